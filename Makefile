@@ -1,0 +1,42 @@
+# Two commands: `make up` shows the main job, `make test` proves it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+STAMP  := $(VENV)/.gpushare-ready
+
+.PHONY: up test check unit bench clean help promtool
+
+help:            ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard isolation/placement/kernel/*)
+	@command -v gcc >/dev/null || { echo "gcc is missing: apt-get install gcc"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt "pip>=25.1"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all]' --group dev
+	@touch $@
+
+up: $(STAMP)     ## an embedded cluster of simulated cards, live (ARGS="--for 20")
+	@$(BIN)/gpushare up $(ARGS)
+
+check: $(STAMP)  ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+promtool:
+	@command -v promtool >/dev/null || bash tests/get_promtool.sh
+
+test: check promtool    ## everything that proves the house
+	$(BIN)/pytest -n 2 $(ARGS)
+
+bench: $(STAMP)  ## packing and speed against the published figures
+	$(BIN)/python benchmarks/placement.py $(ARGS)
+
+clean:           ## forget everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './.git/*' -delete

@@ -1,0 +1,78 @@
+"""
+The front door: one `gpushare` command whose sub-commands load lazily from the rooms.
+
+The only module that may join rooms. It knows where a command lives and nothing of what it does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+COMMANDS: Final = MappingProxyType(
+    {
+        "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
+        "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a cluster's workload under placement policies."),
+        "up": ("autoscaler.sim.up:up", "up", "An embedded cluster of simulated cards, live."),
+    }
+)
+
+
+def load(where: str, extra: str) -> Any:
+    """What stands at `module:attribute`, or a clear error that names the missing extra."""
+    module, _, attribute = where.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as exc:
+        raise click.ClickException(f"{exc.name} is not installed: pip install 'gpushare[{extra}]'") from exc
+
+
+class Surfaces:
+    """What a room may show itself on and may not import: made by other rooms, loaded when asked for."""
+
+    def screen(self, stream: TextIO, clock: Callable[[], float]) -> Any:
+        """The terminal view, or plain lines where the stream is no terminal."""
+        return load("dashboards.terminal.live:screen_for", "up")(stream, clock)
+
+    def metrics(self, port: int, more: Mapping[str, Any]) -> Any:
+        """The metrics endpoint of a whole fleet."""
+        return load("exporter.fleet:FleetMetrics", "up")(port, more)
+
+
+class Rooms(click.Group):
+    """Imports a room only when its command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Every command, whether or not its extra is installed."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command, or a clear error that names the missing extra."""
+        if cmd_name not in COMMANDS:
+            return None
+        where, extra, _help = COMMANDS[cmd_name]
+        command: click.Command = load(where, extra)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Help without importing a single room."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in sorted(COMMANDS)])
+
+
+@click.group(cls=Rooms, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gpushare")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Several pods on one GPU card: promised, enforced, measured; the fleet kept the right size."""
+    ctx.ensure_object(Surfaces)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""
+The promise and the fleet it is made on, as frozen values.
+
+Memory is bytes, CPU is milli-cores, compute is percent of one card, a card is its UUID.
+A node says what it *has*; what is held on it follows from the pods placed there and from
+nothing else, so holds and cards cannot disagree. This module knows no Kubernetes spelling
+(`codec`) and takes no decision (`isolation.placement`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FULL_CORE: Final = 100
+"""Percent of compute in one card."""
+NAME_FIELD: Final = "metadata.name"
+"""The one node field that affinity may select on, treated as a label."""
+
+
+def _no_labels() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+class Mode(StrEnum):
+    """What a node serves (values of ACK's label `ack.node.gpu.schedule`)."""
+
+    SHARE = "share"
+    """Shares of memory, nothing enforced."""
+    CGPU = "cgpu"
+    """Shares of memory, enforced."""
+    CORE_MEM = "core_mem"
+    """Shares of memory and compute, both enforced."""
+    EXCLUSIVE = "default"
+    """Whole cards."""
+    NONE = "none"
+    """No cards that gpushare serves: a CPU node, or a mode of somebody else's (mig, mps, topology)."""
+
+
+class CardChoice(StrEnum):
+    """Which card of a node a pod gets first (values of ACK's label `ack.node.gpu.placement`)."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    POLICY = "policy"
+    """No label: the placement policy decides card by card, as it does node by node."""
+
+
+class Phase(StrEnum):
+    """How far a pod has come, as far as its holds are concerned."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    DONE = "Done"
+    """Succeeded or failed: holds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's toleration; empty `key` with `exists` tolerates everything, empty `effect` every effect."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term of a node selector; `op` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    op: str = "In"
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which nodes a pod may use, apart from room: hashable, so that pods alike share one answer."""
+
+    terms: tuple[tuple[Requirement, ...], ...] = ()
+    """Alternatives; within one, every requirement must hold. Empty: any node."""
+    tolerations: frozenset[Toleration] = frozenset()
+    models: frozenset[str] = frozenset()
+    """Card models allowed; empty: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one container asks of cards, over all the pod's cards together."""
+
+    container: str
+    bytes: int = 0
+    core: int = 0
+    whole: int = 0
+    init: bool = False
+    """An init container that ends before the app containers start (a sidecar is not one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    What one pod asks for, reduced to what placement needs.
+
+    Every card of the pod's card set gives the same: `card_bytes` and `card_core`, already the
+    pod's effective request (Kubernetes' rule: the larger of the running sum and each init
+    container with the sidecars before it). `asks` keeps the containers for the record.
+    """
+
+    cards: int = 0
+    card_bytes: int = 0
+    card_core: int = 0
+    whole: bool = False
+    """Exclusive cards: `cards` of them, nothing else on them."""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    rules: Rules = Rules()
+    owner: str = ""
+    """Controller that made the pod (`Kind/namespace/name`); replicas share it. Empty: a bare pod."""
+    asks: tuple[Ask, ...] = ()
+    unmodelled: tuple[str, ...] = ()
+    """Constraints that placement does not weigh (topology spread, pod affinity ...), for people."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the pod asks for shares of cards."""
+        return self.cards > 0 and not self.whole
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One physical GPU, or one MIG instance."""
+
+    uuid: str
+    index: int
+    total_bytes: int
+    reserved_bytes: int = 0
+    """What the driver keeps: nobody can be promised it."""
+    unit_bytes: int = GIB
+    model: str = ""
+    healthy: bool = True
+
+    @property
+    def offered_bytes(self) -> int:
+        """Whole units only, so that tenants who fill the card can all reach their promise at once."""
+        return max(0, (self.total_bytes - self.reserved_bytes) // self.unit_bytes) * self.unit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What one machine has and says of itself."""
+
+    name: str
+    cards: tuple[Card, ...] = ()
+    mode: Mode = Mode.NONE
+    choice: CardChoice = CardChoice.POLICY
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pods: int = 110
+    """Most pods the kubelet admits (Kubernetes' default is 110)."""
+    labels: Mapping[str, str] = field(default_factory=_no_labels, hash=False)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    cordoned: bool = False
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A pod's part of one card: the effective amount that is taken off the card's room."""
+
+    uuid: str
+    index: int
+    bytes: int
+    core: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod goes: one node, one card set (empty for a pod without cards)."""
+
+    node: str
+    slices: tuple[Slice, ...] = ()
+
+
+class Why(StrEnum):
+    """Why a pod is refused; the closed set behind metrics labels and `failed` counts."""
+
+    INVALID = "invalid"
+    """The request contradicts itself or the vocabulary; no fleet could serve it."""
+    NO_NODES = "no_nodes"
+    MODE = "mode"
+    """No node serves this kind of request (share, share with compute, whole card)."""
+    RULES = "rules"
+    """Selectors, affinity, taints or card models exclude every node of the right mode."""
+    NOT_READY = "not_ready"
+    CARD_TOO_SMALL = "card_too_small"
+    """More per card than any card offers even when empty."""
+    TOO_FEW_CARDS = "too_few_cards"
+    """More cards than any node has."""
+    CARDS = "cards"
+    """Cards are large enough but full, also as a sum."""
+    FRAGMENTED = "fragmented"
+    """Some node has the room as a sum over its cards, but no single card set has it."""
+    CPU = "cpu"
+    MEMORY = "memory"
+    PODS = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not, as a code for programs and as a sentence for people that says what to change."""
+
+    why: Why
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one container may use of one card: the promise as it is enforced and measured."""
+
+    promise: str
+    pod: str
+    container: str
+    uuid: str
+    index: int
+    bytes: int
+    core: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod: who it is, what it asked for, where it is."""
+
+    uid: str
+    name: str
+    namespace: str = "default"
+    request: Request = Request()
+    placement: Placement | None = None
+    phase: Phase = Phase.PENDING
+    created: float = 0.0
+    """Seconds, on whatever clock the source uses."""
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=_no_labels, hash=False)
+    evictable: bool = True
+    """Whether the autoscaler may move it (a controller makes it again, no opt-out)."""
+    deleting: bool = False
+    """A deletion was asked for; it holds what it holds until its containers have ended."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """Per container and card; the containers of a pod share one card set."""
+        if self.placement is None or self.phase is Phase.DONE:
+            return ()
+        count = max(1, len(self.placement.slices))
+        return tuple(
+            Hold(
+                promise=self.uid,
+                pod=self.key,
+                container=ask.container,
+                uuid=part.uuid,
+                index=part.index,
+                bytes=part.bytes if ask.whole else ask.bytes // count,
+                core=part.core if ask.whole else ask.core // count,
+            )
+            for ask in self.request.asks
+            for part in self.placement.slices
+        )
+
+    def placed(self, placement: Placement) -> Pod:
+        """The same pod, bound."""
+        return replace(self, placement=placement)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One consistent reading: every node, and every pod that matters to placement."""
+
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
+
+    @property
+    def pending(self) -> tuple[Pod, ...]:
+        """Pods that wait for a place, oldest first, ties by UID."""
+        waiting = (p for p in self.pods if p.placement is None and p.phase is Phase.PENDING and not p.deleting)
+        return tuple(sorted(waiting, key=lambda p: (-p.priority, p.created, p.uid)))
+
+    def on(self, names: Iterable[str]) -> tuple[Pod, ...]:
+        """Pods that hold something on the named nodes."""
+        wanted = frozenset(names)
+        return tuple(
+            p for p in self.pods if p.placement is not None and p.phase is not Phase.DONE and p.placement.node in wanted
+        )

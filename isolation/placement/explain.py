@@ -1,0 +1,138 @@
+"""
+Why a pod is refused: the true reason, counted over every node, with what to change.
+
+The code is that of the nodes that came nearest to taking the pod; the sentence counts them all.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from isolation.contract.model import FULL_CORE, Refusal, Why
+from isolation.contract.names import ACK
+from isolation.contract.quantity import show_bytes
+from isolation.placement.rules import MODES, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Request
+
+KERNEL_WHYS: Final = (
+    None,  # GS_NO_GROUP: Groups knows which
+    Why.TOO_FEW_CARDS,
+    Why.CARD_TOO_SMALL,
+    Why.CARDS,
+    Why.FRAGMENTED,
+    Why.CPU,
+    Why.MEMORY,
+    Why.PODS,
+)
+NEAREST: Final = (
+    Why.PODS,
+    Why.MEMORY,
+    Why.CPU,
+    Why.FRAGMENTED,
+    Why.CARDS,
+    Why.CARD_TOO_SMALL,
+    Why.TOO_FEW_CARDS,
+    Why.NOT_READY,
+    Why.RULES,
+    Why.MODE,
+)
+_COUNTED: Final = MappingProxyType(
+    {
+        Why.PODS: "at their limit of pods",
+        Why.MEMORY: "short of memory",
+        Why.CPU: "short of CPU",
+        Why.FRAGMENTED: "with the room in sum, but not on single cards",
+        Why.CARDS: "without the room on their cards",
+        Why.CARD_TOO_SMALL: "with cards that are too small",
+        Why.TOO_FEW_CARDS: "with too few cards",
+        Why.NOT_READY: "not ready or cordoned",
+        Why.RULES: "excluded by selector, affinity, taint or card model",
+        Why.MODE: "in a mode that does not serve this",
+    }
+)
+
+
+class Best(Protocol):
+    """The best there is among the nodes the pod may use (`struct gs_best`)."""
+
+    card: int
+    """Bytes the largest card offers when empty."""
+    free: int
+    """Bytes free on the card with the most room."""
+    core: int
+    cards: int
+    untouched: int
+    """Empty cards on one node."""
+    cpu: int
+    memory: int
+
+
+def refusal(request: Request, counts: Mapping[Why, int], best: Best) -> Refusal:
+    """Put the counts into words; `counts` is not empty unless there is no node at all."""
+    if not counts:
+        return Refusal(Why.NO_NODES, "there are no nodes")
+    why = next(w for w in NEAREST if w in counts)
+    total = sum(counts.values())
+    listed = ", ".join(f"{counts[w]} {_COUNTED[w]}" for w in NEAREST if w in counts)
+    return Refusal(why, f"{wants(request)}: 0 of {total} nodes can ({listed}). {_advice(why, request, best)}")
+
+
+def wants(request: Request) -> str:
+    """What the pod asks for, in words."""
+    cards = f"{request.cards} card" + ("s" if request.cards > 1 else "")
+    if request.whole:
+        return f"{cards} of its own"
+    if not request.cards:
+        return f"{request.cpu_milli} mCPU and {show_bytes(request.memory_bytes)} of memory"
+    each = show_bytes(request.card_bytes) + (f" and {request.card_core} % compute" if request.card_core else "")
+    return f"{each} on {cards}" if request.cards == 1 else f"{each} on each of {cards} of one node"
+
+
+def _advice(why: Why, request: Request, best: Best) -> str:
+    match why:
+        case Why.CARD_TOO_SMALL:
+            return (
+                f"The largest card offers {show_bytes(best.card)}: ask for at most that per card"
+                f" (label {ACK.card_count} spreads a pod over several cards), or add larger cards."
+            )
+        case Why.TOO_FEW_CARDS:
+            label = ACK.whole if request.whole else f"label {ACK.card_count}"
+            return f"The largest node has {_cards(best.cards)}: lower {label} to at most {best.cards}."
+        case Why.CARDS | Why.FRAGMENTED:
+            return _room_advice(request, best)
+        case Why.CPU:
+            return (
+                f"Where the cards fit, at most {best.cpu} mCPU are free:"
+                f" ask for less than {request.cpu_milli} mCPU, or add a node."
+            )
+        case Why.MEMORY:
+            return (
+                f"Where the cards fit, at most {show_bytes(best.memory)} of memory is free:"
+                f" ask for less than {show_bytes(request.memory_bytes)}, or add a node."
+            )
+        case Why.PODS:
+            return "Raise the kubelet's maxPods, or add a node."
+        case Why.NOT_READY:
+            return "Wait for a node to become ready, or uncordon one."
+        case Why.RULES:
+            return "Change the pod's selector, affinity, tolerations or card models, or label a node to match."
+        case _:
+            serving = " or ".join(sorted(mode.value for mode in MODES[kind_of(request)]))
+            return f"Label a node with cards {ACK.mode_label}={serving}, or change what the pod asks for."
+
+
+def _room_advice(request: Request, best: Best) -> str:
+    if request.whole:
+        return f"At most {_cards(best.untouched)} of one node are free: ask for fewer, or add a node."
+    compute = f" and {best.core} % compute" if request.card_core and best.core < FULL_CORE else ""
+    room = f"The card with the most room has {show_bytes(max(0, best.free))}{compute} free"
+    return f"{room}: ask for less per card, end or move a pod, or add a node."
+
+
+def _cards(number: int) -> str:
+    return f"{number} card" + ("" if number == 1 else "s")

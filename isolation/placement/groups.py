@@ -1,0 +1,88 @@
+"""
+Who may use which node: one row of answers for all pods with the same wants and rules.
+
+Rules are matched once per (group, node) and looked up ever after.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from isolation.contract.model import Why
+from isolation.placement.rules import Kind, barrier, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Node, Request, Rules
+
+WHYS: Final = tuple(Why)
+_FREE: Final = len(WHYS)
+
+
+class Groups:
+    """A table [group][row]: 1 where the group may use the node."""
+
+    def __init__(self, capacity: int) -> None:
+        self.keys: list[tuple[Kind, Rules]] = []
+        self._index: dict[tuple[Kind, Rules], int] = {}
+        self.eligible: np.ndarray[Any, Any] = np.zeros((4, capacity), np.uint8)
+        self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
+
+    def copy(self) -> Groups:
+        """An independent twin."""
+        twin = Groups(1)
+        twin.keys, twin._index = list(self.keys), dict(self._index)
+        twin.eligible, twin.why = self.eligible.copy(), self.why.copy()
+        return twin
+
+    def widen(self, capacity: int) -> None:
+        """Make room for that many rows."""
+        groups, old = self.eligible.shape
+        if capacity > old:
+            self._resize(groups, capacity)
+
+    def of(self, request: Request, nodes: Mapping[int, Node]) -> int:
+        """The request's group; a new one is matched against every node."""
+        key = (kind_of(request), request.rules)
+        found = self._index.get(key)
+        if found is not None:
+            return found
+        group = len(self.keys)
+        groups, capacity = self.eligible.shape
+        if group == groups:
+            self._resize(groups * 2, capacity)
+        self.keys.append(key)
+        self._index[key] = group
+        for row, node in nodes.items():
+            self._match(group, row, node)
+        return group
+
+    def put(self, row: int, node: Node | None) -> None:
+        """Match every group against a new or changed node; None: the row is empty."""
+        for group in range(len(self.keys)):
+            if node is None:
+                self.eligible[group, row] = 0
+                self.why[group, row] = _FREE
+            else:
+                self._match(group, row, node)
+
+    def barred(self, group: int, rows: int) -> dict[Why, int]:
+        """How many nodes are out of the question, by reason."""
+        counts = np.bincount(self.why[group, :rows], minlength=_FREE + 1)
+        return {why: int(n) for why, n in zip(WHYS, counts[:_FREE], strict=True) if n}
+
+    def _match(self, group: int, row: int, node: Node) -> None:
+        found = barrier(*self.keys[group], node)
+        self.eligible[group, row] = found is None
+        self.why[group, row] = _FREE if found is None else WHYS.index(found[0])
+
+    def _resize(self, groups: int, capacity: int) -> None:
+        old_groups, old = self.eligible.shape
+        eligible, why = self.eligible, self.why
+        self.eligible = np.zeros((groups, capacity), np.uint8)
+        self.why = np.full((groups, capacity), _FREE, np.uint8)
+        self.eligible[:old_groups, :old] = eligible
+        self.why[:old_groups, :old] = why

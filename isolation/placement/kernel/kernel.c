@@ -1,0 +1,429 @@
+/* Which node, which cards: scores by potential, one node at a time. See kernel.h.
+ *
+ * A pod goes where the potential PHI falls most. PHI of a node, in cards:
+ *
+ *   fragment * F        F: idle cards that a pod drawn from the mix could not use here
+ *                       (Weng et al., "Beware of Fragmentation", USENIX ATC'23, section 4)
+ *   price    * sum over cards (free - value(free))   what bin packing cannot sell any more
+ *   strand   * max(0, free cards - free CPU / CPU per card)   cards without CPU beside them
+ *   mismatch * free cards * part of the mix that may not run here
+ */
+#include "kernel.h"
+
+#include <math.h>
+#include <stddef.h>
+
+static double least(double a, double b) { return a < b ? a : b; }
+
+/* Part of the card that one share can still get. */
+static double share_free(const struct gs_fleet *f, int64_t cell)
+{
+    if (f->free[cell] <= 0 || f->offered[cell] <= 0)
+        return 0.0;
+    double bytes = (double)f->free[cell] / (double)f->offered[cell];
+    return least(bytes, (double)f->core[cell] / 100.0);
+}
+
+static double share_after(const struct gs_fleet *f, int64_t cell, const struct gs_ask *a)
+{
+    if (a->whole)
+        return 0.0;
+    double bytes = (double)(f->free[cell] - a->bytes) / (double)f->offered[cell];
+    return least(bytes, (double)(f->core[cell] - a->core) / 100.0);
+}
+
+static int card_fits(const struct gs_fleet *f, int64_t cell, const struct gs_ask *a)
+{
+    if (a->whole)
+        return f->offered[cell] > 0 && f->free[cell] == f->offered[cell] && f->core[cell] == 100;
+    return f->free[cell] >= a->bytes && f->core[cell] >= a->core && f->offered[cell] > 0;
+}
+
+/* A node during one evaluation: which shapes its CPU, memory and rules still allow. */
+struct view {
+    int32_t cards;
+    int32_t kind[GS_MAX_CARDS];
+    double share[GS_MAX_CARDS];
+    double allowed[GS_MAX_SHAPES]; /* popularity where the node could run the shape, else 0 */
+    double barred;                 /* popularity of the rest */
+    int32_t summed;                /* size class that `lacking` is for, or -1 */
+    double lacking[GS_MAX_SHAPES + 1]; /* [i] popularity of the i neediest allowed single-card shapes */
+};
+
+static void allow(struct view *v, const struct gs_mix *x, int32_t node, int64_t cpu, int64_t memory)
+{
+    double barred = 0.0;
+    for (int32_t m = 0; m < x->shapes; m++) {
+        int ok = cpu >= x->cpu[m] && memory >= x->memory[m] &&
+                 x->eligible[(int64_t)x->group[m] * x->capacity + node];
+        v->allowed[m] = ok ? x->popularity[m] : 0.0;
+        barred += ok ? 0.0 : x->popularity[m];
+    }
+    v->barred = barred;
+    v->summed = -1;
+}
+
+/* Popularity of the allowed single-card shapes that do not fit into `share`. */
+static double lacking(struct view *v, const struct gs_mix *x, int32_t kind, double share)
+{
+    const double *need = x->need + (int64_t)kind * x->shapes;
+    const int32_t *order = x->order + (int64_t)kind * x->shapes;
+    int32_t low = 0, high = x->singles;
+    if (v->summed != kind) {
+        v->lacking[0] = 0.0;
+        for (int32_t i = 0; i < x->singles; i++)
+            v->lacking[i + 1] = v->lacking[i] + v->allowed[order[i]];
+        v->summed = kind;
+    }
+    while (low < high) { /* first shape in falling order of need that fits */
+        int32_t middle = (low + high) / 2;
+        if (need[order[middle]] > share)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return v->lacking[low];
+}
+
+/* What one card adds to PHI by itself. */
+static double card_term(struct view *v, const struct gs_mix *x, const struct gs_policy *p,
+                        int32_t kind, double share)
+{
+    if (share <= 0.0)
+        return 0.0;
+    double term = 0.0;
+    if (p->fragment != 0.0)
+        term += p->fragment * share * (v->barred + lacking(v, x, kind, share));
+    if (p->price != 0.0) {
+        const double *value = x->value + (int64_t)kind * (GS_PRICE_STEPS + 1);
+        term += p->price * (share - value[(int32_t)(share * GS_PRICE_STEPS + 1e-6)]);
+    }
+    return term;
+}
+
+/* What the shapes that want several cards add: all idle cards if too few can serve, else the rest. */
+static double team_term(const struct view *v, const struct gs_mix *x, const struct gs_policy *p)
+{
+    double sum = 0.0;
+    for (int32_t i = x->singles; i < x->shapes; i++) {
+        int32_t m = x->order[i];
+        if (v->allowed[m] == 0.0)
+            continue;
+        double idle = 0.0, below = 0.0;
+        int32_t serving = 0;
+        for (int32_t c = 0; c < v->cards; c++) {
+            double need = x->need[(int64_t)v->kind[c] * x->shapes + m];
+            idle += v->share[c];
+            if (v->share[c] < need)
+                below += v->share[c];
+            else
+                serving++;
+        }
+        sum += v->allowed[m] * (serving >= x->cards[m] ? below : idle);
+    }
+    return p->fragment * sum;
+}
+
+/* What depends on the node's free cards as a sum. */
+static double node_term(const struct gs_mix *x, const struct gs_policy *p, int32_t node, double idle,
+                        int64_t cpu)
+{
+    double term = 0.0;
+    if (p->strand != 0.0 && x->cpu_per_card > 0.0) {
+        double stranded = idle - (double)cpu / x->cpu_per_card;
+        term += stranded > 0.0 ? p->strand * stranded : 0.0;
+    }
+    if (p->mismatch != 0.0 && idle > 0.0) {
+        double strangers = 0.0;
+        for (int32_t m = 0; m < x->shapes; m++)
+            if (!x->eligible[(int64_t)x->group[m] * x->capacity + node])
+                strangers += x->popularity[m];
+        term += p->mismatch * idle * strangers;
+    }
+    return term;
+}
+
+static void look(struct view *v, const struct gs_fleet *f, int32_t node)
+{
+    v->cards = f->cards[node];
+    for (int32_t c = 0; c < v->cards; c++) {
+        int64_t cell = (int64_t)node * f->stride + c;
+        v->kind[c] = f->kind[cell];
+        v->share[c] = share_free(f, cell);
+    }
+}
+
+static double sum_shares(const struct view *v)
+{
+    double idle = 0.0;
+    for (int32_t c = 0; c < v->cards; c++)
+        idle += v->share[c];
+    return idle;
+}
+
+static double phi(struct view *v, const struct gs_mix *x, const struct gs_policy *p,
+                  int32_t node, int64_t cpu)
+{
+    double sum = team_term(v, x, p);
+    for (int32_t c = 0; c < v->cards; c++)
+        sum += card_term(v, x, p, v->kind[c], v->share[c]);
+    return sum + node_term(x, p, node, sum_shares(v), cpu);
+}
+
+static double phi_before(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                         const struct gs_row *r, int32_t node, struct view *v)
+{
+    if (r->phi_version[node] != f->version[node]) {
+        allow(v, x, node, f->cpu[node], f->memory[node]);
+        r->phi[node] = phi(v, x, p, node, f->cpu[node]);
+        r->phi_version[node] = f->version[node];
+    }
+    return r->phi[node];
+}
+
+/* Order the fitting cards by `key` (stable, smallest first) and return the first `want` as a mask. */
+static uint64_t first_cards(int32_t fitting, const int32_t *card, const double *key, int32_t want)
+{
+    uint64_t mask = 0;
+    for (int32_t k = 0; k < want; k++) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < fitting; i++)
+            if (!(mask >> card[i] & 1) && (best < 0 || key[i] < key[best]))
+                best = i;
+        mask |= 1ull << card[best];
+    }
+    return mask;
+}
+
+/* What PHI gains when card `c` falls to `after`; a tie goes to the tightest card. */
+static double card_delta(const struct gs_mix *x, const struct gs_policy *p, struct view *v, int32_t c,
+                         double after)
+{
+    double now = v->share[c];
+    double delta = card_term(v, x, p, v->kind[c], after) - card_term(v, x, p, v->kind[c], now);
+    if (x->singles < x->shapes && p->fragment != 0.0) {
+        delta -= team_term(v, x, p);
+        v->share[c] = after;
+        delta += team_term(v, x, p);
+        v->share[c] = now;
+    }
+    return delta + 1e-9 * now;
+}
+
+/* Which cards of a node the ask takes; 0 when too few fit. `near`: cards that hold a replica. */
+static uint64_t choose(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                       const struct gs_ask *a, int32_t node, uint64_t near, struct view *v)
+{
+    int32_t card[GS_MAX_CARDS], fitting = 0;
+    double key[GS_MAX_CARDS];
+    for (int32_t c = 0; c < v->cards; c++)
+        if (card_fits(f, (int64_t)node * f->stride + c, a))
+            card[fitting++] = c;
+    if (fitting < a->cards)
+        return 0;
+    int spread = f->choice[node] == GS_CHOICE_SPREAD ||
+                 (f->choice[node] == GS_CHOICE_POLICY && p->rank == GS_RANK_SPREAD);
+    int priced = f->choice[node] == GS_CHOICE_POLICY && p->rank == GS_RANK_POTENTIAL;
+    for (int32_t i = 0; i < fitting; i++) {
+        int32_t c = card[i];
+        if (spread)
+            key[i] = (near >> c & 1 ? 2.0 : 0.0) - v->share[c];
+        else if (!priced)
+            key[i] = v->share[c];
+        else if (i > 0 && v->share[card[i - 1]] == v->share[c] && v->kind[card[i - 1]] == v->kind[c])
+            key[i] = key[i - 1];
+        else
+            key[i] = card_delta(x, p, v, c, share_after(f, (int64_t)node * f->stride + c, a));
+    }
+    return first_cards(fitting, card, key, a->cards);
+}
+
+static uint64_t mix_bits(uint64_t z)
+{
+    /* splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014) */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* Score of `node` for the ask (smaller is better) and the cards to take; INFINITY: does not fit. */
+static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                   const struct gs_ask *a, const struct gs_row *r, int32_t node, uint64_t near,
+                   uint64_t *mask)
+{
+    struct view v;
+    *mask = 0;
+    if (!x->eligible[(int64_t)a->group * x->capacity + node] || f->cpu[node] < a->cpu ||
+        f->memory[node] < a->memory || f->pods[node] < 1 || f->cards[node] < a->cards)
+        return INFINITY;
+    look(&v, f, node);
+    int64_t cpu = f->cpu[node] - a->cpu;
+    double before = 0.0, idle = sum_shares(&v);
+    if (p->rank == GS_RANK_POTENTIAL) {
+        before = phi_before(f, x, p, r, node, &v);
+        allow(&v, x, node, cpu, f->memory[node] - a->memory);
+    }
+    if (a->cards > 0 && (*mask = choose(f, x, p, a, node, near, &v)) == 0)
+        return INFINITY;
+    double taken = idle;
+    for (int32_t c = 0; c < v.cards; c++)
+        if (*mask >> c & 1)
+            v.share[c] = share_after(f, (int64_t)node * f->stride + c, a);
+    idle = sum_shares(&v);
+    taken -= idle;
+    double width = v.cards > 0 ? (double)v.cards : 1.0;
+    switch (p->rank) {
+    case GS_RANK_POTENTIAL:
+        return phi(&v, x, p, node, cpu) - before + p->tie * idle;
+    case GS_RANK_BINPACK:
+        return idle / width + 1e-9 * (double)cpu;
+    case GS_RANK_SPREAD:
+        return -idle / width + (near ? 2.0 : 0.0) - 1e-12 * (double)cpu;
+    case GS_RANK_RANDOM:
+        return (double)(mix_bits(p->salt + (uint64_t)node * 0x9e3779b97f4a7c15ull) >> 11);
+    default: /* best fit: what is left, CPU and cards alike, in parts of the largest node */
+        return 0.5 * (double)cpu / p->cpu_span + 0.5 * idle / p->card_span;
+    }
+}
+
+GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                       const struct gs_ask *a, const struct gs_row *r, const int32_t *near,
+                       const uint64_t *near_mask, int32_t near_count, uint64_t *mask)
+{
+    /* Replicas of the pod's owner change a spread node's answer for this owner alone: such nodes
+     * are rated afresh and not remembered. */
+    for (int32_t i = 0; i < near_count; i++)
+        r->version[near[i]] = f->version[near[i]] - 1;
+    int32_t best = -1;
+    double lowest = INFINITY;
+    for (int32_t n = 0; n < f->nodes; n++) {
+        if (r->version[n] != f->version[n]) {
+            r->score[n] = rate(f, x, p, a, r, n, 0, &r->mask[n]);
+            r->version[n] = f->version[n];
+        }
+    }
+    for (int32_t i = 0; i < near_count; i++) {
+        int32_t n = near[i];
+        r->score[n] = rate(f, x, p, a, r, n, near_mask[i], &r->mask[n]);
+        r->version[n] = f->version[n] - 1;
+    }
+    for (int32_t n = 0; n < f->nodes; n++)
+        if (r->score[n] < lowest) {
+            lowest = r->score[n];
+            best = n;
+        }
+    if (best >= 0)
+        *mask = r->mask[best];
+    return best;
+}
+
+/* Take the room: 0, or -1 with nothing taken when a card, CPU, memory or pod slot is short.
+ * `force` takes it all the same (a fleet found over-committed): free goes below 0 and reads as none. */
+GS_API int32_t gs_take(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t mask,
+                       int32_t force)
+{
+    if (!force && (f->cpu[node] < a->cpu || f->memory[node] < a->memory || f->pods[node] < 1))
+        return -1;
+    for (int32_t c = 0; !force && c < f->cards[node]; c++)
+        if ((mask >> c & 1) && !card_fits(f, (int64_t)node * f->stride + c, a))
+            return -1;
+    f->cpu[node] -= a->cpu;
+    f->memory[node] -= a->memory;
+    f->pods[node] -= 1;
+    for (int32_t c = 0; c < f->cards[node]; c++) {
+        int64_t cell = (int64_t)node * f->stride + c;
+        if (mask >> c & 1) {
+            f->free[cell] -= a->whole ? f->offered[cell] : a->bytes;
+            f->core[cell] -= a->whole ? 100 : a->core;
+        }
+    }
+    f->version[node]++;
+    return 0;
+}
+
+GS_API void gs_give(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t mask)
+{
+    f->cpu[node] += a->cpu;
+    f->memory[node] += a->memory;
+    f->pods[node] += 1;
+    for (int32_t c = 0; c < f->cards[node]; c++) {
+        int64_t cell = (int64_t)node * f->stride + c;
+        if (mask >> c & 1) {
+            f->free[cell] += a->whole ? f->offered[cell] : a->bytes;
+            f->core[cell] += a->whole ? 100 : a->core;
+        }
+    }
+    f->version[node]++;
+}
+
+static void best_of(int64_t *best, int64_t value)
+{
+    if (value > *best)
+        *best = value;
+}
+
+/* Why the cards of one node do not serve, and what they would; GS_NO_COUNT: they do. */
+static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, struct gs_best *best)
+{
+    int32_t large = 0, fitting = 0;
+    int64_t bytes = 0, core = 0, untouched = 0;
+    for (int32_t c = 0; c < f->cards[node]; c++) {
+        int64_t cell = (int64_t)node * f->stride + c;
+        large += f->offered[cell] > 0 && (a->whole || f->offered[cell] >= a->bytes);
+        fitting += card_fits(f, cell, a);
+        bytes += f->free[cell] > 0 ? f->free[cell] : 0;
+        core += f->core[cell] > 0 ? f->core[cell] : 0;
+        untouched += f->offered[cell] > 0 && f->free[cell] == f->offered[cell] && f->core[cell] == 100;
+        best_of(&best->card, f->offered[cell]);
+        best_of(&best->free, f->free[cell]);
+        best_of(&best->core, f->core[cell]);
+    }
+    best_of(&best->cards, f->cards[node]);
+    best_of(&best->untouched, untouched);
+    if (f->cards[node] < a->cards)
+        return GS_NO_TOO_FEW;
+    if (large < a->cards)
+        return GS_NO_TOO_SMALL;
+    if (fitting >= a->cards)
+        return GS_NO_COUNT;
+    int sum = !a->whole && bytes >= a->bytes * a->cards && core >= (int64_t)a->core * a->cards;
+    return sum ? GS_NO_FRAGMENTED : GS_NO_CARDS;
+}
+
+/* How many nodes say no and why (`counts[GS_NO_COUNT]`: would take it), and the best there is. */
+GS_API void gs_why(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible,
+                   int32_t *counts, struct gs_best *best)
+{
+    for (int32_t n = 0; n < f->nodes; n++) {
+        if (!eligible[n]) {
+            counts[GS_NO_GROUP]++;
+            continue;
+        }
+        int32_t why = why_cards(f, a, n, best);
+        if (why == GS_NO_COUNT) {
+            best_of(&best->cpu, f->cpu[n]);
+            best_of(&best->memory, f->memory[n]);
+            why = f->cpu[n] < a->cpu          ? GS_NO_CPU
+                  : f->memory[n] < a->memory ? GS_NO_MEMORY
+                  : f->pods[n] < 1           ? GS_NO_PODS
+                                             : GS_NO_COUNT;
+        }
+        counts[why]++;
+    }
+}
+
+/* Cards that are idle, and the part of them that the mix could not use (FGD's measure), in cards. */
+GS_API double gs_fragment(const struct gs_fleet *f, const struct gs_mix *x, double *idle)
+{
+    const struct gs_policy only = {.rank = GS_RANK_POTENTIAL, .fragment = 1.0};
+    struct view v;
+    double sum = 0.0;
+    *idle = 0.0;
+    for (int32_t n = 0; n < f->nodes; n++) {
+        look(&v, f, n);
+        allow(&v, x, n, f->cpu[n], f->memory[n]);
+        sum += phi(&v, x, &only, n, f->cpu[n]);
+        *idle += sum_shares(&v);
+    }
+    return sum;
+}

@@ -1,0 +1,123 @@
+"""
+The C kernel as Python sees it: structs mirrored field by field, nothing decided here.
+
+Built by the project's own build (`setup.py`, gcc only). Arrays stay owned by their Python
+holder; a struct only points at them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_CARDS: Final = 64
+MAX_SHAPES: Final = 128
+MAX_SIZES: Final = 32
+PRICE_STEPS: Final = 1000
+
+
+class KernelMissingError(ImportError):
+    """The shared object is not beside this module."""
+
+
+class Fleet(Structure):
+    """`struct gs_fleet`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("nodes", c_int32),
+        ("stride", c_int32),
+        *((name, c_void_p) for name in ("cpu", "memory", "pods", "cards", "choice")),
+        *((name, c_void_p) for name in ("offered", "free", "core", "kind", "version")),
+    ]
+
+
+class Mix(Structure):
+    """`struct gs_mix`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("shapes", c_int32),
+        ("singles", c_int32),
+        ("kinds", c_int32),
+        ("pad", c_int32),
+        ("capacity", c_int64),
+        *((name, c_void_p) for name in ("cpu", "memory", "cards", "group", "popularity")),
+        *((name, c_void_p) for name in ("need", "order", "value", "eligible")),
+        ("cpu_per_card", c_double),
+    ]
+
+
+class Policy(Structure):
+    """`struct gs_policy`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("rank", c_int32),
+        ("pad", c_int32),
+        *((name, c_double) for name in ("fragment", "price", "strand", "mismatch", "tie")),
+        ("cpu_span", c_double),
+        ("card_span", c_double),
+        ("salt", c_uint64),
+    ]
+
+
+class Ask(Structure):
+    """`struct gs_ask`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("cpu", c_int64),
+        ("memory", c_int64),
+        ("bytes", c_int64),
+        *((name, c_int32) for name in ("core", "cards", "whole", "group")),
+    ]
+
+
+class Row(Structure):
+    """`struct gs_row`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        (name, c_void_p) for name in ("score", "mask", "version", "phi", "phi_version")
+    ]
+
+
+class Best(Structure):
+    """`struct gs_best`."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        (name, c_int64) for name in ("card", "free", "core", "cards", "untouched", "cpu", "memory")
+    ]
+
+
+def _load() -> ctypes.CDLL:
+    path = Path(__file__).with_name("_kernel.so")
+    if not path.is_file():
+        raise KernelMissingError(f"{path.name} was not built: run `make test`, or `pip install .` with gcc on PATH")
+    lib = ctypes.CDLL(str(path))
+    fleet, mix, policy, ask, row = (POINTER(s) for s in (Fleet, Mix, Policy, Ask, Row))
+    lib.gs_pick.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, POINTER(c_uint64)]
+    lib.gs_pick.restype = c_int32
+    lib.gs_take.argtypes = [fleet, ask, c_int32, c_uint64, c_int32]
+    lib.gs_take.restype = c_int32
+    lib.gs_give.argtypes = [fleet, ask, c_int32, c_uint64]
+    lib.gs_give.restype = None
+    lib.gs_why.argtypes = [fleet, ask, c_void_p, c_void_p, POINTER(Best)]
+    lib.gs_why.restype = None
+    lib.gs_fragment.argtypes = [fleet, mix, POINTER(c_double)]
+    lib.gs_fragment.restype = c_double
+    lib.gs_prices.argtypes = [c_int32, c_void_p, c_void_p, c_void_p]
+    lib.gs_prices.restype = c_int32
+    return lib
+
+
+LIB: Final = _load()
+
+
+def pointer(array: np.ndarray[Any, Any]) -> int:
+    """Address of a C-contiguous array; the caller keeps it alive."""
+    return int(array.ctypes.data)
+
+
+__all__ = ["LIB", "MAX_CARDS", "MAX_SHAPES", "MAX_SIZES", "PRICE_STEPS", "c_uint8", "c_uint32", "c_uint64"]

@@ -1,0 +1,82 @@
+"""
+The policies by name: how a node is chosen. The numbers are weights in the kernel's potential.
+
+`binpack` and `spread` on a node's own label say which *card* of that node comes first and
+bind every policy; a node without the label leaves its cards to the policy as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Rank(IntEnum):
+    """How nodes are compared (mirrors `enum gs_rank`)."""
+
+    POTENTIAL = 0
+    BEST_FIT = 1
+    BINPACK = 2
+    SPREAD = 3
+    RANDOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One way to choose; weights count in cards of potential."""
+
+    name: str
+    rank: Rank
+    fragment: float = 0.0
+    """FGD's fragmentation."""
+    price: float = 0.0
+    """Remainders that bin packing cannot sell any more."""
+    strand: float = 0.0
+    """Cards without the CPU that the mix needs beside them."""
+    mismatch: float = 0.0
+    """Idle cards on nodes that part of the mix may not use."""
+    tie: float = 1e-9
+    """Towards the fuller node."""
+    online: bool = True
+    """Learns the mix from arrivals; False: from `Engine.teach` alone, as published baselines do."""
+    about: str = ""
+
+
+POLICIES: Final = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            Policy(
+                "potential",
+                Rank.POTENTIAL,
+                fragment=1.0,
+                price=40.0,
+                strand=4.0,
+                mismatch=60.0,
+                about="least future waste: fragmentation, card prices, stranded CPU, model match",
+            ),
+            Policy(
+                "fgd",
+                Rank.POTENTIAL,
+                fragment=1.0,
+                online=False,
+                about="fragmentation gradient descent (Weng et al., USENIX ATC'23)",
+            ),
+            Policy("best-fit", Rank.BEST_FIT, about="least CPU and cards left over on the node"),
+            Policy("binpack", Rank.BINPACK, about="the fullest node"),
+            Policy("spread", Rank.SPREAD, about="the emptiest node, replicas of one owner apart"),
+            Policy("random", Rank.RANDOM, about="any node with room, by seed"),
+        )
+    }
+)
+DEFAULT: Final = "potential"
+
+
+def policy_named(name: str) -> Policy:
+    """The policy; ValueError names those there are."""
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise ValueError(f"no policy {name!r}; choose one of {', '.join(POLICIES)}") from None

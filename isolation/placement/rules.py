@@ -1,0 +1,110 @@
+"""
+Which nodes a pod may use at all, before anybody asks about room.
+
+Kubernetes' own semantics for selectors, taints and readiness, plus the modes of the sharing
+dialect. Pure; answers are sentences for people, `None` means nothing stands in the way.
+
+Source: Kubernetes documentation, "Assigning Pods to Nodes" and "Taints and Tolerations".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import NAME_FIELD, Mode, Taint, Why
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Node, Request, Requirement, Rules, Toleration
+
+
+class Kind(IntEnum):
+    """What a pod wants of cards; decides the modes that can serve it."""
+
+    NOTHING = 0
+    MEMORY = 1
+    COMPUTE = 2
+    WHOLE = 3
+
+
+MODES: Final = MappingProxyType(
+    {
+        Kind.MEMORY: frozenset({Mode.SHARE, Mode.CGPU}),
+        # ACK: jobs with and without a compute share may not meet on a node
+        Kind.COMPUTE: frozenset({Mode.CORE_MEM}),
+        Kind.WHOLE: frozenset({Mode.EXCLUSIVE}),
+    }
+)
+UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
+_WANTS: Final = MappingProxyType(
+    {
+        Kind.MEMORY: "shares of memory",
+        Kind.COMPUTE: "shares of memory and compute",
+        Kind.WHOLE: "whole cards",
+    }
+)
+
+
+def kind_of(request: Request) -> Kind:
+    """What the request wants of cards."""
+    if request.cards == 0:
+        return Kind.NOTHING
+    if request.whole:
+        return Kind.WHOLE
+    return Kind.COMPUTE if request.card_core else Kind.MEMORY
+
+
+def barrier(kind: Kind, rules: Rules, node: Node) -> tuple[Why, str] | None:
+    """Why the node is out of the question for such a pod, or None."""
+    if kind is not Kind.NOTHING and node.mode not in MODES[kind]:
+        serves = " or ".join(sorted(mode.value for mode in MODES[kind]))
+        return Why.MODE, f"mode is {node.mode.value}, {_WANTS[kind]} need {serves}"
+    if not node.ready:
+        return Why.NOT_READY, "not ready"
+    if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
+        return Why.NOT_READY, "cordoned"
+    if kind is not Kind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
+        models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
+        return Why.RULES, f"card model {models} is not among {', '.join(sorted(rules.models))}"
+    for taint in node.taints:
+        if taint.effect != "PreferNoSchedule" and not _tolerated(taint, rules.tolerations):
+            return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
+    if rules.terms and not any(all(holds(need, node) for need in term) for term in rules.terms):
+        return Why.RULES, "labels do not match the pod's node selector or affinity"
+    return None
+
+
+def _tolerated(taint: Taint, tolerations: frozenset[Toleration]) -> bool:
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (t.key == taint.key or (t.exists and not t.key))
+        and (t.exists or t.value == taint.value)
+        for t in tolerations
+    )
+
+
+def holds(need: Requirement, node: Node) -> bool:
+    """Whether the node meets one requirement; an operator Kubernetes does not know is never met."""
+    value = node.name if need.key == NAME_FIELD else node.labels.get(need.key)
+    match need.op:
+        case "In":
+            return value is not None and value in need.values
+        case "NotIn":
+            return value is None or value not in need.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            have, bound = _integer(value), _integer(need.values[0] if len(need.values) == 1 else None)
+            if have is None or bound is None:
+                return False
+            return have > bound if need.op == "Gt" else have < bound
+    return False
+
+
+def _integer(text: str | None) -> int | None:
+    digits = text.removeprefix("-") if text is not None else ""
+    # int() takes "1_0" and non-ASCII digits; Kubernetes' strconv.ParseInt does not
+    return int(text) if text is not None and digits.isascii() and digits.isdigit() and len(digits) < 20 else None  # noqa: PLR2004 (64-bit integers have at most 19 digits)
