@@ -18,6 +18,8 @@ from typing import Final
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+MOST_BITS: Final = 133
+"""Bits of the largest number the grammar below takes, 40 digits."""
 
 _SUFFIX: Final = MappingProxyType(
     {
@@ -42,6 +44,8 @@ def parse(text: object) -> Fraction:
     """The exact value of a Kubernetes quantity (`"500m"`, `"1.5Gi"`, `"2e3"`, `8`)."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError(f'{text!r} is not a quantity; write a number such as 8 or "512Mi"')
+    if isinstance(text, int) and text.bit_length() > MOST_BITS:
+        raise QuantityError("a number of more than 40 digits is no amount; check the units")
     match = _QUANTITY.fullmatch(str(text))
     if match is None or (match[3] or "") not in _SUFFIX:
         raise QuantityError(f'{str(text)[:60]!r} is not a quantity; write a number such as 8 or "512Mi"')

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from isolation.placement.explain import KERNEL_WHYS, refusal
 from isolation.placement.groups import Groups
 from isolation.placement.mix import Learner, MixTable, Shape
 from isolation.placement.policy import DEFAULT, Rank, policy_named
+from isolation.placement.replicas import Replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,7 +66,7 @@ class Engine:
         self._holds: dict[str, tuple[Request, Placement]] = {}
         self._masks: dict[str, tuple[int, int, native.Ask]] = {}
         self._held_on: dict[int, dict[str, None]] = {}
-        self._owners: dict[str, dict[str, tuple[int, int]]] = {}
+        self._owners: dict[str, Replicas] = {}
         self._draws = 0
         self._forget()
         self._learn()
@@ -89,7 +90,7 @@ class Engine:
         twin._nodes, twin._row_of, twin._node_at = dict(self._nodes), dict(self._row_of), dict(self._node_at)
         twin._spare, twin._holds, twin._masks = list(self._spare), dict(self._holds), dict(self._masks)
         twin._held_on = {row: dict(uids) for row, uids in self._held_on.items()}
-        twin._owners = {owner: dict(held) for owner, held in self._owners.items()}
+        twin._owners = {owner: replicas.copy() for owner, replicas in self._owners.items()}
         twin._draws, twin._table = self._draws, self._table
         twin._forget()
         return twin
@@ -114,6 +115,7 @@ class Engine:
             request, placement = self._holds[uid]
             mask, ask = self._mask(row, placement), self._shape(request)[0]
             self._masks[uid] = (row, mask, ask)
+            self._part(uid, request, row, mask)
             native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
         if new_kind:
             self._learn()
@@ -186,8 +188,7 @@ class Engine:
         self._holds[uid] = (request, placement)
         self._masks[uid] = (row, mask, ask)
         self._held_on.setdefault(row, {})[uid] = None
-        if request.owner and mask:
-            self._owners.setdefault(request.owner, {})[uid] = (row, mask)
+        self._part(uid, request, row, mask)
 
     def release(self, uid: str) -> None:
         """Give the room back; KeyError for a UID that holds nothing."""
@@ -195,9 +196,7 @@ class Engine:
         row, mask, ask = self._masks.pop(uid)
         native.LIB.gs_give(self.fleet.struct, ask, row, mask)
         del self._held_on[row][uid]
-        held = self._owners.get(request.owner)
-        if held is not None and held.pop(uid, (0, 0))[1] and not held:
-            del self._owners[request.owner]
+        self._part(uid, request, row, 0)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -221,9 +220,8 @@ class Engine:
         p = self.policy
         cpu = max((n.cpu_milli for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
         cards = max((len(n.cards) for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
-        self._policy = native.Policy(
-            p.rank, 0, p.fragment, p.price, p.strand, p.mismatch, p.tie, max(1, cpu), max(1, cards), self.seed
-        )
+        weights = (p.fragment, p.price, p.strand, p.mismatch, p.host, p.tie, p.grain)
+        self._policy = native.Policy(p.rank, 0, *weights, max(1, cpu), max(1, cards), self.seed)
 
     def _weights(self) -> native.Policy:
         if self.policy.rank is Rank.RANDOM:
@@ -258,18 +256,27 @@ class Engine:
         self._rows.move_to_end(shape)
         return row
 
-    def _near(self, request: Request) -> tuple[Any, Any, int]:
+    def _part(self, uid: str, request: Request, row: int, mask: int) -> None:
+        """Remember where a replica is, if that weighs on where the next one goes."""
+        if not request.owner or not request.cards:
+            return
+        replicas = self._owners.get(request.owner)
+        spread = self.policy.rank is Rank.SPREAD or self._node_at[row].choice is CardChoice.SPREAD
+        if mask and spread:
+            if replicas is None:
+                replicas = self._owners[request.owner] = Replicas()
+            replicas.put(uid, row, mask)
+        elif replicas is not None:
+            replicas.drop(uid, row)
+            if not replicas.rows:
+                del self._owners[request.owner]
+
+    def _near(self, request: Request) -> tuple[int | None, int | None, int]:
         """Nodes where a replica of the owner weighs on the choice, with the cards it is on."""
-        held = self._owners.get(request.owner) if request.owner and request.cards else None
-        if not held:
+        replicas = self._owners.get(request.owner) if request.owner else None
+        if replicas is None:
             return None, None, 0
-        cards: dict[int, int] = {}
-        for row, mask in held.values():
-            if self.policy.rank is Rank.SPREAD or self._node_at[row].choice is CardChoice.SPREAD:
-                cards[row] = cards.get(row, 0) | mask
-        rows, masks = np.array(list(cards), np.int32), np.array(list(cards.values()), np.uint64)
-        self._lent = (rows, masks)  # alive until the kernel is done
-        return native.pointer(rows), native.pointer(masks), len(rows)
+        return replicas.rows.buffer_info()[0], replicas.masks.buffer_info()[0], len(replicas.rows)
 
     def _mask(self, row: int, placement: Placement) -> int:
         uuids = {part.uuid for part in placement.slices}

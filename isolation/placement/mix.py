@@ -52,6 +52,7 @@ class MixTable:
         out = native.Mix(shapes, self.singles, kinds, 0, eligible.shape[1])
         for name, array in self.arrays.items():
             setattr(out, name, native.pointer(array))
+        out.hosts = len(self.arrays["host_cpu"])
         out.eligible, out.cpu_per_card = native.pointer(eligible), self.cpu_per_card
         return out
 
@@ -88,6 +89,8 @@ class Learner:
         asking = {shape: n for shape, n in self.counts.items() if shape.cards > 0}
         common = sorted(asking.items(), key=lambda item: (-item[1], item[0]))[: native.MAX_SHAPES]
         shapes = [shape for shape, _ in common]
+        alone = {shape: n for shape, n in self.counts.items() if shape.cards == 0}
+        hosts = sorted(alone.items(), key=lambda item: (-item[1], item[0]))[: native.MAX_SHAPES]
         popular = np.array([float(n) for _, n in common])
         sizes = [max(1, offered) for offered in kinds] or [1]
         need = np.array([[_need(shape, offered) for shape in shapes] for offered in sizes]).reshape(len(sizes), -1)
@@ -102,6 +105,9 @@ class Learner:
             "cards": np.array([s.cards for s in shapes], np.int32),
             "group": np.array([s.group for s in shapes], np.int32),
             "popularity": popular / popular.sum() if len(popular) else popular,
+            "host_cpu": np.array([s.cpu for s, _ in hosts], np.int64),
+            "host_memory": np.array([s.memory for s, _ in hosts], np.int64),
+            "host_popularity": np.array([n for _, n in hosts]) / max(1.0, popular.sum()),
             "need": np.ascontiguousarray(need),
             "order": order,
             "value": np.array([_values(need[k], popular) for k in range(len(sizes))]),

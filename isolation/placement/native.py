@@ -47,6 +47,9 @@ class Mix(Structure):
         ("capacity", c_int64),
         *((name, c_void_p) for name in ("cpu", "memory", "cards", "group", "popularity")),
         *((name, c_void_p) for name in ("need", "order", "value", "eligible")),
+        ("hosts", c_int32),
+        ("pad2", c_int32),
+        *((name, c_void_p) for name in ("host_cpu", "host_memory", "host_popularity")),
         ("cpu_per_card", c_double),
     ]
 
@@ -57,7 +60,7 @@ class Policy(Structure):
     _fields_: ClassVar[list[tuple[str, Any]]] = [
         ("rank", c_int32),
         ("pad", c_int32),
-        *((name, c_double) for name in ("fragment", "price", "strand", "mismatch", "tie")),
+        *((name, c_double) for name in ("fragment", "price", "strand", "mismatch", "host", "tie", "grain")),
         ("cpu_span", c_double),
         ("card_span", c_double),
         ("salt", c_uint64),

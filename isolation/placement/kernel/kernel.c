@@ -7,6 +7,7 @@
  *   price    * sum over cards (free - value(free))   what bin packing cannot sell any more
  *   strand   * max(0, free cards - free CPU / CPU per card)   cards without CPU beside them
  *   mismatch * free cards * part of the mix that may not run here
+ *   host     * free CPU, in cards, * part of the mix without cards that it is too small for
  */
 #include "kernel.h"
 
@@ -39,6 +40,14 @@ static int card_fits(const struct gs_fleet *f, int64_t cell, const struct gs_ask
     return f->free[cell] >= a->bytes && f->core[cell] >= a->core && f->offered[cell] > 0;
 }
 
+static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node)
+{
+    int32_t fitting = 0;
+    for (int32_t c = 0; c < f->cards[node] && fitting < a->cards; c++)
+        fitting += card_fits(f, (int64_t)node * f->stride + c, a);
+    return fitting >= a->cards;
+}
+
 /* A node during one evaluation: which shapes its CPU, memory and rules still allow. */
 struct view {
     int32_t cards;
@@ -48,6 +57,9 @@ struct view {
     double barred;                 /* popularity of the rest */
     int32_t summed;                /* size class that `lacking` is for, or -1 */
     double lacking[GS_MAX_SHAPES + 1]; /* [i] popularity of the i neediest allowed single-card shapes */
+    double idle;                       /* sum of `share` */
+    double below[GS_MAX_SHAPES];       /* [m] of a shape for several cards: sum of shares too small for it */
+    int32_t serving[GS_MAX_SHAPES];    /* [m] cards large enough for it */
 };
 
 static void allow(struct view *v, const struct gs_mix *x, int32_t node, int64_t cpu, int64_t memory)
@@ -101,23 +113,41 @@ static double card_term(struct view *v, const struct gs_mix *x, const struct gs_
     return term;
 }
 
-/* What the shapes that want several cards add: all idle cards if too few can serve, else the rest. */
-static double team_term(const struct view *v, const struct gs_mix *x, const struct gs_policy *p)
+/* Count the node's cards for the shapes that want several. */
+static void count_teams(struct view *v, const struct gs_mix *x)
 {
-    double sum = 0.0;
+    v->idle = 0.0;
+    for (int32_t c = 0; c < v->cards; c++)
+        v->idle += v->share[c];
     for (int32_t i = x->singles; i < x->shapes; i++) {
-        int32_t m = x->order[i];
+        int32_t m = x->order[i], serving = 0;
+        double below = 0.0;
+        for (int32_t c = 0; c < v->cards; c++) {
+            int small = v->share[c] < x->need[(int64_t)v->kind[c] * x->shapes + m];
+            below += small ? v->share[c] : 0.0;
+            serving += !small;
+        }
+        v->below[m] = below;
+        v->serving[m] = serving;
+    }
+}
+
+/* What the shapes that want several cards add: all idle cards if too few can serve, else the rest.
+ * With `c` >= 0 card `c` is taken to have `share` left. */
+static double team_term(const struct view *v, const struct gs_mix *x, const struct gs_policy *p, int32_t c,
+                        double share)
+{
+    double sum = 0.0, now = c >= 0 ? v->share[c] : 0.0;
+    for (int32_t i = x->singles; i < x->shapes; i++) {
+        int32_t m = x->order[i], serving = v->serving[m];
+        double idle = v->idle, below = v->below[m];
         if (v->allowed[m] == 0.0)
             continue;
-        double idle = 0.0, below = 0.0;
-        int32_t serving = 0;
-        for (int32_t c = 0; c < v->cards; c++) {
+        if (c >= 0) {
             double need = x->need[(int64_t)v->kind[c] * x->shapes + m];
-            idle += v->share[c];
-            if (v->share[c] < need)
-                below += v->share[c];
-            else
-                serving++;
+            idle += share - now;
+            below += (share < need ? share : 0.0) - (now < need ? now : 0.0);
+            serving += (share >= need) - (now >= need);
         }
         sum += v->allowed[m] * (serving >= x->cards[m] ? below : idle);
     }
@@ -126,7 +156,7 @@ static double team_term(const struct view *v, const struct gs_mix *x, const stru
 
 /* What depends on the node's free cards as a sum. */
 static double node_term(const struct gs_mix *x, const struct gs_policy *p, int32_t node, double idle,
-                        int64_t cpu)
+                        int64_t cpu, int64_t memory)
 {
     double term = 0.0;
     if (p->strand != 0.0 && x->cpu_per_card > 0.0) {
@@ -139,6 +169,13 @@ static double node_term(const struct gs_mix *x, const struct gs_policy *p, int32
             if (!x->eligible[(int64_t)x->group[m] * x->capacity + node])
                 strangers += x->popularity[m];
         term += p->mismatch * idle * strangers;
+    }
+    if (p->host != 0.0 && x->cpu_per_card > 0.0) {
+        double lost = 0.0;
+        for (int32_t h = 0; h < x->hosts; h++)
+            if (cpu < x->host_cpu[h] || memory < x->host_memory[h])
+                lost += x->host_popularity[h];
+        term += p->host * lost * (double)cpu / x->cpu_per_card;
     }
     return term;
 }
@@ -153,21 +190,13 @@ static void look(struct view *v, const struct gs_fleet *f, int32_t node)
     }
 }
 
-static double sum_shares(const struct view *v)
-{
-    double idle = 0.0;
-    for (int32_t c = 0; c < v->cards; c++)
-        idle += v->share[c];
-    return idle;
-}
-
 static double phi(struct view *v, const struct gs_mix *x, const struct gs_policy *p,
-                  int32_t node, int64_t cpu)
+                  int32_t node, int64_t cpu, int64_t memory)
 {
-    double sum = team_term(v, x, p);
+    double sum = team_term(v, x, p, -1, 0.0);
     for (int32_t c = 0; c < v->cards; c++)
         sum += card_term(v, x, p, v->kind[c], v->share[c]);
-    return sum + node_term(x, p, node, sum_shares(v), cpu);
+    return sum + node_term(x, p, node, v->idle, cpu, memory);
 }
 
 static double phi_before(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
@@ -175,7 +204,7 @@ static double phi_before(const struct gs_fleet *f, const struct gs_mix *x, const
 {
     if (r->phi_version[node] != f->version[node]) {
         allow(v, x, node, f->cpu[node], f->memory[node]);
-        r->phi[node] = phi(v, x, p, node, f->cpu[node]);
+        r->phi[node] = phi(v, x, p, node, f->cpu[node], f->memory[node]);
         r->phi_version[node] = f->version[node];
     }
     return r->phi[node];
@@ -201,16 +230,12 @@ static double card_delta(const struct gs_mix *x, const struct gs_policy *p, stru
 {
     double now = v->share[c];
     double delta = card_term(v, x, p, v->kind[c], after) - card_term(v, x, p, v->kind[c], now);
-    if (x->singles < x->shapes && p->fragment != 0.0) {
-        delta -= team_term(v, x, p);
-        v->share[c] = after;
-        delta += team_term(v, x, p);
-        v->share[c] = now;
-    }
+    if (x->singles < x->shapes && p->fragment != 0.0)
+        delta += team_term(v, x, p, c, after) - team_term(v, x, p, -1, 0.0);
     return delta + 1e-9 * now;
 }
 
-/* Which cards of a node the ask takes; 0 when too few fit. `near`: cards that hold a replica. */
+/* Which cards of a node the ask takes; enough of them fit. `near`: cards that hold a replica. */
 static uint64_t choose(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
                        const struct gs_ask *a, int32_t node, uint64_t near, struct view *v)
 {
@@ -219,8 +244,6 @@ static uint64_t choose(const struct gs_fleet *f, const struct gs_mix *x, const s
     for (int32_t c = 0; c < v->cards; c++)
         if (card_fits(f, (int64_t)node * f->stride + c, a))
             card[fitting++] = c;
-    if (fitting < a->cards)
-        return 0;
     int spread = f->choice[node] == GS_CHOICE_SPREAD ||
                  (f->choice[node] == GS_CHOICE_POLICY && p->rank == GS_RANK_SPREAD);
     int priced = f->choice[node] == GS_CHOICE_POLICY && p->rank == GS_RANK_POTENTIAL;
@@ -254,35 +277,36 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
     struct view v;
     *mask = 0;
     if (!x->eligible[(int64_t)a->group * x->capacity + node] || f->cpu[node] < a->cpu ||
-        f->memory[node] < a->memory || f->pods[node] < 1 || f->cards[node] < a->cards)
+        f->memory[node] < a->memory || f->pods[node] < 1 || !cards_fit(f, a, node))
         return INFINITY;
     look(&v, f, node);
+    count_teams(&v, x);
     int64_t cpu = f->cpu[node] - a->cpu;
-    double before = 0.0, idle = sum_shares(&v);
+    double before = 0.0, gain;
     if (p->rank == GS_RANK_POTENTIAL) {
         before = phi_before(f, x, p, r, node, &v);
         allow(&v, x, node, cpu, f->memory[node] - a->memory);
     }
-    if (a->cards > 0 && (*mask = choose(f, x, p, a, node, near, &v)) == 0)
-        return INFINITY;
-    double taken = idle;
+    *mask = choose(f, x, p, a, node, near, &v);
     for (int32_t c = 0; c < v.cards; c++)
         if (*mask >> c & 1)
             v.share[c] = share_after(f, (int64_t)node * f->stride + c, a);
-    idle = sum_shares(&v);
-    taken -= idle;
+    count_teams(&v, x);
     double width = v.cards > 0 ? (double)v.cards : 1.0;
     switch (p->rank) {
     case GS_RANK_POTENTIAL:
-        return phi(&v, x, p, node, cpu) - before + p->tie * idle;
+        gain = phi(&v, x, p, node, cpu, f->memory[node] - a->memory) - before;
+        if (p->grain > 0.0 && a->cards > 0)
+            gain = ceil(gain / p->grain - 1e-9) * p->grain;
+        return gain + p->tie * v.idle;
     case GS_RANK_BINPACK:
-        return idle / width + 1e-9 * (double)cpu;
+        return v.idle / width + 1e-9 * (double)cpu;
     case GS_RANK_SPREAD:
-        return -idle / width + (near ? 2.0 : 0.0) - 1e-12 * (double)cpu;
+        return -v.idle / width + (near ? 2.0 : 0.0) - 1e-12 * (double)cpu;
     case GS_RANK_RANDOM:
         return (double)(mix_bits(p->salt + (uint64_t)node * 0x9e3779b97f4a7c15ull) >> 11);
     default: /* best fit: what is left, CPU and cards alike, in parts of the largest node */
-        return 0.5 * (double)cpu / p->cpu_span + 0.5 * idle / p->card_span;
+        return 0.5 * (double)cpu / p->cpu_span + 0.5 * v.idle / p->card_span;
     }
 }
 
@@ -421,9 +445,10 @@ GS_API double gs_fragment(const struct gs_fleet *f, const struct gs_mix *x, doub
     *idle = 0.0;
     for (int32_t n = 0; n < f->nodes; n++) {
         look(&v, f, n);
+        count_teams(&v, x);
         allow(&v, x, n, f->cpu[n], f->memory[n]);
-        sum += phi(&v, x, &only, n, f->cpu[n]);
-        *idle += sum_shares(&v);
+        sum += phi(&v, x, &only, n, f->cpu[n], f->memory[n]);
+        *idle += v.idle;
     }
     return sum;
 }

@@ -52,15 +52,22 @@ struct gs_mix {
     int32_t *order;     /* [k][m] single-card shapes by need, largest first */
     double *value;      /* [k][GS_PRICE_STEPS + 1] what a remainder can still be sold for */
     uint8_t *eligible;  /* [group][node] */
+    int32_t hosts;       /* shapes without cards */
+    int32_t pad2;
+    int64_t *host_cpu;   /* [h] */
+    int64_t *host_memory; /* [h] */
+    double *host_popularity; /* [h] per card-asking pod */
     double cpu_per_card; /* milli-cores that one sold card is expected to need; 0: unknown */
 };
 
 struct gs_policy {
     int32_t rank; /* enum gs_rank */
     int32_t pad;
-    double fragment, price, strand, mismatch, tie; /* weights of PHI; tie: towards the fuller node */
-    double cpu_span, card_span;                    /* best fit: CPU and cards of the largest node */
-    uint64_t salt;                                 /* GS_RANK_RANDOM: the draw */
+    double fragment, price, strand, mismatch, host; /* weights of PHI */
+    double tie;                                     /* towards the fuller node */
+    double grain; /* gains of pods with cards are rounded up to this; 0: not at all */
+    double cpu_span, card_span; /* best fit: CPU and cards of the largest node */
+    uint64_t salt;              /* GS_RANK_RANDOM: the draw */
 };
 
 struct gs_ask {

@@ -1,0 +1,84 @@
+"""Amounts are exact, and what is no amount says so."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract import quantity
+from isolation.contract.quantity import GIB, MIB, QuantityError, parse, show_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8", 8),
+        (8, 8),
+        ("500m", Fraction(1, 2)),
+        ("1.5Gi", 3 * GIB // 2),
+        ("2e3", 2000),
+        ("1E3", 1000),
+        ("1E", 10**18),
+        ("-1", -1),
+        (".5", Fraction(1, 2)),
+        ("1n", Fraction(1, 10**9)),
+        (0.1, Fraction(1, 10)),
+    ],
+)
+def test_quantities_are_read_exactly(text, expected):
+    """Kubernetes' grammar, without a float in between."""
+    assert expected == parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GiB",
+        "1GiB",
+        "1 Gi",
+        "0x10",
+        "1_0",
+        "nan",
+        "inf",
+        None,
+        True,
+        [],
+        "1" * 41,
+        pytest.param(10**5000, id="huge"),
+        "1e999",
+        "٣",
+    ],
+)
+def test_what_is_no_quantity_says_what_to_write(text):
+    """Hostile text never becomes a number, and never another error."""
+    with pytest.raises(QuantityError, match=r"is not a quantity|is no amount"):
+        parse(text)
+
+
+@given(st.integers(0, 10**15))
+def test_rounding_is_upwards_as_the_scheduler_rounds(thousandths):
+    """CPU to the next milli-core, memory to the next byte."""
+    text = f"{thousandths}u"
+    exact = Fraction(thousandths, 10**6)
+    assert exact <= Fraction(quantity.milli(text), 1000) < exact + Fraction(1, 1000)
+    assert exact <= quantity.size(text) < exact + 1
+
+
+def test_a_fraction_of_an_extended_resource_is_refused():
+    """Whole means whole."""
+    assert 3 == quantity.whole("3000m")
+    with pytest.raises(QuantityError, match="whole number"):
+        quantity.whole("0.5")
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [(2 * GIB, "2 GiB"), (3 * GIB // 2, "1.50 GiB"), (512 * MIB, "512 MiB"), (7, "7 B"), (0, "0 B")],
+)
+def test_amounts_for_people_keep_what_is_exact(amount, expected):
+    """The largest unit that fits."""
+    assert expected == show_bytes(amount)
