@@ -248,6 +248,34 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one container may use of which cards."""
+
+    container: str
+    slices: tuple[Slice, ...]
+
+
+def parts_of(request: Request, placement: Placement) -> tuple[Part, ...]:
+    """
+    How the containers of a placed pod divide what it got.
+
+    Shares: each asks the same of every card. Whole cards: each has its own, in order, and an
+    init container those of whoever comes after it, as the kubelet hands them on.
+    """
+    parts: list[Part] = []
+    count, first = max(1, len(placement.slices)), 0
+    for ask in request.asks:
+        if ask.whole:
+            at = 0 if ask.init else first
+            parts.append(Part(ask.container, placement.slices[at : at + ask.whole]))
+            first = at if ask.init else at + ask.whole
+        else:
+            each, core = ask.bytes // count, ask.core // count
+            parts.append(Part(ask.container, tuple(Slice(s.uuid, s.index, each, core) for s in placement.slices)))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod: who it is, what it asked for, where it is."""
 
@@ -276,19 +304,10 @@ class Pod:
         """Per container and card; the containers of a pod share one card set."""
         if self.placement is None or self.phase is Phase.DONE:
             return ()
-        count = max(1, len(self.placement.slices))
         return tuple(
-            Hold(
-                promise=self.uid,
-                pod=self.key,
-                container=ask.container,
-                uuid=part.uuid,
-                index=part.index,
-                bytes=part.bytes if ask.whole else ask.bytes // count,
-                core=part.core if ask.whole else ask.core // count,
-            )
-            for ask in self.request.asks
-            for part in self.placement.slices
+            Hold(self.uid, self.key, part.container, at.uuid, at.index, at.bytes, at.core)
+            for part in parts_of(self.request, self.placement)
+            for at in part.slices
         )
 
     def placed(self, placement: Placement) -> Pod:

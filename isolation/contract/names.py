@@ -36,6 +36,8 @@ class Dialect:
     """Node label: how cards of the node are chosen (`isolation.contract.model.CardChoice`)."""
     model_labels: tuple[str, ...]
     """Node labels that name the card model, the first present one wins."""
+    memory_labels: tuple[str, ...]
+    """Node labels that tell a card's memory in MiB, the first readable one wins."""
     allocation_annotation: str
     """The vendor's own allocation record on a pod."""
     env_visible: str
@@ -52,6 +54,7 @@ ACK: Final = Dialect(
     mode_label="ack.node.gpu.schedule",
     choice_label="ack.node.gpu.placement",
     model_labels=("aliyun.accelerator/nvidia_name", "nvidia.com/gpu.product"),
+    memory_labels=("aliyun.accelerator/nvidia_mem", "nvidia.com/gpu.memory"),
     allocation_annotation="scheduler.framework.gpushare.allocation",
     env_visible="NVIDIA_VISIBLE_DEVICES",
     env_container_memory="ALIYUN_COM_GPU_MEM_CONTAINER",
@@ -64,6 +67,12 @@ DIALECTS: Final = MappingProxyType({ACK.name: ACK})
 ALLOCATION: Final = "gpushare.dev/allocation"
 """Pod annotation: versioned JSON, containers by name, cards by UUID, bytes, compute, promise id."""
 CARDS: Final = "gpushare.dev/cards"
-"""Node annotation written by the node agent: JSON list of cards (uuid, index, model, bytes)."""
+"""Node annotation by our agent: {"version": 1, "cards": [{uuid, index, model, total, reserved, unit, healthy}]}."""
 POOL: Final = "gpushare.dev/pool"
 """Node label: the pool that the node belongs to."""
+EVICT: Final = "gpushare.dev/evict"
+"""Pod annotation: "false" keeps the autoscaler from moving the pod."""
+
+# Kubernetes' own.
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a static pod's mirror: nobody can move such a pod."""

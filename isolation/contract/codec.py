@@ -1,0 +1,38 @@
+"""
+Kubernetes JSON <-> model: the front door of the codec rooms.
+
+Pure, and total over whatever a stranger sends: every function returns a value of the model, a
+Refusal, or raises CodecError with the path of what has the wrong shape; nothing else.
+"""
+
+from isolation.contract.codec_allocation import (
+    Allocation,
+    decode_allocation,
+    decode_vendor,
+    encode_allocation,
+    encode_vendor,
+)
+from isolation.contract.codec_node import decode_cards, encode_cards, node_of
+from isolation.contract.codec_pod import pod_of
+from isolation.contract.codec_request import owner_of, request_of
+from isolation.contract.codec_shape import CodecError
+from isolation.contract.workloads import Planned, Skipped, pods_in, pods_of
+
+__all__ = [
+    "Allocation",
+    "CodecError",
+    "Planned",
+    "Skipped",
+    "decode_allocation",
+    "decode_cards",
+    "decode_vendor",
+    "encode_allocation",
+    "encode_cards",
+    "encode_vendor",
+    "node_of",
+    "owner_of",
+    "pod_of",
+    "pods_in",
+    "pods_of",
+    "request_of",
+]
