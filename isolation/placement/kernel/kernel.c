@@ -66,10 +66,12 @@ static void allow(struct view *v, const struct gs_mix *x, int32_t node, int64_t 
 {
     double barred = 0.0;
     for (int32_t m = 0; m < x->shapes; m++) {
-        int ok = cpu >= x->cpu[m] && memory >= x->memory[m] &&
+        /* without a branch: which shapes still fit is as good as random to the predictor */
+        int ok = (cpu >= x->cpu[m]) & (memory >= x->memory[m]) &
                  x->eligible[(int64_t)x->group[m] * x->capacity + node];
-        v->allowed[m] = ok ? x->popularity[m] : 0.0;
-        barred += ok ? 0.0 : x->popularity[m];
+        double popularity = x->popularity[m];
+        v->allowed[m] = ok * popularity;
+        barred += (1 - ok) * popularity;
     }
     v->barred = barred;
     v->summed = -1;
@@ -124,7 +126,7 @@ static void count_teams(struct view *v, const struct gs_mix *x)
         double below = 0.0;
         for (int32_t c = 0; c < v->cards; c++) {
             int small = v->share[c] < x->need[(int64_t)v->kind[c] * x->shapes + m];
-            below += small ? v->share[c] : 0.0;
+            below += small * v->share[c];
             serving += !small;
         }
         v->below[m] = below;
@@ -166,15 +168,13 @@ static double node_term(const struct gs_mix *x, const struct gs_policy *p, int32
     if (p->mismatch != 0.0 && idle > 0.0) {
         double strangers = 0.0;
         for (int32_t m = 0; m < x->shapes; m++)
-            if (!x->eligible[(int64_t)x->group[m] * x->capacity + node])
-                strangers += x->popularity[m];
+            strangers += (1 - x->eligible[(int64_t)x->group[m] * x->capacity + node]) * x->popularity[m];
         term += p->mismatch * idle * strangers;
     }
     if (p->host != 0.0 && x->cpu_per_card > 0.0) {
         double lost = 0.0;
         for (int32_t h = 0; h < x->hosts; h++)
-            if (cpu < x->host_cpu[h] || memory < x->host_memory[h])
-                lost += x->host_popularity[h];
+            lost += ((cpu < x->host_cpu[h]) | (memory < x->host_memory[h])) * x->host_popularity[h];
         term += p->host * lost * (double)cpu / x->cpu_per_card;
     }
     return term;

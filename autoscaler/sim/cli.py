@@ -1,0 +1,260 @@
+"""
+`gpushare sim`: replay a cluster's workload under placement policies, from the command line.
+
+Decides what flags mean and where results go: the table to the screen, JSON and picture to files.
+Replaying is `replay`, figures are `report`. Bad input ends with status 2, a
+broken run with 1, Ctrl-C with 130.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from autoscaler.sim import openb, plot, report, synthetic
+from autoscaler.sim.csvfile import TraceError
+from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace, cores, replay_all
+from isolation.placement.policy import POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_RUNS: Final = 10_000
+LARGEST_DEMAND: Final = 100.0
+LARGEST_SEED: Final = 2**32 - 1
+STDOUT: Final = "-"
+INTERRUPTED: Final = 130
+"""Exit status of a program ended by Ctrl-C, as shells count it."""
+_SPAN: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
+
+
+class BadInput(click.ClickException):
+    """Files that cannot be used; unlike a usage error it does not repeat the usage line."""
+
+    exit_code = 2
+
+
+class Size(click.FloatRange):
+    """A number above 0 and not above `most`; "nan" is none."""
+
+    def __init__(self, most: float) -> None:
+        super().__init__(0, most, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail("nan is no number; write for example 1.3", param, ctx)
+        return number
+
+
+class Policies(click.ParamType[tuple[str, ...]]):
+    """Comma-separated names of policies."""
+
+    name = "POLICY[,POLICY...]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The names, each once, in the order given."""
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",")]
+        unknown = [name for name in names if name not in POLICIES]
+        if unknown:
+            self.fail(f"no policy {unknown[0]!a}; choose from {', '.join(sorted(POLICIES))}", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+class Seeds(click.ParamType[tuple[int, ...]]):
+    """Seeds as spans and single numbers."""
+
+    name = "SEEDS"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The seeds, each once, in the order given."""
+        if isinstance(value, tuple):
+            return value
+        seeds: dict[int, None] = {}
+        for part in str(value).split(","):
+            span = _SPAN.fullmatch(part.strip())
+            if span is None:
+                self.fail(f"{part[:40]!a} is no seed; write 42, 42-51 or 42,45,50-59", param, ctx)
+            first, last = int(span[1]), int(span[2] or span[1])
+            if last < first:
+                self.fail(f"{part.strip()} runs backwards; write {last}-{first}", param, ctx)
+            if last > LARGEST_SEED:
+                self.fail(f"{last} is larger than {LARGEST_SEED}", param, ctx)
+            if last - first + len(seeds) >= MOST_RUNS:
+                self.fail(f"more than {MOST_RUNS} seeds; write a shorter span", param, ctx)
+            seeds.update(dict.fromkeys(range(first, last + 1)))
+        return tuple(seeds)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--nodes", metavar="NODES.csv", help="Node list: sn,cpu_milli,memory_mib,gpu,model.")
+@click.option("--pods", metavar="PODS.csv", help="Pod list: name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec...].")
+@click.option("--synthetic", "invented", is_flag=True, help="No files: a fleet and workload with published marginals.")
+@click.option(
+    "--scale",
+    type=Size(synthetic.LARGEST_SCALE),
+    help="Size of --synthetic; 1 is 6,212 cards.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=Policies(),
+    default="potential",
+    show_default=True,
+    help="One or more, comma-separated.",
+)
+@click.option(
+    "--demand",
+    type=Size(LARGEST_DEMAND),
+    default=1.3,
+    show_default=True,
+    help="GPU asked by the pods that arrive, over all cards.",
+)
+@click.option("--seeds", type=Seeds(), default="42-51", show_default=True, help="One run each: 42-51 or 42,43.")
+@click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - for stdout.")
+@click.option("--details", is_flag=True, help="With --json: also reasons, fragments and the curve of every run.")
+@click.option("--plot", "plot_out", metavar="OUT.svg", help="Draw allocation against arrived demand.")
+@click.option("--workers", type=click.IntRange(1, 1024), help="Processes; by default one for each core.")
+def sim(
+    *,
+    nodes: str | None,
+    pods: str | None,
+    scale: float | None,
+    policies: tuple[str, ...],
+    demand: float,
+    seeds: tuple[int, ...],
+    json_out: str | None,
+    plot_out: str | None,
+    workers: int | None,
+    invented: bool,
+    details: bool,
+) -> None:
+    """
+    Replay a cluster's workload under placement policies.
+
+    Pods arrive one by one in an order that the seed decides, until they ask for --demand times the
+    cards there are; nothing leaves, and a pod that fits somewhere is always placed. One run for
+    each policy and seed; the table shows means over the seeds, ± one standard deviation.
+    """
+    jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
+    if len(jobs) > MOST_RUNS:
+        raise click.UsageError(f"{len(jobs)} runs; at most {MOST_RUNS}: give fewer policies or seeds")
+    if details and json_out is None:
+        raise click.UsageError("--details belongs to --json; add --json OUT, or drop it")
+    if json_out == plot_out == STDOUT:
+        raise click.UsageError("--json and --plot cannot both go to stdout; give one of them a file")
+    for out in (json_out, plot_out):
+        _check_writable(out)
+    trace = _trace(nodes, pods, scale, invented=invented)
+    runs = _replay(trace, jobs, workers or cores())
+    # A pipe that reads a result gets nothing else.
+    Console(stderr=STDOUT in (json_out, plot_out)).print(*_tables(runs, trace), sep="\n")
+    if json_out is not None:
+        _write(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
+    if plot_out is not None:
+        _write(plot_out, plot.draw(plot.lines(runs), _title(trace, len(seeds))))
+
+
+def _trace(nodes: str | None, pods: str | None, scale: float | None, *, invented: bool) -> Trace:
+    """The fleet and the requests, from files or invented."""
+    if invented:
+        if nodes or pods:
+            raise click.UsageError("--synthetic needs no files: drop --nodes and --pods, or drop --synthetic")
+        size = 1.0 if scale is None else scale
+        return Trace(synthetic.nodes(size), tuple(pod.request for pod in synthetic.pods(size)))
+    if scale is not None:
+        raise click.UsageError("--scale belongs to --synthetic; add --synthetic, or drop --scale")
+    if not nodes or not pods:
+        raise click.UsageError("give --nodes NODES.csv and --pods PODS.csv, or --synthetic")
+    try:
+        return Trace(openb.read_nodes(nodes), tuple(pod.request for pod in openb.read_pods(pods)))
+    except TraceError as exc:
+        raise BadInput(str(exc)) from exc
+
+
+def _replay(trace: Trace, jobs: Sequence[Job], workers: int) -> list[Run]:
+    """All runs, with a progress bar where somebody can see it."""
+    err = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    runs: list[Run] = []
+    try:
+        with bar:
+            task = bar.add_task("replaying", total=len(jobs))
+            for run in replay_all(trace, jobs, workers):
+                runs.append(run)
+                bar.advance(task)
+    except ReplayError as exc:
+        raise BadInput(str(exc)) from exc
+    except RunError as exc:
+        raise click.ClickException(str(exc)) from exc
+    except KeyboardInterrupt:
+        err.print(f"interrupted after {len(runs)} of {len(jobs)} runs; nothing was written")
+        sys.exit(INTERRUPTED)
+    return runs
+
+
+def _tables(runs: Sequence[Run], trace: Trace) -> tuple[Table, ...]:
+    """The summary for people, narrow enough for 80 columns."""
+    found = report.summarise(runs)
+    fleet = f"{len(trace.nodes):,} nodes, {trace.total_milli // 1000:,} cards"
+    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {found[0].runs} run(s) each"
+    made = (
+        (packing, report.PACKING, report.packing_row),
+        ("accepted, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
+    )
+    tables = []
+    for title, headings, row in made:
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for heading in headings:
+            words = heading == "policy" or heading.endswith("reason")
+            table.add_column(heading, justify="left" if words else "right", no_wrap=True)
+        for summary in found:
+            table.add_row(*row(summary))
+        tables.append(table)
+    return tuple(tables)
+
+
+def _title(trace: Trace, seeds: int) -> str:
+    """Heading of the picture."""
+    return f"GPU allocation as demand arrives: {trace.total_milli // 1000:,} cards, {seeds} seed(s)"
+
+
+def _check_writable(out: str | None) -> None:
+    """Say so before the runs when their result could not be written."""
+    if out is None or out == STDOUT:
+        return
+    path = Path(out)
+    if path.is_dir() or not path.parent.is_dir():
+        raise click.UsageError(f"cannot write {out}: {'it is a folder' if path.is_dir() else 'no such folder'}")
+
+
+def _write(out: str, content: str) -> None:
+    """A result to a file, or to stdout."""
+    if out == STDOUT:
+        click.echo(content, nl=False)
+        return
+    try:
+        Path(out).write_text(content, encoding="utf-8")
+    except OSError as exc:
+        raise BadInput(f"cannot write {out}: {exc.strerror or exc}; choose another path") from exc

@@ -1,0 +1,156 @@
+"""
+Rows of a CSV file from outside, each able to complain with file, line and fix.
+
+Decides what is a usable table: UTF-8, one header, every row as wide as the header, names once,
+numbers whole and within bounds. Knows nothing of what the columns mean.
+
+    TraceError      the file cannot be used; the message is for the person who wrote it
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+MOST_FILE_BYTES: Final = 256 << 20
+MOST_ROWS: Final = 2_000_000
+MOST_NAME: Final = 253
+"""Characters of a Kubernetes object name."""
+
+T = TypeVar("T")
+_WHOLE: Final = re.compile(r"[0-9]{1,15}")
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/-]*[A-Za-z0-9])?")
+
+
+class TraceError(ValueError):
+    """A file that is no trace, or a row that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a file, and how to complain about it."""
+
+    file: str
+    line: int
+    cells: Mapping[str, str]
+
+    def fail(self, problem: str) -> NoReturn:
+        """Refuse the row."""
+        raise TraceError(f"{self.file}:{self.line}: {problem}")
+
+    def name(self, column: str) -> str:
+        """A name safe to print and to use as a Kubernetes name."""
+        text = self.cells[column]
+        if not text:
+            self.fail(f"column {column} is empty; every row needs a name")
+        if len(text) > MOST_NAME or not _NAME.fullmatch(text):
+            self.fail(
+                f"{column} {shown(text)} is not a name; use at most {MOST_NAME} letters, digits and . _ : / - inside"
+            )
+        return text
+
+    def whole(self, column: str, most: int) -> int:
+        """A whole number from 0 to `most`."""
+        text = self.cells[column]
+        if not _WHOLE.fullmatch(text):
+            self.fail(f"{column} is {shown(text)}; write a whole number from 0 to {most}")
+        if int(text) > most:
+            self.fail(f"{column} is {shown(text)}, more than {most}; check the unit or lower it")
+        return int(text)
+
+    def maybe(self, column: str, most: int) -> int | None:
+        """A whole number that may be absent, as may its column."""
+        return self.whole(column, most) if self.cells.get(column) else None
+
+    def names(self, column: str, between: str = "") -> frozenset[str]:
+        """Names that may be absent, as may their column; `between` separates several."""
+        text = self.cells.get(column, "")
+        if not text:
+            return frozenset()
+        found = [name.strip() for name in text.split(between)] if between else [text]
+        if not all(_NAME.fullmatch(name) and len(name) <= MOST_NAME for name in found):
+            form = f"names with {between} between them, such as a{between}b" if between else "one name"
+            self.fail(f"{column} is {shown(text)}; write {form}, or leave it empty")
+        return frozenset(found)
+
+
+def unique(table: Iterable[Row], column: str, make: Callable[[Row], T]) -> tuple[T, ...]:
+    """One value per row; a name that comes twice is an error."""
+    seen: dict[str, int] = {}
+    made: list[T] = []
+    for row in table:
+        name = row.name(column)
+        if name in seen:
+            row.fail(f"{column} {name} stands in line {seen[name]} already; rename one or drop it")
+        seen[name] = row.line
+        made.append(make(row))
+    return tuple(made)
+
+
+def read(path: Path) -> str:
+    """A file's text, or why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            # Bounded, so that an endless pipe ends here too.
+            content = file.read(MOST_FILE_BYTES + 1)
+    except OSError as exc:
+        raise TraceError(f"{path}: {exc.strerror or exc}; check the path and its permissions") from exc
+    if len(content) > MOST_FILE_BYTES:
+        raise TraceError(f"{path}: larger than {MOST_FILE_BYTES >> 20} MiB; split the list")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = content.count(b"\n", 0, exc.start) + 1
+        raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as plain CSV in UTF-8") from exc
+
+
+def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
+    """The rows under the header; blank lines are nothing, a row of the wrong width is an error."""
+    lines = csv.reader(StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+    header: list[str] = []
+    count = 0
+    try:
+        for raw in lines:
+            cells = [cell.strip() for cell in raw]
+            if not any(cells) and len(cells) <= 1:
+                continue
+            if not header:
+                header = _header(cells, f"{file}:{lines.line_num}", needed)
+                continue
+            row = Row(file, lines.line_num, dict(zip(header, cells, strict=False)))
+            count += 1
+            if len(cells) != len(header):
+                row.fail(f"{len(cells)} fields under a header of {len(header)}; give every column a field")
+            if count > MOST_ROWS:
+                row.fail(f"more than {MOST_ROWS} rows; split the list")
+            yield row
+    except csv.Error as exc:
+        raise TraceError(f"{file}:{lines.line_num}: {exc}; correct the quoting, or save the file as plain CSV") from exc
+    if not header:
+        raise TraceError(f"{file}:1: the file is empty; its first line must be {','.join(needed)}")
+    if not count:
+        raise TraceError(f"{file}:{lines.line_num + 1}: no rows under the header; add at least one")
+
+
+def _header(cells: list[str], where: str, needed: Sequence[str]) -> list[str]:
+    """The column names, once those that are needed are there, each once."""
+    names = [cell.lower() for cell in cells]
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise TraceError(f"{where}: no column {', '.join(missing)}; the first line must name {','.join(needed)}")
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise TraceError(f"{where}: column {shown(', '.join(twice))} stands twice; drop one")
+    return names
+
+
+def shown(text: str) -> str:
+    """Text from a file, short and free of control characters."""
+    return ascii(text[:60]) if text else "empty"
