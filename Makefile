@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
 .PHONY: up test check unit bench clean help promtool
@@ -15,8 +16,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard isolation/placement
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt "pip>=25.1"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all]' --group dev
+	@{ $(PIP) "pip>=25.1" && $(PIP) -e '.[all]' --group dev; } >$(VENV)/setup.log 2>&1 \
+	  || { cat $(VENV)/setup.log; echo "set-up failed; its log is above and in $(VENV)/setup.log"; exit 1; }
 	@touch $@
 
 up: $(STAMP)     ## an embedded cluster of simulated cards, live (ARGS="--for 20")

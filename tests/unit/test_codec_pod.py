@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import (
     CodecError,
-    Part,
     decode_allocation,
     decode_vendor,
     encode_allocation,
@@ -24,7 +23,7 @@ from isolation.contract.codec import (
 )
 from isolation.contract.codec_pod import seconds_of
 from isolation.contract.codec_shape import At
-from isolation.contract.model import Ask, Card, Node, Phase, Placement, Pod, Refusal, Request, Slice
+from isolation.contract.model import Ask, Card, Node, Part, Phase, Placement, Pod, Refusal, Request, Slice
 from isolation.contract.quantity import GIB, MIB
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"

@@ -9,36 +9,7 @@
  *   mismatch * free cards * part of the mix that may not run here
  *   host     * free CPU, in cards, * part of the mix without cards that it is too small for
  */
-#include "kernel.h"
-
-#include <math.h>
-#include <stddef.h>
-
-static double least(double a, double b) { return a < b ? a : b; }
-
-/* Part of the card that one share can still get. */
-static double share_free(const struct gs_fleet *f, int64_t cell)
-{
-    if (f->free[cell] <= 0 || f->offered[cell] <= 0)
-        return 0.0;
-    double bytes = (double)f->free[cell] / (double)f->offered[cell];
-    return least(bytes, (double)f->core[cell] / 100.0);
-}
-
-static double share_after(const struct gs_fleet *f, int64_t cell, const struct gs_ask *a)
-{
-    if (a->whole)
-        return 0.0;
-    double bytes = (double)(f->free[cell] - a->bytes) / (double)f->offered[cell];
-    return least(bytes, (double)(f->core[cell] - a->core) / 100.0);
-}
-
-static int card_fits(const struct gs_fleet *f, int64_t cell, const struct gs_ask *a)
-{
-    if (a->whole)
-        return f->offered[cell] > 0 && f->free[cell] == f->offered[cell] && f->core[cell] == 100;
-    return f->free[cell] >= a->bytes && f->core[cell] >= a->core && f->offered[cell] > 0;
-}
+#include "cards.h"
 
 static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node)
 {
@@ -339,101 +310,6 @@ GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const s
     if (best >= 0)
         *mask = r->mask[best];
     return best;
-}
-
-/* Take the room: 0, or -1 with nothing taken when a card, CPU, memory or pod slot is short.
- * `force` takes it all the same (a fleet found over-committed): free goes below 0 and reads as none. */
-GS_API int32_t gs_take(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t mask,
-                       int32_t force)
-{
-    if (!force && (f->cpu[node] < a->cpu || f->memory[node] < a->memory || f->pods[node] < 1))
-        return -1;
-    for (int32_t c = 0; !force && c < f->cards[node]; c++)
-        if ((mask >> c & 1) && !card_fits(f, (int64_t)node * f->stride + c, a))
-            return -1;
-    f->cpu[node] -= a->cpu;
-    f->memory[node] -= a->memory;
-    f->pods[node] -= 1;
-    for (int32_t c = 0; c < f->cards[node]; c++) {
-        int64_t cell = (int64_t)node * f->stride + c;
-        if (mask >> c & 1) {
-            f->free[cell] -= a->whole ? f->offered[cell] : a->bytes;
-            f->core[cell] -= a->whole ? 100 : a->core;
-        }
-    }
-    f->version[node]++;
-    return 0;
-}
-
-GS_API void gs_give(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t mask)
-{
-    f->cpu[node] += a->cpu;
-    f->memory[node] += a->memory;
-    f->pods[node] += 1;
-    for (int32_t c = 0; c < f->cards[node]; c++) {
-        int64_t cell = (int64_t)node * f->stride + c;
-        if (mask >> c & 1) {
-            f->free[cell] += a->whole ? f->offered[cell] : a->bytes;
-            f->core[cell] += a->whole ? 100 : a->core;
-        }
-    }
-    f->version[node]++;
-}
-
-static void best_of(int64_t *best, int64_t value)
-{
-    if (value > *best)
-        *best = value;
-}
-
-/* Why the cards of one node do not serve, and what they would; GS_NO_COUNT: they do. */
-static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, struct gs_best *best)
-{
-    int32_t large = 0, fitting = 0;
-    int64_t bytes = 0, core = 0, untouched = 0;
-    for (int32_t c = 0; c < f->cards[node]; c++) {
-        int64_t cell = (int64_t)node * f->stride + c;
-        large += f->offered[cell] > 0 && (a->whole || f->offered[cell] >= a->bytes);
-        fitting += card_fits(f, cell, a);
-        bytes += f->free[cell] > 0 ? f->free[cell] : 0;
-        core += f->core[cell] > 0 ? f->core[cell] : 0;
-        untouched += f->offered[cell] > 0 && f->free[cell] == f->offered[cell] && f->core[cell] == 100;
-        best_of(&best->card, f->offered[cell]);
-        best_of(&best->free, f->free[cell]);
-        best_of(&best->core, f->core[cell]);
-    }
-    best_of(&best->cards, f->cards[node]);
-    best_of(&best->untouched, untouched);
-    if (f->cards[node] < a->cards)
-        return GS_NO_TOO_FEW;
-    if (large < a->cards)
-        return GS_NO_TOO_SMALL;
-    if (fitting >= a->cards)
-        return GS_NO_COUNT;
-    int sum = !a->whole && bytes >= a->bytes * a->cards && core >= (int64_t)a->core * a->cards;
-    return sum ? GS_NO_FRAGMENTED : GS_NO_CARDS;
-}
-
-/* How many nodes say no and why (`counts[GS_NO_COUNT]`: would take it), and the best there is. */
-GS_API void gs_why(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible,
-                   int32_t *counts, struct gs_best *best)
-{
-    for (int32_t n = 0; n < f->nodes; n++) {
-        if (!eligible[n]) {
-            counts[GS_NO_GROUP]++;
-            continue;
-        }
-        int32_t why = why_cards(f, a, n, best);
-        if (why == GS_NO_COUNT) {
-            best_of(&best->cpu, f->cpu[n]);
-            best_of(&best->memory, f->memory[n]);
-            why = f->cpu[n] < a->cpu          ? GS_NO_CPU
-                  : f->memory[n] < a->memory ? GS_NO_MEMORY
-                  : f->pods[n] < 1           ? GS_NO_PODS
-                                             : GS_NO_COUNT;
-        }
-        counts[why]++;
-    }
 }
 
 /* Cards that are idle, and the part of them that the mix could not use (FGD's measure), in cards. */
