@@ -1,0 +1,141 @@
+"""
+First-fit-decreasing over cards: which pods fill one node, in which cards.
+
+Counts card by card, never sums over a node: five cards with 3 GiB free are no room for 4 GiB.
+Whether a pod may use such a node at all (mode, selectors, taints, card model) is the engine's
+answer and asked elsewhere; here is arithmetic only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from isolation.contract.model import FULL_CORE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from isolation.contract.model import Node, Pod, Request
+
+Shape: TypeAlias = tuple[object, ...]
+
+
+def shape_of(request: Request) -> Shape:
+    """What makes two requests the same to placement, whoever asks."""
+    return (
+        request.cards,
+        request.card_bytes,
+        request.card_core,
+        request.whole,
+        request.cpu_milli,
+        request.memory_bytes,
+        request.rules,
+    )
+
+
+def largest_first(request: Request) -> tuple[float, ...]:
+    """The order of first-fit-decreasing: size on a card first, then everything else that is large."""
+    return (
+        -float(request.whole),
+        -request.card_bytes,
+        -request.card_core,
+        -request.cards,
+        -request.cpu_milli,
+        -request.memory_bytes,
+    )
+
+
+@dataclass(slots=True)
+class Group:
+    """Waiting pods of one shape, in the order in which they are served."""
+
+    request: Request
+    pods: deque[Pod]
+
+
+def groups_of(pods: Iterable[Pod]) -> list[Group]:
+    """Pods by shape, the largest shape first, within a shape as given."""
+    found: dict[Shape, Group] = {}
+    for pod in pods:
+        key = shape_of(pod.request)
+        group = found.get(key)
+        if group is None:
+            found[key] = group = Group(pod.request, deque())
+        group.pods.append(pod)
+    return sorted(found.values(), key=lambda group: (largest_first(group.request), group.pods[0].uid))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One pod and the positions of its cards on the node."""
+
+    pod: Pod
+    cards: tuple[int, ...]
+
+
+class Bin:
+    """The room of one node while a what-if fills it."""
+
+    def __init__(self, node: Node, room: Sequence[tuple[int, int]] | None = None, held: Iterable[Request] = ()) -> None:
+        self.node = node
+        rooms = room or [(card.offered_bytes if card.healthy else 0, FULL_CORE) for card in node.cards]
+        self._bytes = [free for free, _ in rooms]
+        self._core = [core for _, core in rooms]
+        held = tuple(held)
+        self._cpu = node.cpu_milli - sum(request.cpu_milli for request in held)
+        self._memory = node.memory_bytes - sum(request.memory_bytes for request in held)
+        self._pods = node.pods - len(held)
+
+    def take(self, request: Request) -> tuple[int, ...] | None:
+        """Give the first cards that have the room, or None and nothing taken."""
+        if self._pods < 1 or request.cpu_milli > self._cpu or request.memory_bytes > self._memory:
+            return None
+        chosen: list[int] = []
+        for position in range(len(self._bytes)):
+            if len(chosen) == request.cards:
+                break
+            if self._fits(request, position):
+                chosen.append(position)
+        if len(chosen) < request.cards:
+            return None
+        for position in chosen:
+            self._bytes[position] = 0 if request.whole else self._bytes[position] - request.card_bytes
+            self._core[position] = 0 if request.whole else self._core[position] - request.card_core
+        self._cpu -= request.cpu_milli
+        self._memory -= request.memory_bytes
+        self._pods -= 1
+        return tuple(chosen)
+
+    # first fit, not best fit: the count must be the one that first-fit-decreasing gives
+    def _fits(self, request: Request, position: int) -> bool:
+        if request.whole:
+            card = self.node.cards[position]
+            return self._bytes[position] == card.offered_bytes > 0 and self._core[position] == FULL_CORE
+        return request.card_bytes <= self._bytes[position] and request.card_core <= self._core[position]
+
+
+def fill(room: Bin, groups: Iterable[Group], may: Callable[[Request], bool]) -> list[Served]:
+    """Who goes on one node, largest first; the groups stay as they are until `serve`."""
+    served: list[Served] = []
+    for group in groups:
+        if not group.pods or not may(group.request):
+            continue
+        for pod in group.pods:
+            cards = room.take(group.request)
+            if cards is None:
+                break  # the rest of the group is alike, and room only shrinks
+            served.append(Served(pod, cards))
+    return served
+
+
+def serve(groups: Iterable[Group], served: Iterable[Served]) -> None:
+    """Take served pods out of their groups; `fill` takes each group from its front."""
+    count: dict[Shape, int] = {}
+    for each in served:
+        key = shape_of(each.pod.request)
+        count[key] = count.get(key, 0) + 1
+    for group in groups:
+        for _ in range(count.get(shape_of(group.request), 0)):
+            group.pods.popleft()

@@ -1,0 +1,72 @@
+"""
+One turn: observe, decide, let the cluster settle, keep what still holds, act.
+
+The same code turns on Kubernetes and in the embedded cluster; only the `World` differs. It
+waits through the world (`settle`), so that time is the world's and a simulation needs no clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from autoscaler.decide import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoscaler.demand import Home
+    from autoscaler.limits import Limits
+    from autoscaler.memory import Memory
+    from autoscaler.observation import Observation
+    from autoscaler.plan import Plan, Step
+
+
+class World(Protocol):
+    """What the loop needs of a cluster."""
+
+    async def observe(self) -> Observation:
+        """One consistent reading, valid until the next await."""
+
+    async def settle(self, seconds: float) -> None:
+        """Let this much of the world's time pass."""
+
+    async def expect(self, homes: Mapping[str, Home]) -> None:
+        """Remember which waiting pods go on which coming machine; replaces what was said before."""
+
+    async def apply(self, step: Step) -> None:
+        """Do one thing, and say why."""
+
+
+class DryRun:
+    """A world that is seen and never touched: what would have been done is kept for the reader."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.would: list[Step] = []
+
+    async def observe(self) -> Observation:
+        """The real world's reading."""
+        return await self._world.observe()
+
+    async def settle(self, seconds: float) -> None:
+        """The real world's time."""
+        await self._world.settle(seconds)
+
+    async def expect(self, homes: Mapping[str, Home]) -> None:
+        """Nothing is expected of a dry run."""
+
+    async def apply(self, step: Step) -> None:
+        """Note it."""
+        self.would.append(step)
+
+
+async def turn(world: World, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+    """The plan that was carried out, and what to remember for the next turn."""
+    plan, memory = decide(await world.observe(), limits, memory)
+    if plan.steps and limits.settle_seconds:
+        await world.settle(limits.settle_seconds)
+        plan = plan.still_valid(await world.observe())
+    await world.expect(plan.homes)
+    for step in plan.steps:
+        await world.apply(step)
+    return plan, memory.acted(plan, limits)

@@ -1,0 +1,118 @@
+"""
+What the autoscaler sees in one turn: room, pods, machines, pools, and homes already reserved.
+
+Values and views only; every decision is made from one of these and from nothing else. The
+mappings may be live views of a cache: they hold until the next await, which is as long as a
+decision takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.lifecycle import COMING, STANDING, Machine, State
+from autoscaler.pools import load_of
+from isolation.placement.place import engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autoscaler.pools import Pool
+    from isolation.contract.model import Cluster, Placement, Pod, Request
+    from isolation.placement.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A home kept free for a pod that is about to be made again somewhere else."""
+
+    pod: str
+    """UID of the pod that moves; its successor has another."""
+    request: Request
+    placement: Placement
+    at: float = 0.0
+    until: float = float("inf")
+    """When it lapses if nobody came."""
+
+    @property
+    def hold(self) -> str:
+        """The name under which the engine holds the room."""
+        return f"reserved/{self.pod}"
+
+    def meant_for(self, pod: Pod) -> bool:
+        """Whether a pod is the successor: same controller, same request."""
+        return bool(pod.request.owner) and pod.request == self.request
+
+
+_NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One consistent reading of everything a turn needs."""
+
+    at: float
+    engine: Engine
+    """The room of every usable node, reservations taken off; deciders work on a fork."""
+    pods: Mapping[str, Pod]
+    """By UID: pending, running and ending ones."""
+    on: Mapping[str, Mapping[str, Pod]]
+    """Pods by the node they hold room on."""
+    load: Mapping[str, float]
+    """How full each usable node is (`autoscaler.pools.load_of`)."""
+    machines: Mapping[str, Machine]
+    pools: Mapping[str, Pool]
+    pending: tuple[Pod, ...] = ()
+    """In the order in which the scheduler takes them."""
+    reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)
+    """By UID of the pod that moves."""
+
+    def sizes(self) -> dict[str, int]:
+        """Machines that count towards each pool's size."""
+        size = dict.fromkeys(self.pools, 0)
+        for machine in self.machines.values():
+            if machine.state in STANDING and machine.pool in size:
+                size[machine.pool] += 1
+        return size
+
+    def spare(self) -> dict[str, int]:
+        """Machines that each pool has beyond its smallest size."""
+        size = self.sizes()
+        return {name: size[name] - pool.smallest for name, pool in self.pools.items()}
+
+    def coming(self) -> tuple[Machine, ...]:
+        """Machines paid for and not usable yet, oldest first."""
+        found = (m for m in self.machines.values() if m.state in COMING)
+        return tuple(sorted(found, key=lambda m: (m.since, m.name)))
+
+    def usable(self, name: str) -> bool:
+        """Whether pods may be sent to a node."""
+        machine = self.machines.get(name)
+        return machine is not None and machine.state is State.READY
+
+
+def observation_of(
+    cluster: Cluster, pools: Iterable[Pool], machines: Iterable[Machine] | None = None, at: float = 0.0
+) -> Observation:
+    """A whole reading from a plain cluster; without `machines`, every node is a ready one of its pool."""
+    if machines is None:
+        machines = (Machine(node.name, node.pool, State.READY) for node in cluster.nodes)
+    on: dict[str, dict[str, Pod]] = {node.name: {} for node in cluster.nodes}
+    for pod in cluster.on(on):
+        if pod.placement is not None:
+            on[pod.placement.node][pod.uid] = pod
+    return Observation(
+        at=at,
+        engine=engine_of(cluster),
+        pods={pod.uid: pod for pod in cluster.pods},
+        on=on,
+        load={
+            node.name: load_of(node, [(p.request, p.placement) for p in on[node.name].values() if p.placement])
+            for node in cluster.nodes
+        },
+        machines={machine.name: machine for machine in machines},
+        pools={pool.name: pool for pool in pools},
+        pending=cluster.pending,
+    )

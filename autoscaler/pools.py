@@ -1,0 +1,79 @@
+"""
+A pool of equal nodes: what a fresh one looks like, how many there may be, what one costs.
+
+Pure. How long a machine takes to boot, and whether the provider has one, only the provider knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from isolation.contract.model import FULL_CORE, Mode, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.model import Placement, Request
+
+
+class PoolError(ValueError):
+    """A pool that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool; its template is a node as it is when it has just registered, cards and labels included."""
+
+    name: str
+    template: Node
+    smallest: int = 0
+    largest: int = 1000
+    price: float = 1.0
+    """Of one node, in any currency that all pools share."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise PoolError("a pool needs a name")
+        if not 0 <= self.smallest <= self.largest:
+            raise PoolError(f"pool {self.name}: smallest {self.smallest} and largest {self.largest} must be 0 or more")
+        if not self.price > 0:
+            raise PoolError(f"pool {self.name}: price {self.price} must be more than 0")
+
+    def node(self, name: str) -> Node:
+        """A fresh node of this pool; the cards get identities that follow from the node's name."""
+        cards = tuple(replace(card, uuid=card_uuid(name, card.index)) for card in self.template.cards)
+        return replace(self.template, name=name, cards=cards, pool=self.name, ready=True, cordoned=False)
+
+
+def card_uuid(node: str, index: int) -> str:
+    """An identity for a card that does not exist yet: stable, and different on every node."""
+    digest = hashlib.blake2b(f"{node}/{index}".encode(), digest_size=16).digest()
+    return f"GPU-{UUID(bytes=digest)}"
+
+
+def load_of(node: Node, held: Iterable[tuple[Request, Placement]]) -> float:
+    """
+    How full a node is, 0..1: the fullest of memory, compute and whole cards.
+
+    Without cards it is the fuller of CPU and memory, as for the cluster-autoscaler.
+    """
+    held = tuple(held)
+    if not node.cards:
+        cpu = sum(request.cpu_milli for request, _ in held)
+        memory = sum(request.memory_bytes for request, _ in held)
+        return max(_ratio(cpu, node.cpu_milli), _ratio(memory, node.memory_bytes))
+    slices = [part for _, placement in held for part in placement.slices]
+    if node.mode is Mode.EXCLUSIVE:
+        return _ratio(len({part.uuid for part in slices}), len(node.cards))
+    offered = sum(card.offered_bytes for card in node.cards)
+    return max(
+        _ratio(sum(part.bytes for part in slices), offered),
+        _ratio(sum(part.core for part in slices), FULL_CORE * len(node.cards)),
+    )
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

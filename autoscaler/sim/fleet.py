@@ -1,0 +1,146 @@
+"""
+The embedded cluster as a caller sees it: a fleet, a workload, and a clock that the caller moves.
+
+Published for `gpushare up`; everything behind it is `world` (what happens), `reading` (what is
+seen of it) and the autoscaler's own loop, the same one that runs on Kubernetes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from autoscaler.limits import Limits
+from autoscaler.loop import turn
+from autoscaler.memory import Memory
+from autoscaler.sim.life import used_byte_seconds
+from autoscaler.sim.profiles import demo_fleet, demo_limits, fleet_of
+from autoscaler.sim.reading import Viewer
+from autoscaler.sim.supply import Arrival, Fleet, Supply, SupplyError
+from autoscaler.sim.workload import arrivals_of, arrivals_of_rows, demo_workload
+from autoscaler.sim.world import World
+from isolation.contract.reading import Frame, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping
+
+    from autoscaler.plan import Plan
+    from isolation.contract.model import Pod
+
+__all__ = [
+    "Arrival",
+    "Embedded",
+    "Fleet",
+    "Supply",
+    "SupplyError",
+    "arrivals_of",
+    "arrivals_of_rows",
+    "demo_fleet",
+    "demo_limits",
+    "demo_workload",
+    "fleet_of",
+]
+
+
+class Embedded:
+    """A simulated cluster and its autoscaler, advanced by the caller; no clock and no thread of its own."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        workload: Iterable[Arrival],
+        *,
+        seed: int,
+        limits: Limits | None = None,
+        policy: str = "potential",
+    ) -> None:
+        self.limits = limits or Limits()
+        self.world = World(fleet, workload, seed=seed, policy=policy)
+        self.memory = Memory()
+        self._viewer = Viewer(self.world)
+        self._turning: Coroutine[Any, Any, tuple[Plan, Memory]] | None = None
+        self._told: set[str] = set()
+        self.world.agenda.after(self.limits.period_seconds, self._turn)
+
+    @property
+    def now(self) -> float:
+        """Seconds of the fleet's clock."""
+        return self.world.agenda.now
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` of the fleet's time pass."""
+        self.world.agenda.run_until(self.now + seconds)
+
+    def frame(self) -> Frame:
+        """What a person is shown now."""
+        return Frame(
+            at=self.now,
+            nodes=self._viewer.nodes(),
+            pools=self._viewer.pools(),
+            waiting=tuple(self._waiting(pod) for pod in self.world.scheduler.pending),
+            happenings=self.world.ledger.latest,
+            counts=self.world.ledger.counts,
+        )
+
+    def summary(self) -> Mapping[str, int | float]:
+        """Totals since the start, and how things stand."""
+        pods, lives = self.world.book.pods, self.world.lives
+        used = sum(used_byte_seconds(pod, lives[uid], self.now) for uid, pod in pods.items())
+        waiting = self.world.scheduler.pending
+        return {
+            **self.world.ledger.summary(used),
+            "pods_running": len(pods) - len(waiting),
+            "pods_waiting": len(waiting),
+            "phantom_pods": sum(1 for pod in waiting if self._phantom(pod)),
+            "nodes_standing": len(self.world.book.on),
+            "seconds": self.now,
+        }
+
+    def _turn(self) -> None:
+        """One turn of the loop begins, unless the last one has not ended."""
+        self.world.agenda.after(self.limits.period_seconds, self._turn)
+        # with a settle time longer than the period a turn may still wait: turns never overlap
+        if self._turning is None:
+            self._turning = turn(self.world, self.limits, self.memory)
+            self._go_on(self._turning)
+
+    def _go_on(self, turning: Coroutine[Any, Any, tuple[Plan, Memory]]) -> None:
+        """Run a turn to its next wait, which takes the fleet's time."""
+        try:
+            seconds = turning.send(None)
+        except StopIteration as end:
+            _, self.memory = end.value
+            self._turning = None
+            self._tell()
+        else:
+            self.world.agenda.after(seconds, partial(self._go_on, turning))
+
+    def _tell(self) -> None:
+        """Say once of each pod that nobody can host it, or that its pool may not grow."""
+        want = self.memory.demand
+        if want is None:
+            return
+        for kind, found, counted in (("refuse", want.hopeless, ("pods_refused",)), ("wait", want.capped, ())):
+            for uid, refusal in found.items():
+                if uid not in self._told and uid in self.world.book.pods:
+                    self._told.add(uid)
+                    self.world.ledger.say(kind, self.world.book.pods[uid].key, refusal.reason, *counted)
+
+    def _waiting(self, pod: Pod) -> Waiting:
+        seconds, want = self.now - pod.created, self.memory.demand
+        refusal = self.world.scheduler.refusal(pod.request)
+        if want is not None:
+            refusal = want.hopeless.get(pod.uid) or want.capped.get(pod.uid) or refusal
+        if refusal is None:
+            return Waiting(pod.key, seconds, "scheduling", "waits for the scheduler's next pass")
+        home = None if want is None else want.homes.get(pod.uid)
+        reason = refusal.reason if home is None else f"node {home.machine} is coming for it: {refusal.reason}"
+        return Waiting(pod.key, seconds, refusal.why.value, reason)
+
+    def _phantom(self, pod: Pod) -> bool:
+        """Waits although some pool could host it, and nothing is coming for it: must never be."""
+        want = self.memory.demand
+        patience = 2 * (self.limits.period_seconds + self.limits.settle_seconds)
+        if want is None or self.now - pod.created <= patience:
+            return False
+        return not any(pod.uid in answered for answered in (want.hopeless, want.capped, want.homes, want.keep))

@@ -1,0 +1,86 @@
+"""The table of machine states, and what happens to a machine that stays too long."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from autoscaler.lifecycle import COMING, MOVES, IllegalMove, Machine, State, overdue
+from autoscaler.limits import Limits, LimitsError
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(State, State)))
+def test_table_is_the_law(before, after):
+    """
+    Every pair of states: what the table has goes, what it has not is refused.
+    """
+    machine = Machine("m", "p", before, 1.0)
+
+    if after in MOVES[before]:
+        assert Machine("m", "p", after, 2.0) == machine.to(after, 2.0)
+    else:
+        with pytest.raises(IllegalMove, match=f"{before} does not become {after}"):
+            machine.to(after, 2.0)
+
+
+def test_every_machine_can_end_and_none_comes_back():
+    """
+    From every state there is a way to GONE, and none out of it.
+    """
+
+    def reaches(start):
+        found, todo = set(), [start]
+        while todo:
+            state = todo.pop()
+            if state not in found:
+                found.add(state)
+                todo.extend(MOVES[state])
+        return found
+
+    assert all(State.GONE in reaches(state) for state in State)
+    assert frozenset() == MOVES[State.GONE]
+
+
+def test_node_is_usable_only_after_its_devices():
+    """
+    No coming state becomes READY but the one in which cards are registered.
+    """
+    assert {State.NO_DEVICES} == {state for state in COMING if State.READY in MOVES[state]}
+
+
+@pytest.mark.parametrize(
+    ("state", "limit", "expected"),
+    [
+        (State.REQUESTED, 900, State.FAILED),
+        (State.BOOTING, 900, State.FAILED),
+        (State.NO_DEVICES, 300, State.FAILED),
+        (State.DRAINING, 900, State.READY),
+    ],
+)
+def test_machine_that_stays_too_long_is_given_up(state, limit, expected):
+    """
+    In time it is left alone; at the limit the verdict falls, and it is a legal move.
+    """
+    machine = Machine("m", "p", state, 100.0)
+
+    assert (None, expected) == (
+        overdue(machine, Limits(), 100 + limit - 1),
+        overdue(machine, Limits(), 100.0 + limit),
+    )
+    assert expected in MOVES[state]
+
+
+def test_settled_machines_are_never_overdue():
+    """
+    READY lasts for ever.
+    """
+    assert overdue(Machine("m", "p", State.READY), Limits(), 1e9) is None
+
+
+def test_limits_name_everything_that_is_wrong_at_once():
+    """
+    A period of 0, a negative time and a NaN in one message.
+    """
+    with pytest.raises(LimitsError, match=r"settle_seconds is -1.*unneeded_seconds is nan.*period_seconds"):
+        Limits(settle_seconds=-1, period_seconds=0, unneeded_seconds=float("nan"))
