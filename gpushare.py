@@ -15,6 +15,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from autoscaler.sim.surfaces import Collector, Exposition, Screen
+
 COMMANDS: Final = MappingProxyType(
     {
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
@@ -36,13 +38,15 @@ def load(where: str, extra: str) -> Any:
 class Surfaces:
     """What a room may show itself on and may not import: made by other rooms, loaded when asked for."""
 
-    def screen(self, stream: TextIO, clock: Callable[[], float]) -> Any:
+    def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """The terminal view, or plain lines where the stream is no terminal."""
-        return load("dashboards.terminal.live:screen_for", "up")(stream, clock)
+        made: Screen = load("dashboards.terminal.live:screen_for", "up")(stream, clock)
+        return made
 
-    def metrics(self, port: int, more: Mapping[str, Any]) -> Any:
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
         """The metrics endpoint of a whole fleet."""
-        return load("exporter.fleet:FleetMetrics", "up")(port, more)
+        made: Exposition = load("exporter.fleet:FleetMetrics", "up")(port, more)
+        return made
 
 
 class Rooms(click.Group):

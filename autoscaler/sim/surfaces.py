@@ -1,0 +1,70 @@
+"""
+What an embedded cluster needs of a screen and of a metrics endpoint.
+
+Shapes only: the front door makes the real ones from other rooms, which this one may not import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self, TextIO
+
+    from isolation.contract.metrics import Family
+    from isolation.contract.reading import Frame
+
+    Collector = Callable[[Frame], Iterable[Family]]
+    """What turns a frame into metrics."""
+
+
+class Screen(Protocol):
+    """Where frames are shown."""
+
+    def __enter__(self) -> Self:
+        """Take the terminal, if it is one."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back."""
+        ...
+
+    def show(self, frame: Frame, notes: Sequence[str] = ()) -> None:
+        """Show this frame."""
+        ...
+
+
+class Exposition(Protocol):
+    """Where frames are measured from; raises OSError with advice if the port cannot be had."""
+
+    url: str
+
+    def __enter__(self) -> Self:
+        """Begin to serve."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Free the port."""
+        ...
+
+    def publish(self, frame: Frame) -> None:
+        """Serve this frame from now on."""
+        ...
+
+
+class Surfaces(Protocol):
+    """What the front door lends: it may join rooms, this one may not."""
+
+    def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
+        """A live screen on a terminal, plain lines elsewhere."""
+        ...
+
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
+        """An endpoint for cards and containers, and for `more` collectors of ours."""
+        ...

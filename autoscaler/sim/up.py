@@ -1,0 +1,228 @@
+"""
+`gpushare up`: an embedded cluster, driven by the wall clock, shown and measured while it runs.
+
+Decides which fleet and workload run, at which speed and for how long, and how the run ends. The
+screen and the metrics endpoint come from the front door (`Surfaces`): rooms do not know each
+other. Bad input ends with status 2; Ctrl-C and SIGTERM end with a summary and status 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from autoscaler.families import COLLECTORS
+from autoscaler.sim.csvfile import TraceError
+from autoscaler.sim.fleet import SupplyError
+from autoscaler.sim.pace import Progress, run
+from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
+from isolation.offline.manifest import ManifestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType, TracebackType
+    from typing import Self
+
+    from autoscaler.sim.fleet import Embedded
+    from autoscaler.sim.surfaces import Exposition, Surfaces
+
+DEFAULT_PORT: Final = 9445
+LARGEST_SPEED: Final = 1e6
+LARGEST_SEED: Final = 2**32 - 1
+
+
+class Stop:
+    """Set by the first SIGINT, SIGTERM or SIGHUP; a second one ends the program at once."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._set)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep up to so long; true if it is time to stop."""
+        return self._event.wait(seconds)
+
+    def _set(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (signal's signature)
+        self._event.set()
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run, as asked for."""
+
+    speed: float
+    seconds: float | None
+    seed: int
+    port: int | None
+    as_json: bool
+
+
+class BadInput(click.ClickException):
+    """Files or a port that cannot be used."""
+
+    exit_code = 2
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001 (click's)
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter("write a finite number")
+    return value
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--manifest", "manifests", metavar="FILE", multiple=True, help="Pods of these manifests (- is stdin).")
+@click.option("--nodes-csv", metavar="FILE", help="Replay a trace: its node list; needs --pods-csv.")
+@click.option("--pods-csv", metavar="FILE", help="Replay a trace: its pod list with creation and deletion times.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, LARGEST_SPEED, min_open=True),
+    callback=_finite,
+    help="Seconds of the fleet's clock per second. [default: 60; 3600 for a trace]",
+)
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(0, 1e9),
+    callback=_finite,
+    metavar="SECONDS",
+    help="End by itself after so many seconds of your time.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of /metrics on 127.0.0.1; 0 takes any free one.",
+)
+@click.option("--no-metrics", is_flag=True, help="Serve no metrics.")
+@click.option(
+    "--seed", type=click.IntRange(0, LARGEST_SEED), default=42, show_default=True, help="Same seed, same events."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="At the end: summary and last frame as one JSON document on stdout."
+)
+@click.pass_obj
+def up(
+    surfaces: Surfaces,
+    *,
+    manifests: tuple[str, ...],
+    nodes_csv: str | None,
+    pods_csv: str | None,
+    speed: float | None,
+    seconds: float | None,
+    port: int,
+    no_metrics: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """An embedded cluster of simulated cards: pods come, are placed and measured; pools grow and shrink."""
+    scene = _scene(manifests, nodes_csv, pods_csv, seed)
+    for remark in scene.remarks:
+        click.echo(remark, err=True)
+    settings = Settings(speed or scene.speed, seconds, seed, None if no_metrics else port, as_json)
+    try:
+        click.echo(show(scene.world, surfaces, settings))
+        sys.stdout.flush()
+    except OSError as exc:
+        # Without this the interpreter would try once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(exc, BrokenPipeError):
+            raise click.ClickException(f"the output cannot be written: {exc.strerror}") from None
+
+
+def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | None, seed: int) -> Scene:
+    if (nodes_csv is None) != (pods_csv is None):
+        raise click.UsageError("a trace needs both --nodes-csv and --pods-csv")
+    if manifests and nodes_csv is not None:
+        raise click.UsageError("--manifest and a trace do not go together: the trace brings nodes of its own")
+    try:
+        if nodes_csv is not None and pods_csv is not None:
+            return from_trace(nodes_csv, pods_csv, seed)
+        return (
+            from_manifests(manifests, sys.stdin.buffer if sys.stdin else BytesIO(), seed) if manifests else demo(seed)
+        )
+    except (TraceError, ManifestError, SupplyError) as exc:
+        raise BadInput(str(exc)) from exc
+
+
+def show(world: Embedded, surfaces: Surfaces, settings: Settings) -> str:
+    """Run to the end; returns what is to be said about it."""
+    with ExitStack() as stack:
+        stop = stack.enter_context(Stop())
+        endpoint: Exposition | None = None
+        if settings.port is not None:
+            try:
+                endpoint = stack.enter_context(surfaces.metrics(settings.port, COLLECTORS))
+            except OSError as exc:
+                raise BadInput(f"{exc}: --port N, or --no-metrics") from exc
+        screen = stack.enter_context(surfaces.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
+
+        def draw(progress: Progress) -> None:
+            frame = world.frame()
+            if endpoint is not None:
+                endpoint.publish(frame)
+            screen.show(frame, notes(settings.speed, progress, endpoint.url if endpoint else None))
+
+        ran = run(world, draw, speed=settings.speed, seconds=settings.seconds, clock=time.monotonic, wait=stop.wait)
+    return document(world, settings, ran) if settings.as_json else epilogue(world.summary(), ran)
+
+
+def notes(speed: float, progress: Progress, url: str | None) -> tuple[str, ...]:
+    """What stands beside the frame: the speed asked for, whether this machine is too slow for it, the address."""
+    said = f"x{speed:g} asked, slower here" if progress.late else f"x{speed:g}"
+    return (said, url) if url else (said,)
+
+
+def epilogue(summary: Mapping[str, int | float], ran: Progress) -> str:
+    """The summary for people."""
+    head = f"ended after {ran.wall_seconds:.1f} s; {ran.fleet_seconds:,.0f} s passed in the fleet"
+    if ran.behind_seconds >= 1:
+        head += f", {ran.behind_seconds:,.0f} s less than asked for"
+    width = max(map(len, summary), default=0)
+    lines = [
+        f"  {name.replace('_', ' '):<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}"
+        for name, value in summary.items()
+    ]
+    return "\n".join([head, *lines])
+
+
+def document(world: Embedded, settings: Settings, ran: Progress) -> str:
+    """Summary and last frame as one line of JSON."""
+    return json.dumps(
+        {
+            "seed": settings.seed,
+            "speed": settings.speed,
+            "wall_seconds": ran.wall_seconds,
+            "fleet_seconds": ran.fleet_seconds,
+            "behind_seconds": ran.behind_seconds,
+            "summary": dict(world.summary()),
+            "frame": asdict(world.frame()),
+        },
+        allow_nan=False,
+    )

@@ -1,0 +1,208 @@
+"""
+What a frame says about cards, pods and pools, added up for eyes.
+
+Pure. "Over promise" is counted per container and card and then added, so that a tenant who uses
+too much on one card is not excused by idle memory on another. Where a part of a sum is unknown
+the sum says so. Nothing here knows how wide a screen is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.reading import CardReading, ContainerReading, Frame, NodeReading
+
+
+BOOTING: Final = "booting"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one card, or of several added up."""
+
+    total: int = 0
+    promised: int = 0
+    used: int | None = 0
+    """Everything in use, whoever uses it; None where nothing is known of it."""
+    partly: bool = False
+    """Some of the use is unknown: `used` is the least that it can be."""
+    over: int = 0
+    """Used by containers beyond their promises."""
+    other: int = 0
+    """Reserved by the driver, or used outside any promise."""
+
+    @property
+    def within(self) -> int | None:
+        """Used by containers within their promises; what nobody accounts for counts as theirs."""
+        return None if self.used is None else max(0, self.used - self.over - self.other)
+
+    @property
+    def idle(self) -> int:
+        """Promised and not used."""
+        return max(0, self.promised - (self.within or 0))
+
+    @property
+    def free(self) -> int:
+        """Neither promised nor in use."""
+        return max(0, self.total - (self.within or 0) - self.idle - self.over - self.other)
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """One card with the tenants on it."""
+
+    node: NodeReading
+    card: CardReading
+    memory: Memory
+    tenants: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """One pod on one node, its containers and cards added up."""
+
+    name: str
+    node: str
+    cards: tuple[int, ...]
+    exclusive: bool
+    promised: int
+    used: int | None
+    over: int
+    core_promised: float | None
+    """In cards: 1.5 is one and a half cards' compute."""
+    core_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """One pool: its size and the memory of its cards."""
+
+    name: str
+    mode: str
+    nodes: int
+    booting: int
+    smallest: int | None
+    largest: int | None
+    cards: int
+    memory: Memory
+
+
+def add(parts: Iterable[Memory]) -> Memory:
+    """Several cards as one; use that is unknown of some of them makes the sum a least amount."""
+    parts = tuple(parts)
+    known = [part.used for part in parts if part.used is not None]
+    return Memory(
+        total=sum(part.total for part in parts),
+        promised=sum(part.promised for part in parts),
+        used=sum(known) if known or not parts else None,
+        partly=len(known) < len(parts) or any(part.partly for part in parts),
+        over=sum(part.over for part in parts),
+        other=sum(part.other for part in parts),
+    )
+
+
+def over_promise(use: ContainerReading) -> int:
+    """Bytes that the container uses beyond its promise on this card."""
+    return max(0, (use.used_bytes or 0) - use.allocated_bytes)
+
+
+class Tally:
+    """
+    Adds up each node once: a reading that has not changed is the very same value, and so are its sums.
+
+    Kept from frame to frame, a large fleet of which little changes is cheap to show.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict[str, tuple[NodeReading, tuple[CardUse, ...], tuple[PodUse, ...]]] = {}
+
+    def uses(self, nodes: Iterable[NodeReading]) -> tuple[tuple[CardUse, ...], tuple[PodUse, ...]]:
+        """Every card in the order of nodes and cards; every pod, over promise first, then by use."""
+        done = {}
+        for node in nodes:
+            found = self._done.get(node.node)
+            done[node.node] = found if found and found[0] is node else (node, tuple(_cards(node)), tuple(_pods(node)))
+        self._done = done
+        cards = tuple(card for _, of_node, _ in done.values() for card in of_node)
+        pods = (pod for _, _, of_node in done.values() for pod in of_node)
+        return cards, tuple(sorted(pods, key=lambda pod: (-pod.over, -(pod.used or 0), pod.name, pod.node)))
+
+
+def _cards(node: NodeReading) -> Iterable[CardUse]:
+    over: dict[str, int] = {}
+    tenants: dict[str, set[tuple[str, str]]] = {}
+    for use in node.containers:
+        over[use.uuid] = over.get(use.uuid, 0) + over_promise(use)
+        tenants.setdefault(use.uuid, set()).add((use.namespace, use.pod))
+    for card in node.cards:
+        memory = Memory(
+            total=card.total_bytes,
+            promised=card.allocated_bytes,
+            used=card.used_bytes,
+            partly=card.used_bytes is None,
+            over=over.get(card.uuid, 0),
+            other=card.reserved_bytes + (card.unattributed_bytes or 0),
+        )
+        yield CardUse(node, card, memory, len(tenants.get(card.uuid, ())))
+
+
+def _pods(node: NodeReading) -> Iterable[PodUse]:
+    parts: dict[tuple[str, str], list[ContainerReading]] = {}
+    for use in node.containers:
+        parts.setdefault((use.namespace, use.pod), []).append(use)
+    return (_pod(f"{namespace}/{pod}", node.node, uses) for (namespace, pod), uses in parts.items())
+
+
+def _pod(name: str, node: str, uses: list[ContainerReading]) -> PodUse:
+    return PodUse(
+        name=name,
+        node=node,
+        cards=tuple(sorted({use.index for use in uses})),
+        exclusive=any(use.exclusive for use in uses),
+        promised=sum(use.allocated_bytes for use in uses),
+        used=None if any(use.used_bytes is None for use in uses) else sum(use.used_bytes or 0 for use in uses),
+        over=sum(over_promise(use) for use in uses),
+        core_promised=_known_sum(use.allocated_core_ratio for use in uses),
+        core_used=_known_sum(use.used_core_ratio for use in uses),
+    )
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
+    """Every pool of the frame, then those that only nodes name."""
+    memories: dict[str, list[Memory]] = {pool.name: [] for pool in frame.pools}
+    modes: dict[str, str] = {}
+    nodes: dict[str, int] = {}
+    for node in frame.nodes:
+        modes.setdefault(node.pool, node.mode)
+        nodes[node.pool] = nodes.get(node.pool, 0) + 1
+        memories.setdefault(node.pool, [])
+    for use in cards:
+        memories[use.node.pool].append(use.memory)
+    pools = {pool.name: pool for pool in frame.pools}
+    return tuple(
+        PoolUse(
+            name,
+            modes.get(name, ""),
+            pools[name].nodes if name in pools else nodes.get(name, 0),
+            pools[name].booting if name in pools else 0,
+            pools[name].smallest if name in pools else None,
+            pools[name].largest if name in pools else None,
+            len(parts),
+            add(parts),
+        )
+        for name, parts in memories.items()
+    )
+
+
+def standing(frame: Frame) -> int:
+    """Nodes that are there; one that still boots is not."""
+    return sum(1 for node in frame.nodes if node.state != BOOTING)

@@ -1,0 +1,61 @@
+"""
+The edge that owns the terminal: the latest frame on the alternate screen, redrawn in place.
+
+Decides where a frame goes: a live screen on a terminal, plain lines anywhere else. What is drawn
+is `view`'s decision; how often, the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from dashboards.terminal.bars import ASCII, BLOCKS
+from dashboards.terminal.figures import Tally
+from dashboards.terminal.lines import Lines
+from dashboards.terminal.view import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self, TextIO
+
+    from isolation.contract.reading import Frame
+
+
+class LiveScreen:
+    """The terminal while it is ours; a context manager that gives it back as it was."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._signs = ASCII if console.options.ascii_only else BLOCKS
+        self._tally = Tally()
+        self._live = Live(Text(), console=console, screen=True, auto_refresh=False, redirect_stderr=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, frame: Frame, notes: Sequence[str] = ()) -> None:
+        """Draw this frame at the size that the terminal has now."""
+        width, height = self._console.size
+        lines = screen(frame, width, height, notes, signs=self._signs, tally=self._tally)
+        for line in lines:
+            line.no_wrap, line.overflow = True, "crop"
+        self._live.update(Group(*lines), refresh=True)
+
+
+def screen_for(stream: TextIO, clock: Callable[[], float]) -> LiveScreen | Lines:
+    """A live screen if the stream is a terminal that can be drawn on, plain lines otherwise."""
+    console = Console(file=stream)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveScreen(console)
+    return Lines(stream, clock)

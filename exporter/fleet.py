@@ -1,0 +1,62 @@
+"""
+A whole fleet on one endpoint: what the embedded cluster publishes of its frames.
+
+Joins readings, exposition and server for callers that are given their frames; a node's own
+exporter reads its cards instead.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from exporter.exposition import Exposition
+from exporter.families import card_families, container_families
+from exporter.server import MetricsServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from isolation.contract.metrics import Family
+    from isolation.contract.reading import Frame
+
+
+class FleetMetrics:
+    """Serves the latest frame; a context manager that frees the port when it is left."""
+
+    def __init__(self, port: int, more: Mapping[str, Callable[[Frame], Iterable[Family]]]) -> None:
+        collectors = {"cards": _cards, "containers": _containers, **more}
+        self._exposition: Exposition[Frame] = Exposition(collectors, clock=time.perf_counter, release=_release())
+        self._server = MetricsServer(self._exposition, port)
+        self.url = self._server.url
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.__exit__(kind, error, trace)
+
+    def publish(self, frame: Frame) -> None:
+        """Serve this frame from now on."""
+        self._exposition.publish(frame, time.time())
+
+
+def _cards(frame: Frame) -> Iterable[Family]:
+    return card_families(frame.nodes)
+
+
+def _containers(frame: Frame) -> Iterable[Family]:
+    return container_families(frame.nodes)
+
+
+def _release() -> str:
+    try:
+        return version("gpushare")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,103 @@
+"""
+Builders of readings and frames for tests: what a test does not name is plausible and harmless.
+"""
+
+from __future__ import annotations
+
+from isolation.contract.quantity import GIB
+from isolation.contract.reading import (
+    CardReading,
+    ContainerReading,
+    Frame,
+    Happening,
+    NodeReading,
+    PoolReading,
+    Waiting,
+)
+
+
+def use(pod, *, index=0, node="n-0", gib=4.0, used=2.0, core=None, **more):
+    """One container on one card of a node; amounts in GiB."""
+    fields = {
+        "namespace": "team",
+        "pod": pod,
+        "container": "main",
+        "promise": f"uid-{pod}",
+        "uuid": f"GPU-{node}-{index}",
+        "index": index,
+        "exclusive": False,
+        "allocated_bytes": int(gib * GIB),
+        "used_bytes": None if used is None else int(used * GIB),
+        "allocated_core_ratio": core,
+        "used_core_ratio": None if used is None else 0.25,
+        "source": "simulation",
+    }
+    return ContainerReading(**(fields | more))
+
+
+def card(index=0, *, node="n-0", total=16.0, reserved=0.5, unattributed=0.0, uses=(), **more):
+    """One card whose figures agree with the containers on it."""
+    mine = [u for u in uses if u.index == index]
+    known = all(u.used_bytes is not None for u in mine)
+    sums = sum(u.used_bytes or 0 for u in mine)
+    fields = {
+        "uuid": f"GPU-{node}-{index}",
+        "index": index,
+        "model": "T4",
+        "total_bytes": int(total * GIB),
+        "reserved_bytes": int(reserved * GIB),
+        "used_bytes": sums + int((reserved + unattributed) * GIB) if known else None,
+        "allocated_bytes": sum(u.allocated_bytes for u in mine),
+        "offered_bytes": int(total - reserved) * GIB,
+        "unattributed_bytes": int(unattributed * GIB),
+        "utilisation_ratio": 0.5,
+        "power_watts": 70.0,
+        "temperature_celsius": 55.0,
+        "healthy": True,
+    }
+    return CardReading(**(fields | more))
+
+
+def node(name="n-0", *, cards=2, uses=(), **more):
+    """One node with its containers; `cards` is their number, or ready-made readings."""
+    made = tuple(card(i, node=name, uses=uses) for i in range(cards)) if isinstance(cards, int) else tuple(cards)
+    fields = {"pool": "shared", "mode": "cgpu", "isolation": "library", "state": "ready"}
+    return NodeReading(node=name, cards=made, containers=tuple(uses), **(fields | more))
+
+
+def frame(nodes=(), *, at=750.0, pools=None, waiting=(), happenings=(), counts=()):
+    """One frame; pools follow from the nodes unless they are given."""
+    if pools is None:
+        names = sorted({n.pool for n in nodes})
+        pools = [PoolReading(p, sum(n.pool == p for n in nodes), 0, 0, 10) for p in names]
+    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(happenings), tuple(counts))
+
+
+def small_fleet():
+    """A fleet with a bit of everything: over promise, unknown use, exclusive, waiting, booting, draining."""
+    uses = [
+        use("bert-0", node="shared-1", gib=5, used=3.5, core=0.3),
+        use("bert-1", node="shared-1", gib=5, used=6.25, core=0.3),
+        use("resnet", node="shared-1", index=1, gib=8, used=None),
+    ]
+    busy = node("shared-1", cards=[card(i, node="shared-1", uses=uses, unattributed=0.25) for i in range(2)], uses=uses)
+    whole = [use("train", node="whole-1", index=i, gib=15, used=12, core=1.0, exclusive=True) for i in range(4)]
+    return frame(
+        [
+            busy,
+            node("shared-2", uses=[use("tiny", node="shared-2", gib=1, used=0.5)], state="draining"),
+            node("shared-3", cards=0, state="booting"),
+            node("whole-1", cards=4, uses=whole, pool="whole", mode="default"),
+        ],
+        pools=[PoolReading("shared", 3, 1, 1, 8), PoolReading("whole", 1, 0, 0, 4), PoolReading("spare", 0, 0, 0, 2)],
+        waiting=[
+            Waiting("team/big", 42.0, "card_too_small", "20 GiB per card, but no card offers more than 15 GiB"),
+            Waiting("team/next", 5.0, "fragmented", "4 GiB per card on 2 cards: no node has them free together"),
+        ],
+        happenings=[
+            Happening(690.0, "place", "team/tiny", "on shared-2, card 0"),
+            Happening(700.0, "buy", "shared-3", "team/next needs 2 cards with 4 GiB each"),
+            Happening(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
+        ],
+        counts=[("pods_placed", 7), ("nodes_bought", 3)],
+    )

@@ -1,0 +1,88 @@
+"""The rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("isolation", "exporter", "autoscaler", "dashboards")
+MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py")
+C_SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.[ch]"))
+LONGEST_MODULE = 400
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_belongs_to_this_distribution_alone(room):
+    """
+    A flat root that another distribution also ships would be half ours, half theirs.
+    """
+    assert {"gpushare"} == set(packages_distributions()[room])
+
+
+def test_rooms_have_empty_front_doors_and_tests_have_none():
+    """
+    A root `__init__.py` does nothing; one under tests would shadow a room on a plain install.
+    """
+    assert [""] * len(ROOMS) == [(ROOT / room / "__init__.py").read_text() for room in ROOMS]
+    assert [] == list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_every_module_says_what_it_decides():
+    """
+    A docstring at the top, short enough a module to have one subject.
+    """
+    silent = [path.name for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    long = [path.name for path in (*MODULES, *C_SOURCES) if len(path.read_text().splitlines()) > LONGEST_MODULE]
+    assert ([], []) == (silent, long)
+
+
+def test_no_room_imports_the_front_door():
+    """
+    Only `gpushare.py` joins rooms; a room that knew it could reach every other.
+    """
+    guilty = [path for path in MODULES if re.search(r"^\s*(import|from) gpushare\b", path.read_text(), re.MULTILINE)]
+    assert [] == guilty
+
+
+def test_each_name_of_the_dialect_stands_once():
+    """
+    Outside the table, no module spells a resource, label or annotation.
+    """
+    names = re.compile(
+        r"""["'](aliyun\.com/|ack\.node\.gpu|nvidia\.com/|gpushare\.dev/|scheduler\.framework\.gpushare)"""
+    )
+    table = ROOT / "isolation" / "contract" / "names.py"
+    guilty = {path.name for path in MODULES if path != table and names.search(_code(path))}
+    assert set() == guilty
+
+
+def _code(path: Path) -> str:
+    """The module without its docstrings and comments."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize(
+    ("module", "banned"),
+    [
+        ("exporter.server", {"numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
+        ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *ROOMS}),
+    ],
+)
+def test_small_processes_stay_small(module, banned):
+    """
+    What a per-node process imports is memory on every node.
+    """
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert set() == banned & set(loaded.stdout.split())

@@ -1,0 +1,206 @@
+"""
+The page: guarded, rendered once per snapshot, clean to Prometheus' own checks, served over HTTP.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import urllib.error
+import urllib.request
+
+import golden_files
+import promtool
+import pytest
+from frames import frame, node, small_fleet, use
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.families import COLLECTORS
+from exporter.exposition import Exposition, Guarded, Page, render
+from exporter.families import card_families, container_families
+from exporter.fleet import FleetMetrics
+from exporter.server import MetricsServer, PortError
+from isolation.contract import metrics
+from isolation.contract.metrics import CATALOGUE, Kind, family
+
+ALL = {"cards": lambda f: card_families(f.nodes), "containers": lambda f: container_families(f.nodes), **COLLECTORS}
+
+
+def guarded(collectors, snapshot=None):
+    """Collectors over a snapshot read at a known time, on a clock that ticks in quarters of a second."""
+    ticks = itertools.count()
+    return Guarded(collectors, snapshot, read_at=1.7e9, clock=lambda: next(ticks) / 4, release="1.2.3")
+
+
+def samples(page):
+    """{(name, labels as a frozenset): value} of a page in the text format."""
+    return {
+        (s.name, frozenset(s.labels.items())): s.value
+        for f in text_string_to_metric_families(page.body.decode())
+        for s in f.samples
+    }
+
+
+def broken(_):
+    """Fails half-way."""
+    yield family(metrics.CLOCK, [((), 1.0)])
+    raise RuntimeError("the source is gone")
+
+
+def test_whole_page_is_golden():
+    """The page of a small fleet, to the byte."""
+    golden_files.check("metrics.txt", render(guarded(ALL, small_fleet())).body.decode())
+
+
+def test_promtool_is_content():
+    """Prometheus' linter has nothing to say, and parses every line."""
+    promtool.check(render(guarded(ALL, small_fleet())).body)
+
+
+def test_every_metric_of_the_catalogue_is_exposed():
+    """What the reference promises, a fleet with a bit of everything shows."""
+    names = {name for name, _ in samples(render(guarded(ALL, small_fleet())))}
+
+    assert set(CATALOGUE) == names
+
+
+def test_types_and_help_reach_the_scraper():
+    """Counters are counters, the rest gauges (info has no type of its own in the text format)."""
+    body = render(guarded(ALL, small_fleet())).body.decode()
+
+    for spec in CATALOGUE.values():
+        assert f"# TYPE {spec.name} {'counter' if spec.kind is Kind.COUNTER else 'gauge'}\n" in body
+        assert f"# HELP {spec.name} {spec.help}\n" in body
+
+
+def test_failed_collector_costs_only_its_own_series(caplog):
+    """A collector that fails half-way is absent and says so; the others are served."""
+    found = samples(render(guarded({"bad": broken, "good": COLLECTORS["pending"]}, frame())))
+
+    names = {name for name, _ in found}
+    assert "gpushare_fleet_clock_seconds" not in names
+    assert "gpushare_pending_pods" in names
+    assert 0.0 == found["gpushare_exporter_collector_success", frozenset({("collector", "bad")})]
+    assert 1.0 == found["gpushare_exporter_collector_success", frozenset({("collector", "good")})]
+    assert "the source is gone" in caplog.text
+
+
+def test_own_figures():
+    """How long collectors took, when the snapshot was read, and which release this is."""
+    found = samples(render(guarded({"none": lambda _: ()})))
+
+    assert 0.25 == found["gpushare_exporter_collector_duration_seconds", frozenset({("collector", "none")})]
+    assert 1.7e9 == found["gpushare_exporter_sample_timestamp_seconds", frozenset()]
+    assert 1.0 == found["gpushare_exporter_build_info", frozenset({("version", "1.2.3")})]
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_hostile_names_keep_the_page_whole(pod, container):
+    """Whatever a name contains, the page parses and the value arrives, quotes and newlines included."""
+    uses = [use(pod, container=container, used=3)]
+    page = render(guarded({"c": ALL["containers"]}, frame([node(uses=uses)])))
+
+    used = [v for (name, _), v in samples(page).items() if name == "gpushare_container_memory_used_bytes"]
+    assert [3.0 * 2**30] == used
+
+
+def test_undecodable_name_does_not_fail_the_scrape():
+    """A lone surrogate, which UTF-8 cannot write, becomes a question mark."""
+    page = render(guarded({"c": ALL["containers"]}, frame([node(uses=[use("a\udcff")])])))
+
+    assert b'pod="a?"' in page.body
+
+
+def test_rendered_once_per_snapshot():
+    """Scrapes of one snapshot share the work; a new snapshot is rendered anew."""
+    runs = []
+    exposition = Exposition({"c": lambda f: runs.append(f) or ()}, clock=lambda: 0.0, release="x")
+    exposition.publish("first", 1.0)
+
+    pages = [exposition.page() for _ in range(3)]
+    exposition.publish("second", 2.0)
+    exposition.publish("third", 3.0)
+    exposition.page()
+
+    assert ["first", "third"] == runs
+    assert pages[0] is pages[1] is pages[2]
+
+
+def test_openmetrics_for_those_who_ask():
+    """The Accept header chooses the format; version 2 is answered with 1, which is what is written."""
+    exposition = Exposition(ALL, clock=lambda: 0.0, release="x")
+    exposition.publish(small_fleet(), 1.0)
+
+    page = exposition.page("application/openmetrics-text;version=2.0.0,text/plain;q=0.5")
+
+    assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert page.body.endswith(b"# EOF\n")
+    assert exposition.page("text/plain").content_type.startswith("text/plain")
+
+
+def get(url, **headers):
+    """Status, content type and body."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:  # noqa: S310
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.headers["Content-Type"], exc.read()
+
+
+def test_served_over_http():
+    """/metrics is the page, /healthz is alive, anything else is not found but says where to look."""
+    with FleetMetrics(0, COLLECTORS) as endpoint:
+        assert 503 == get(endpoint.url)[0]
+        endpoint.publish(small_fleet())
+        root = endpoint.url.removesuffix("/metrics")
+
+        status, content_type, body = get(endpoint.url)
+        assert (200, True) == (status, content_type.startswith("text/plain; version=0.0.4"))
+        assert b'pod="bert-1"' in body
+        assert (200, b"ok\n") == get(f"{root}/healthz")[::2]
+        assert (404, True) == (get(f"{root}/other")[0], b"/metrics" in get(f"{root}/other")[2])
+
+
+def test_port_is_free_afterwards():
+    """Leaving the context frees the port for the next one."""
+    with FleetMetrics(0, {}) as first:
+        port = int(first.url.rsplit(":", 1)[1].split("/")[0])
+
+    with FleetMetrics(port, {}) as second:
+        assert first.url == second.url
+
+
+def test_busy_port_says_what_to_do():
+    """A port that somebody else has is an error with the way out in it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        with pytest.raises(PortError, match=rf"port {port} of 127\.0\.0\.1 is in use; choose another, or 0"):
+            MetricsServer(Exposition({}, clock=lambda: 0.0, release="x"), port)
+
+
+def test_silent_connection_does_not_block_others():
+    """Somebody who connects and says nothing keeps nobody else from the page."""
+    with FleetMetrics(0, {}) as endpoint:
+        endpoint.publish(frame())
+        host, port = endpoint.url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port))):
+            assert 200 == get(endpoint.url)[0]
+
+
+def test_failing_page_is_an_error_and_not_the_end():
+    """If rendering itself fails the scraper gets 500, and the next request is served."""
+
+    class Broken:
+        def page(self, accept=""):
+            if accept:
+                raise RuntimeError("no page")
+            return Page(b"x 1\n", "text/plain")
+
+    with MetricsServer(Broken(), 0) as server:
+        assert 500 == get(server.url, Accept="text/plain")[0]
+        assert 200 == get(server.url)[0]

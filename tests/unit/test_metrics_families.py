@@ -1,0 +1,171 @@
+"""
+Readings as families: sums that reconcile, absence instead of zero, no pod on a card's series.
+"""
+
+from __future__ import annotations
+
+import pytest
+from frames import card, frame, node, small_fleet, use
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.families import event_families, pending_families, pool_families
+from exporter.families import card_families, container_families
+from isolation.contract.metrics import CATALOGUE, Group
+from isolation.contract.model import Why
+from isolation.contract.quantity import GIB
+from isolation.contract.reading import PoolReading, Waiting
+
+
+def values(families):
+    """{metric name without prefix: {labels: value}}."""
+    return {f.spec.name.removeprefix("gpushare_"): dict(f.samples) for f in families}
+
+
+def test_card_figures():
+    """Every figure of a card stands once, under its node, UUID and index."""
+    uses = [use("a", gib=4, used=3)]
+
+    found = values(card_families([node(cards=[card(uses=uses, unattributed=0.25)], uses=uses)]))
+
+    key = ("n-0", "GPU-n-0-0", "0")
+    assert {key: 16 * GIB} == found["card_memory_total_bytes"]
+    assert {key: 3.75 * GIB} == found["card_memory_used_bytes"]
+    assert {key: 0.5 * GIB} == found["card_memory_reserved_bytes"]
+    assert {key: 4 * GIB} == found["card_memory_allocated_bytes"]
+    assert {key: 15 * GIB} == found["card_memory_offered_bytes"]
+    assert {key: 0.25 * GIB} == found["card_memory_unattributed_bytes"]
+    assert {key: 0.0} == found["card_memory_remainder_bytes"]
+    assert {key: 0.5} == found["card_utilisation_ratio"]
+    assert {key: 1.0} == found["card_healthy"]
+    assert {(*key, "T4", "shared", "cgpu", "library"): 1.0} == found["card_info"]
+
+
+def test_families_are_the_catalogue():
+    """Every metric of cards, containers and isolation is produced, and nothing besides."""
+    fleet = small_fleet()
+    produced = {f.spec.name for f in [*card_families(fleet.nodes), *container_families(fleet.nodes)]}
+    groups = (Group.CARD, Group.CONTAINER, Group.ISOLATION)
+
+    assert {spec.name for spec in CATALOGUE.values() if spec.group in groups} == produced
+
+
+def test_pool_families_are_the_catalogue():
+    """Every metric of pools and autoscaler is produced, and nothing besides."""
+    fleet = small_fleet()
+    produced = {f.spec.name for run in (pool_families, pending_families, event_families) for f in run(fleet)}
+
+    assert {spec.name for spec in CATALOGUE.values() if spec.group is Group.POOL} == produced
+
+
+@pytest.mark.parametrize(
+    ("field", "metric"),
+    [
+        ("used_bytes", "card_memory_used_bytes"),
+        ("unattributed_bytes", "card_memory_unattributed_bytes"),
+        ("utilisation_ratio", "card_utilisation_ratio"),
+        ("power_watts", "card_power_watts"),
+        ("temperature_celsius", "card_temperature_celsius"),
+    ],
+)
+def test_what_a_card_cannot_tell_is_absent(field, metric):
+    """An unknown figure has no series; the others stay."""
+    found = values(card_families([node(cards=[card(**{field: None})])]))
+
+    assert {} == found[metric]
+    assert 1 == len(found["card_memory_total_bytes"])
+
+
+def test_container_without_compute_promise():
+    """No compute promised: no allocated ratio, while the used one stays."""
+    found = values(container_families([node(uses=[use("a")])]))
+
+    assert {} == found["container_compute_allocated_ratio"]
+    assert [0.25] == list(found["container_compute_used_ratio"].values())
+
+
+def test_zero_from_allocation_on():
+    """A container that has not touched its card yet is at 0, not absent."""
+    found = values(container_families([node(uses=[use("a", used=0)])]))
+
+    assert [0.0] == list(found["container_memory_used_bytes"].values())
+
+
+def test_mode_is_per_container():
+    """Whole cards are marked exclusive and shares shared, on allocated and used alike."""
+    uses = [use("a"), use("b", index=1, exclusive=True)]
+    found = values(container_families([node(uses=uses)]))
+
+    for metric in ("container_memory_allocated_bytes", "container_memory_used_bytes"):
+        assert {("a", "shared"), ("b", "exclusive")} == {(key[1], key[-1]) for key in found[metric]}
+
+
+def test_remainder_shows_what_nobody_explains():
+    """A card that uses more than its parts say shows the difference instead of spreading it."""
+    uses = [use("a", used=2)]
+    found = values(card_families([node(cards=[card(uses=uses, used_bytes=4 * GIB)], uses=uses)]))
+
+    assert [1.5 * GIB] == list(found["card_memory_remainder_bytes"].values())
+
+
+def test_remainder_of_unknown_parts_is_absent():
+    """With a container that cannot be read, or an unknown unattributed part, there is no remainder to tell."""
+    uses = [use("a", used=None), use("b", index=1)]
+    cards = [card(0, uses=uses, used_bytes=GIB), card(1, uses=uses, unattributed_bytes=None)]
+
+    assert {} == values(card_families([node(cards=cards, uses=uses)]))["card_memory_remainder_bytes"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 9), st.booleans()), max_size=12),
+    st.floats(0, 2),
+)
+def test_sums_reconcile_on_every_card(tenants, unattributed):
+    """Containers + unattributed + reserved + remainder is what the card uses, whoever is on it."""
+    uses = [use(f"p{i}", index=i % 4 if same else index, used=used) for i, (index, used, same) in enumerate(tenants)]
+    reading = node(cards=[card(i, uses=uses, unattributed=unattributed) for i in range(4)], uses=uses)
+
+    cards, containers = values(card_families([reading])), values(container_families([reading]))
+
+    for key, used in cards["card_memory_used_bytes"].items():
+        tenants_use = sum(v for k, v in containers["container_memory_used_bytes"].items() if k[3:6] == key)
+        parts = cards["card_memory_unattributed_bytes"][key] + cards["card_memory_reserved_bytes"][key]
+        assert used == tenants_use + parts + cards["card_memory_remainder_bytes"][key]
+
+
+def test_pools_by_state():
+    """Nodes are counted by state; ready and booting are told even when there are none."""
+    nodes = [node("a"), node("b", state="draining"), node("c", pool="other")]
+    pools = [PoolReading("shared", 4, 2, 1, 8), PoolReading("empty", 0, 0, 0, 3)]
+
+    found = values(pool_families(frame(nodes, pools=pools)))
+
+    assert {
+        ("shared", "ready"): 1,
+        ("shared", "draining"): 1,
+        ("shared", "booting"): 2,
+        ("other", "ready"): 1,
+        ("empty", "ready"): 0,
+        ("empty", "booting"): 0,
+    } == found["pool_nodes"]
+    assert {("shared",): 1, ("empty",): 0} == found["pool_nodes_smallest"]
+    assert {("shared",): 8, ("empty",): 3} == found["pool_nodes_largest"]
+
+
+def test_pending_by_reason():
+    """Every reason has a series, 0 included; one outside the closed set counts as other."""
+    waiting = [Waiting("a", 5, "fragmented", ""), Waiting("b", 9, "fragmented", ""), Waiting("c", 1, "?!", "")]
+
+    found = values(pending_families(frame(waiting=waiting)))
+
+    known = [*(why.value for why in Why), "scheduling"]
+    assert {(why,): 2 * (why == "fragmented") for why in known} | {("other",): 1} == found["pending_pods"]
+    assert {(): 9.0} == found["pending_longest_seconds"]
+
+
+def test_events_and_clock():
+    """Counts become one counter by kind, fit to be a label."""
+    found = values(event_families(frame(at=12.5, counts=[("pods placed", 7), ("nodes-bought", 2)])))
+
+    assert {("pods_placed",): 7, ("nodes_bought",): 2} == found["autoscaler_events_total"]
+    assert {(): 12.5} == found["fleet_clock_seconds"]

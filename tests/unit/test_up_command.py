@@ -1,0 +1,359 @@
+"""
+`gpushare up` as a user has it: piped, on a terminal, scraped, interrupted, and given bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import promtool
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.sim.fleet import Embedded, demo_fleet, demo_limits, demo_workload
+from autoscaler.sim.pace import run
+from gpushare import main
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-u", "-m", "gpushare", "up"]
+PATIENCE = 60.0
+"""Seconds after which a run that should have ended is called hanging; generous, for slow machines."""
+
+
+def start(*arguments, **more):
+    """The command as a process of its own."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*COMMAND, *arguments], cwd=REPOSITORY, **(pipes | more))
+
+
+def invoke(*arguments):
+    """The command within this process, its output apart from its complaints."""
+    return CliRunner().invoke(main, ["up", *arguments])
+
+
+def until(process, pattern):
+    """Lines of the process up to the one that matches, and the match."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if match := re.search(pattern, line):
+            return lines, match
+    pytest.fail(f"ended without {pattern}: {lines} {process.stderr.read()}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_scraped_while_it_runs_and_ended_by_a_signal(number):
+    """Piped: plain lines, a page that promtool likes and that reconciles, and after the signal a summary and 0."""
+    with start("--port", "0", "--speed", "100") as process:
+        lines, match = until(process, r"^(http://127\.0\.0\.1:\d+)/metrics$")
+        lines += until(process, r" place demo/welcome-1: on shared-1 card ")[0]
+        lines += until(process, r" pods on cards, ")[0]
+        with urllib.request.urlopen(f"{match[1]}/metrics", timeout=30) as answer:  # noqa: S310 (our own)
+            page = answer.read()
+        with urllib.request.urlopen(f"{match[1]}/healthz", timeout=30) as answer:  # noqa: S310
+            assert b"ok\n" == answer.read()
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=PATIENCE)
+
+    assert (0, "") == (process.returncode, errors)
+    assert re.search(r"^ended after .* s passed in the fleet$", rest, re.MULTILINE)
+    assert re.search(r"^  pods placed +\d+$", rest, re.MULTILINE)
+    assert "\x1b" not in "".join(lines) + rest
+    promtool.check(page)
+    reconcile(page)
+
+
+def reconcile(page):
+    """On every card of the page: used = containers + unattributed + reserved, and something was promised."""
+    found = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            key = tuple(sample.labels.get(label) for label in ("node", "uuid", "card"))
+            of = found.setdefault(sample.name.removeprefix("gpushare_"), {})
+            of[key] = of.get(key, 0.0) + sample.value
+    cards = found["card_memory_used_bytes"]
+    for key, used in cards.items():
+        parts = found["card_memory_unattributed_bytes"][key] + found["card_memory_reserved_bytes"][key]
+        assert used == parts + found["container_memory_used_bytes"].get(key, 0.0)
+        assert found["container_memory_allocated_bytes"].get(key, 0.0) == found["card_memory_allocated_bytes"][key]
+    assert sum(found["card_memory_allocated_bytes"].values()) > 0
+
+
+def test_json_is_alone_on_stdout():
+    """With --json stdout is one line of JSON; what happens meanwhile goes to stderr."""
+    result = invoke("--for", "1", "--speed", "60", "--no-metrics", "--json", "--seed", "7")
+
+    assert 0 == result.exit_code
+    assert 1 == result.stdout.count("\n")
+    found = json.loads(result.stdout)
+    assert (7, 60) == (found["seed"], found["speed"])
+    assert found["fleet_seconds"] + found["behind_seconds"] == pytest.approx(60)
+    assert found["frame"]["at"] == found["fleet_seconds"] == found["summary"]["seconds"]
+    assert {"nodes", "pools", "waiting", "happenings", "counts"} <= set(found["frame"])
+    assert found["summary"]["pods_placed"] >= 2
+    assert "place demo/welcome-0" in result.stderr
+
+
+def test_ends_by_itself():
+    """--for ends the run after so much of the caller's time."""
+    begun = time.monotonic()
+
+    result = invoke("--for", "0.5", "--no-metrics")
+
+    assert 0 == result.exit_code
+    assert 0.5 <= time.monotonic() - begun < 30
+    assert "ended after 0.5 s" in result.stdout
+
+
+def test_pace_does_not_change_events():
+    """The same seed gives the same events, whether the fleet is advanced in large steps or in small ones."""
+
+    def events(frame_seconds):
+        world = Embedded(demo_fleet(), demo_workload(5), seed=5, limits=demo_limits())
+        wall = [0.0]
+
+        def wait(_):
+            wall[0] += frame_seconds
+            return False
+
+        log = {}
+        run(
+            world,
+            lambda _: log.update({(e.at, e.kind, e.subject): e.reason for e in world.frame().happenings}),
+            speed=60,
+            seconds=6,
+            clock=lambda: wall[0],
+            wait=wait,
+        )
+        return dict(world.summary()), log
+
+    coarse, fine = events(0.25), events(0.01)
+
+    assert coarse[0] == pytest.approx(fine[0])
+    assert coarse[1].items() <= fine[1].items()
+
+
+def test_live_screen_on_a_terminal():
+    """On a terminal: the alternate screen, drawn in place; after Ctrl-C the terminal is as before, then the summary."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    with start("--no-metrics", stdin=theirs, stdout=theirs, stderr=theirs, text=False, env=environment) as process:
+        os.close(theirs)
+        seen = read_until(ours, b"AUTOSCALER")
+        process.send_signal(signal.SIGINT)
+        seen += read_until(ours, b"nodes standing")
+        assert 0 == process.wait(timeout=PATIENCE)
+    os.close(ours)
+
+    entered, left = seen.index(b"\x1b[?1049h"), seen.index(b"\x1b[?1049l")
+    assert entered < seen.index(b"gpushare ") < left < seen.index(b"ended after")
+    assert b"\x1b[?25h" in seen
+
+
+def read_until(terminal, word):
+    """What the terminal shows up to and with this word."""
+    seen, deadline = b"", time.monotonic() + PATIENCE
+    while word not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            pytest.fail(f"no {word} on the terminal: {seen[-300:]}")
+        seen += os.read(terminal, 65536)
+    return seen
+
+
+def test_reader_that_leaves_is_no_error():
+    """`gpushare up | head -1` ends quietly."""
+    with start("--no-metrics", "--speed", "600") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=PATIENCE)
+        errors = process.stderr.read()
+
+    assert (0, "") == (process.returncode, errors)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
+def test_full_disk_is_told_in_a_sentence():
+    """Output that cannot be written ends the run with status 1 and without a traceback."""
+    with Path("/dev/full").open("w") as full:
+        process = start("--no-metrics", "--for", "5", stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE)
+
+    assert (1, "Error: the output cannot be written: No space left on device\n") == (process.returncode, errors)
+
+
+def test_busy_port_is_told_with_the_way_out():
+    """A port that somebody has ends the command with status 2 before anything runs."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        result = invoke("--for", "1", "--port", str(port))
+
+    assert 2 == result.exit_code
+    assert f"port {port} of 127.0.0.1 is in use" in result.stderr
+    assert "--port N, or --no-metrics" in result.stderr
+    assert "" == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["--speed", "nan"], "write a finite number"),
+        (["--speed", "0"], "--speed"),
+        (["--for", "-1"], "--for"),
+        (["--for", "inf"], "--for"),
+        (["--port", "70000"], "--port"),
+        (["--seed", "-1"], "--seed"),
+        (["--nodes-csv", "n.csv"], "a trace needs both --nodes-csv and --pods-csv"),
+        (["--nodes-csv", "n", "--pods-csv", "p", "--manifest", "m"], "do not go together"),
+        (["--manifest", "/does/not/exist.yaml"], "/does/not/exist.yaml"),
+        (["--nodes-csv", "/does/not/n.csv", "--pods-csv", "p.csv"], "/does/not/n.csv"),
+        (["--manifest", "-", "--manifest", "-"], "read once only"),
+    ],
+)
+def test_bad_input_ends_with_2_and_advice(arguments, advice):
+    """Whatever is wrong is told in a sentence, never as a traceback."""
+    result = invoke("--no-metrics", "--for", "0", *arguments)
+
+    assert 2 == result.exit_code
+    assert advice in result.stderr
+    assert "Traceback" not in result.output
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {aliyun.com/gpu-mem: AMOUNT}}
+"""
+
+
+def manifest(path, name="bert", amount=3, text=POD):
+    """A file with one pod that asks for a share."""
+    path.write_text(text.replace("NAME", name).replace("AMOUNT", str(amount)), encoding="utf-8")
+    return str(path)
+
+
+def test_manifests_run_as_pods(tmp_path):
+    """The pods of several files are placed and measured like any other, and nothing else runs."""
+    files = [manifest(tmp_path / f"{name}.yaml", name) for name in ("bert", "gpt")]
+
+    result = invoke("--manifest", files[0], "--manifest", files[1], "--for", "1", "--no-metrics", "--json")
+
+    frame = json.loads(result.stdout)["frame"]
+    held = {use["pod"]: use["allocated_bytes"] for node in frame["nodes"] for use in node["containers"]}
+    assert {"bert": 3 << 30, "gpt": 3 << 30} == held
+
+
+def test_manifest_that_asks_for_nonsense(tmp_path):
+    """A pod that no fleet could ever serve is named before anything runs."""
+    result = invoke("--manifest", manifest(tmp_path / "bad.yaml", amount=0), "--for", "0", "--no-metrics")
+
+    assert 2 == result.exit_code
+    assert "bert" in result.stderr
+
+
+def test_malformed_manifest_names_file_and_line(tmp_path):
+    """Broken YAML is told with its place."""
+    path = manifest(tmp_path / "broken.yaml", text="apiVersion: v1\nkind: [\n")
+
+    result = invoke("--manifest", path, "--for", "0", "--no-metrics")
+
+    assert 2 == result.exit_code
+    assert re.search(r"broken\.yaml:[23]", result.stderr)
+
+
+def test_manifest_without_pods(tmp_path):
+    """A file that makes no pod is not run as an empty fleet."""
+    path = manifest(tmp_path / "config.yaml", text="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n")
+
+    result = invoke("--manifest", path, "--for", "0", "--no-metrics")
+
+    assert 2 == result.exit_code
+    assert "no pods in these manifests" in result.stderr
+
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+
+
+def trace(folder, *rows):
+    """A trace of one node and these pods, as options."""
+    (folder / "n.csv").write_text(NODES, encoding="utf-8")
+    (folder / "p.csv").write_text(PODS + "".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return ["--nodes-csv", str(folder / "n.csv"), "--pods-csv", str(folder / "p.csv")]
+
+
+def test_trace_is_replayed_in_time(tmp_path):
+    """Pods come and go as the trace says, and their use is measured."""
+    files = trace(
+        tmp_path,
+        "early,1000,1024,1,500,,LS,Running,100,400,101",
+        "late,1000,1024,1,250,,LS,Running,1000,90000,1001",
+    )
+
+    result = invoke(*files, "--for", "3", "--speed", "3000", "--no-metrics", "--json")
+
+    found = json.loads(result.stdout)
+    held = {use["pod"]: use["allocated_bytes"] for node in found["frame"]["nodes"] for use in node["containers"]}
+    assert {"late": 250 << 20} == held
+    assert 1 == found["summary"]["pods_finished"]
+
+
+def test_idle_months_at_the_beginning_of_a_trace_are_skipped(tmp_path):
+    """A lone pod long before the others does not make the replay wait; it still runs when they come."""
+    rows = ["lone,1000,1024,1,500,,LS,Running,0,99000000,1"]
+    rows += [f"p{i},1000,1024,1,1,,LS,Running,{9_000_000 + i},99000000,0" for i in range(120)]
+
+    result = invoke(*trace(tmp_path, *rows), "--for", "1", "--speed", "60", "--no-metrics", "--json")
+
+    assert "the replay begins 104.2 days into the trace" in result.stderr
+    found = json.loads(result.stdout)
+    names = {use["pod"] for node in found["frame"]["nodes"] for use in node["containers"]}
+    assert {"lone", "p0", "p1"} <= names
+
+
+def test_trace_without_times_is_refused(tmp_path):
+    """A pod list of five columns cannot be replayed in time, and says what can be done."""
+    files = trace(tmp_path)
+    (tmp_path / "p.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n", encoding="utf-8")
+
+    result = invoke(*files, "--for", "0", "--no-metrics")
+
+    assert 2 == result.exit_code
+    assert "p.csv: no pod has both creation_time and deletion_time" in result.stderr
+    assert "gpushare sim" in result.stderr
+
+
+def test_broken_trace_names_file_and_line(tmp_path):
+    """A cell that is no number is told with its place."""
+    result = invoke(*trace(tmp_path, "p,much,1024,1,500,,LS,Running,1,2,1"), "--for", "0", "--no-metrics")
+
+    assert 2 == result.exit_code
+    assert re.search(r"p\.csv:2", result.stderr)
+
+
+def test_help_explains_every_option():
+    """The help names what a user can turn."""
+    result = invoke("--help")
+
+    for option in ("--manifest", "--nodes-csv", "--speed", "--for", "--port", "--seed", "--json", "--no-metrics"):
+        assert option in result.stdout
