@@ -9,7 +9,6 @@ is a `fork` and a crash between the two loses nothing. Does no I/O and knows no 
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
 from isolation.placement import native
+from isolation.placement.answers import Answers
 from isolation.placement.arrays import FleetArrays
 from isolation.placement.explain import KERNEL_WHYS, refusal
 from isolation.placement.groups import Groups
@@ -29,25 +29,12 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Node, Refusal, Request
 
-ROWS_KEPT: Final = 192
-"""Shapes whose answers are remembered; 20 bytes per node each."""
 REQUESTS_KEPT: Final = 65536
+"""Request objects whose shape is remembered."""
 
 
 class PlacementError(ValueError):
     """A hold that the books cannot take: unknown node or card, no room, or held already."""
-
-
-class _Row:
-    """Remembered answers of every node to one shape."""
-
-    def __init__(self, engine: Engine) -> None:
-        capacity = engine.fleet.capacity
-        self.score = np.empty(capacity, np.float64)
-        self.mask = np.zeros(capacity, np.uint64)
-        self.version = engine.fleet.node["version"] - np.uint32(1)
-        arrays = (self.score, self.mask, self.version, engine.phi, engine.phi_version)
-        self.struct = native.Row(*(native.pointer(a) for a in arrays))
 
 
 class Engine:
@@ -163,10 +150,9 @@ class Engine:
         """Where the pod goes, or the true reason why it cannot; changes nothing."""
         ask, shape = self._shape(request)
         mask = ctypes.c_uint64()
+        row = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
         near = self._near(request)
-        found = native.LIB.gs_pick(
-            self.fleet.struct, self._mix, self._weights(), ask, self._row(shape).struct, *near, ctypes.byref(mask)
-        )
+        found = native.LIB.gs_pick(self.fleet.struct, self._mix, self._weights(), ask, row, *near, ctypes.byref(mask))
         if found < 0:
             return self._refuse(request, ask)
         return self._placement(request, self._node_at[found], mask.value)
@@ -202,9 +188,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Arrays have moved: every remembered answer and pointer goes."""
-        self.phi = np.zeros(self.fleet.capacity, np.float64)
-        self.phi_version = self.fleet.node["version"] - np.uint32(1)
-        self._rows: OrderedDict[Shape, _Row] = OrderedDict()
+        self._answers = Answers(self.fleet)
         self._shapes: dict[int, tuple[Request, native.Ask, Shape]] = {}
         if hasattr(self, "_table"):
             self._mix = self._table.struct(self.groups.eligible)
@@ -244,17 +228,6 @@ class Engine:
             self._shapes.clear()
         self._shapes[id(request)] = (request, ask, shape)
         return ask, shape
-
-    def _row(self, shape: Shape) -> _Row:
-        row = self._rows.get(shape)
-        if row is None:
-            row = self._rows[shape] = _Row(self)
-            if len(self._rows) > ROWS_KEPT:
-                self._rows.popitem(last=False)
-        elif self.policy.rank is Rank.RANDOM:
-            row.version[:] = self.fleet.node["version"] - np.uint32(1)
-        self._rows.move_to_end(shape)
-        return row
 
     def _part(self, uid: str, request: Request, row: int, mask: int) -> None:
         """Remember where a replica is, if that weighs on where the next one goes."""

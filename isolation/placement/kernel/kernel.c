@@ -26,6 +26,7 @@ struct view {
     double share[GS_MAX_CARDS];
     double allowed[GS_MAX_SHAPES]; /* popularity where the node could run the shape, else 0 */
     double barred;                 /* popularity of the rest */
+    double strangers;              /* of these, what the rules keep off the node for ever */
     int32_t summed;                /* size class that `lacking` is for, or -1 */
     double lacking[GS_MAX_SHAPES + 1]; /* [i] popularity of the i neediest allowed single-card shapes */
     double idle;                       /* sum of `share` */
@@ -35,16 +36,18 @@ struct view {
 
 static void allow(struct view *v, const struct gs_mix *x, int32_t node, int64_t cpu, int64_t memory)
 {
-    double barred = 0.0;
+    double barred = 0.0, strangers = 0.0;
     for (int32_t m = 0; m < x->shapes; m++) {
         /* without a branch: which shapes still fit is as good as random to the predictor */
-        int ok = (cpu >= x->cpu[m]) & (memory >= x->memory[m]) &
-                 x->eligible[(int64_t)x->group[m] * x->capacity + node];
+        int may = x->eligible[(int64_t)x->group[m] * x->capacity + node];
+        int ok = (cpu >= x->cpu[m]) & (memory >= x->memory[m]) & may;
         double popularity = x->popularity[m];
         v->allowed[m] = ok * popularity;
         barred += (1 - ok) * popularity;
+        strangers += (1 - may) * popularity;
     }
     v->barred = barred;
+    v->strangers = strangers;
     v->summed = -1;
 }
 
@@ -127,21 +130,16 @@ static double team_term(const struct view *v, const struct gs_mix *x, const stru
     return p->fragment * sum;
 }
 
-/* What depends on the node's free cards as a sum. */
-static double node_term(const struct gs_mix *x, const struct gs_policy *p, int32_t node, double idle,
+/* What depends on the node's free cards as a sum, and on its free CPU. */
+static double node_term(const struct view *v, const struct gs_mix *x, const struct gs_policy *p,
                         int64_t cpu, int64_t memory)
 {
     double term = 0.0;
     if (p->strand != 0.0 && x->cpu_per_card > 0.0) {
-        double stranded = idle - (double)cpu / x->cpu_per_card;
+        double stranded = v->idle - (double)cpu / x->cpu_per_card;
         term += stranded > 0.0 ? p->strand * stranded : 0.0;
     }
-    if (p->mismatch != 0.0 && idle > 0.0) {
-        double strangers = 0.0;
-        for (int32_t m = 0; m < x->shapes; m++)
-            strangers += (1 - x->eligible[(int64_t)x->group[m] * x->capacity + node]) * x->popularity[m];
-        term += p->mismatch * idle * strangers;
-    }
+    term += p->mismatch * v->idle * v->strangers;
     if (p->host != 0.0 && x->cpu_per_card > 0.0) {
         double lost = 0.0;
         for (int32_t h = 0; h < x->hosts; h++)
@@ -161,13 +159,13 @@ static void look(struct view *v, const struct gs_fleet *f, int32_t node)
     }
 }
 
-static double phi(struct view *v, const struct gs_mix *x, const struct gs_policy *p,
-                  int32_t node, int64_t cpu, int64_t memory)
+static double phi(struct view *v, const struct gs_mix *x, const struct gs_policy *p, int64_t cpu,
+                  int64_t memory)
 {
     double sum = team_term(v, x, p, -1, 0.0);
     for (int32_t c = 0; c < v->cards; c++)
         sum += card_term(v, x, p, v->kind[c], v->share[c]);
-    return sum + node_term(x, p, node, v->idle, cpu, memory);
+    return sum + node_term(v, x, p, cpu, memory);
 }
 
 static double phi_before(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
@@ -175,7 +173,7 @@ static double phi_before(const struct gs_fleet *f, const struct gs_mix *x, const
 {
     if (r->phi_version[node] != f->version[node]) {
         allow(v, x, node, f->cpu[node], f->memory[node]);
-        r->phi[node] = phi(v, x, p, node, f->cpu[node], f->memory[node]);
+        r->phi[node] = phi(v, x, p, f->cpu[node], f->memory[node]);
         r->phi_version[node] = f->version[node];
     }
     return r->phi[node];
@@ -266,7 +264,7 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
     double width = v.cards > 0 ? (double)v.cards : 1.0;
     switch (p->rank) {
     case GS_RANK_POTENTIAL:
-        gain = phi(&v, x, p, node, cpu, f->memory[node] - a->memory) - before;
+        gain = phi(&v, x, p, cpu, f->memory[node] - a->memory) - before;
         if (p->grain > 0.0 && a->cards > 0)
             gain = ceil(gain / p->grain - 1e-9) * p->grain;
         return gain + p->tie * v.idle;
@@ -288,7 +286,7 @@ GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const s
     /* Replicas of the pod's owner change a spread node's answer for this owner alone: such nodes
      * are rated afresh and not remembered. */
     for (int32_t i = 0; i < near_count; i++)
-        r->version[near[i]] = f->version[near[i]] - 1;
+        r->version[near[i]] = f->version[near[i]];
     int32_t best = -1;
     double lowest = INFINITY;
     for (int32_t n = 0; n < f->nodes; n++) {
@@ -323,7 +321,7 @@ GS_API double gs_fragment(const struct gs_fleet *f, const struct gs_mix *x, doub
         look(&v, f, n);
         count_teams(&v, x);
         allow(&v, x, n, f->cpu[n], f->memory[n]);
-        sum += phi(&v, x, &only, n, f->cpu[n], f->memory[n]);
+        sum += phi(&v, x, &only, f->cpu[n], f->memory[n]);
         *idle += v.idle;
     }
     return sum;
