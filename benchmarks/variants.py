@@ -19,7 +19,7 @@ from autoscaler.sim.replay import kind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from isolation.contract.model import Request, Rules
+    from isolation.contract.model import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +95,16 @@ def _drawn(random: np.random.Generator, pool: Sequence[Request], count: int) -> 
 def _name_models(
     random: np.random.Generator, drawn: list[Request], donors: Sequence[Request], part: float
 ) -> list[Request]:
-    """Let part of the GPU pods name the models that a like pod of the donors names."""
+    """Let part of the GPU pods name card models, as often as the donors name them."""
     gpu = [i for i, request in enumerate(drawn) if request.cards]
     if not part:
         return drawn
-    alike: dict[tuple[str, int], list[Rules]] = {}
-    for donor in donors:
-        if donor.rules.models:
-            alike.setdefault((_group(donor), donor.card_bytes), []).append(donor.rules)
-    able = [i for i in gpu if (_group(drawn[i]), drawn[i].card_bytes) in alike]
-    if not able:
+    rules = [donor.rules for donor in donors if donor.rules.models]
+    if not rules:
         raise ValueError("no pod list names card models; a gpuspec variant needs one")
-    chosen = random.permutation(len(able))[: round(part * len(gpu))].tolist()
+    chosen = random.permutation(len(gpu))[: round(part * len(gpu))].tolist()
     made: dict[Request, Request] = {}
-    for i in (able[k] for k in chosen):
-        rules = alike[_group(drawn[i]), drawn[i].card_bytes]
+    for i in (gpu[k] for k in chosen):
         named = replace(drawn[i], rules=rules[int(random.integers(len(rules)))])
         drawn[i] = made.setdefault(named, named)
     return drawn

@@ -16,7 +16,7 @@ from isolation.contract.codec_node import decode_cards, encode_cards, node_of
 from isolation.contract.codec_pod import pod_of
 from isolation.contract.codec_request import owner_of, request_of
 from isolation.contract.codec_shape import CodecError
-from isolation.contract.workloads import Planned, Skipped, pods_in, pods_of
+from isolation.contract.workloads import Planned, Skipped, objects_in, pods_of
 
 __all__ = [
     "Allocation",
@@ -30,9 +30,9 @@ __all__ = [
     "encode_cards",
     "encode_vendor",
     "node_of",
+    "objects_in",
     "owner_of",
     "pod_of",
-    "pods_in",
     "pods_of",
     "request_of",
 ]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from isolation.contract.codec_shape import At
     from isolation.contract.names import Dialect
 
+MOST_BYTES: Final = 1 << 50
+"""Card memory that no machine has: a petabyte is bytes written where units are meant."""
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 _ZERO: Final = Fraction(0)
@@ -80,8 +82,12 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
     for key in (CPU, MEMORY):
         _check_order(requests[key], limits[key], f"{where}, {key}")
     units = _extended(requests, limits, dialect.memory, where)
-    if units is not None and units * unit_bytes >= LARGEST:
-        raise Unacceptable(f"{where}: {dialect.memory} {show(units)} is more than any machine has; ask for less")
+    if units is not None and units * unit_bytes >= MOST_BYTES:
+        unit = quantity.show_bytes(unit_bytes)
+        raise Unacceptable(
+            f"{where}: {dialect.memory} {show(limits[dialect.memory].value)} is more than any machine has; "
+            f"it counts units of {unit}, so write 2 for {quantity.show_bytes(2 * unit_bytes)}"
+        )
     core = _extended(requests, limits, dialect.compute, where)
     if core is not None and units is None:
         raise Unacceptable(f"{where}: {dialect.compute} without {dialect.memory}; ask for both on this container")

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec_amounts import Asked, asked_of, machine_amounts, other_resources, peak
+from isolation.contract.codec_amounts import MOST_BYTES, Asked, asked_of, machine_amounts, other_resources, peak
 from isolation.contract.codec_rules import rules_of, unmodelled
-from isolation.contract.codec_shape import LARGEST, At, CodecError, Unacceptable, show
+from isolation.contract.codec_shape import At, CodecError, Unacceptable, show
 from isolation.contract.model import FULL_CORE, Ask, Refusal, Request, Why
 from isolation.contract.names import ACK, Dialect
 from isolation.contract.quantity import GIB
@@ -156,7 +156,7 @@ def _check_init(asks: Sequence[Asked], count: int, dialect: Dialect) -> None:
 
 
 def _check_totals(total_bytes: int, core: int, whole: int, dialect: Dialect) -> None:
-    if total_bytes >= LARGEST:
+    if total_bytes >= MOST_BYTES:
         raise Unacceptable(f"{dialect.memory}: the containers together ask for more than any machine has; ask for less")
     if core > FULL_CORE:
         raise Unacceptable(

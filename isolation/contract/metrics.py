@@ -204,6 +204,11 @@ PENDING: Final = _pool("pending_pods", Unit.NONE, "Pods without a place, by the 
 PENDING_LONGEST: Final = _pool(
     "pending_longest_seconds", Unit.SECONDS, "How long the pod that waits longest has waited; 0 when none waits."
 )
+PHANTOMS: Final = _pool(
+    "phantom_pods",
+    Unit.NONE,
+    "Pods that wait although the sums over some node's cards have room for them: no card set has it.",
+)
 EVENTS: Final = _pool(
     "autoscaler_events_total", Unit.NONE, "What has happened to pods and nodes, by kind.", "kind", kind=Kind.COUNTER
 )

@@ -260,15 +260,15 @@ def parts_of(request: Request, placement: Placement) -> tuple[Part, ...]:
     How the containers of a placed pod divide what it got.
 
     Shares: each asks the same of every card. Whole cards: each has its own, in order, and an
-    init container those of whoever comes after it, as the kubelet hands them on.
+    init container those of whoever comes after it, as the kubelet hands them on; the cards of a
+    sidecar, which keeps running, are nobody else's.
     """
     parts: list[Part] = []
     count, first = max(1, len(placement.slices)), 0
     for ask in request.asks:
         if ask.whole:
-            at = 0 if ask.init else first
-            parts.append(Part(ask.container, placement.slices[at : at + ask.whole]))
-            first = at if ask.init else at + ask.whole
+            parts.append(Part(ask.container, placement.slices[first : first + ask.whole]))
+            first += 0 if ask.init else ask.whole
         else:
             each, core = ask.bytes // count, ask.core // count
             parts.append(Part(ask.container, tuple(Slice(s.uuid, s.index, each, core) for s in placement.slices)))

@@ -53,24 +53,6 @@ def parse(text: object) -> Fraction:
     return number * Fraction(10) ** int(match[2][1:]) if match[2] else number * _SUFFIX[match[3] or ""]
 
 
-def whole(text: object) -> int:
-    """A quantity that must be a whole number (extended resources are integers in Kubernetes)."""
-    value = parse(text)
-    if value.denominator != 1:
-        raise QuantityError(f"{text} is a fraction; ask for a whole number")
-    return int(value)
-
-
-def milli(text: object) -> int:
-    """Thousandths, rounded up as the scheduler does for CPU (`"0.5"` is 500)."""
-    return -int(-parse(text) * 1000 // 1)
-
-
-def size(text: object) -> int:
-    """Bytes, rounded up as the scheduler does for memory."""
-    return -int(-parse(text) // 1)
-
-
 def gib(amount: int) -> int:
     """Bytes in `amount` GiB."""
     return amount * GIB

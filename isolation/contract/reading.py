@@ -76,6 +76,8 @@ class PoolReading:
     booting: int
     smallest: int
     largest: int
+    mode: str = ""
+    """What its nodes serve, known also while there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +113,5 @@ class Frame:
     """The latest, oldest first."""
     counts: tuple[tuple[str, int], ...] = ()
     """Totals since the start, such as pods placed, nodes bought, moves."""
+    phantoms: int | None = None
+    """Pods that wait now although the sums over some node's cards have room for them: no card set has."""

@@ -53,14 +53,6 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One object of a document: where it stands, and what came of it."""
-
-    path: Path
-    outcome: tuple[Planned, ...] | Skipped
-
-
 def objects_in(document: object, path: Path = (), depth: int = 0) -> Iterator[tuple[Path, At]]:
     """Every object of a document with its path; a List counts as its items."""
     at = At(document, path)
@@ -80,24 +72,16 @@ def objects_in(document: object, path: Path = (), depth: int = 0) -> Iterator[tu
         yield from objects_in(value, item.path, depth + 1)
 
 
-def pods_in(document: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> Iterator[Found]:
-    """What every object of a document would make; raises CodecError at the first of a wrong shape."""
-    for path, at in objects_in(document):
-        try:
-            outcome = pods_of(at.value, dialect=dialect, unit_bytes=unit_bytes)
-        except CodecError as exc:
-            raise exc.under(path) from None
-        yield Found(path, outcome)
-
-
 def pods_of(workload: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> tuple[Planned, ...] | Skipped:
     """The pods of one object, in the order in which they would be made."""
     at = At(workload)
-    kind = (at["apiVersion"].text().rpartition("/")[0], at["kind"].text())
-    reader = _READERS.get(kind)
-    if reader is None:
-        return Skipped(_title(at), "makes no pods that gpushare knows")
-    return reader(at, _Maker(at, dialect, unit_bytes))
+    group, kind = at["apiVersion"].text().rpartition("/")[0], at["kind"].text()
+    reader = _READERS.get((group, kind))
+    if reader is not None:
+        return reader(at, _Maker(at, dialect, unit_bytes))
+    if group in _GROUPS and (meant := _SPELLINGS.get(kind.lower())):
+        raise at["kind"].wrong(f"no API has {show(kind)} of {show(at['apiVersion'].value)}; write {meant}")
+    return Skipped(_title(at), "makes no pods that gpushare knows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +139,9 @@ def _count(at: At, default: int = 1) -> int:
     return at.integer(default, 0, MOST_PODS)
 
 
-def _pod(at: At, maker: _Maker) -> tuple[Planned, ...]:
+def _pod(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:
+    if at["status"]["phase"].text() in ("Succeeded", "Failed"):
+        return Skipped(_title(at), "has ended and holds nothing")
     return maker.make(at, [_name(at)])
 
 
@@ -208,4 +194,9 @@ _READERS: Final[dict[tuple[str, str], Callable[[At, _Maker], tuple[Planned, ...]
     ("apps", "DaemonSet"): _daemon_set,
     ("batch", "Job"): _job,
     ("batch", "CronJob"): _cron_job,
+}
+# Kubernetes' own groups, `extensions` as it was until 1.16: others may have kinds of the same name.
+_GROUPS: Final = frozenset({"extensions", *(group for group, _ in _READERS)})
+_SPELLINGS: Final = {
+    kind.lower(): f"apiVersion: {f'{group}/v1' if group else 'v1'} and kind: {kind}" for group, kind in _READERS
 }

@@ -1,7 +1,8 @@
 """
 A plan for people and for programs.
 
-Decides how it looks and nothing else: 80 columns, no colour where nobody looks, and whole numbers
+Decides how it looks and nothing else: one line per container with names uncut (a pipe may grep
+them), reasons and bars within 80 columns, no colour where nobody looks, and whole numbers
 wherever an amount is one.
 """
 
@@ -11,7 +12,6 @@ import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
 from rich.text import Text
 
 from isolation.contract.model import FULL_CORE, Mode, Refusal
@@ -60,7 +60,9 @@ def number(amount: int) -> int | float:
 def show(plan: Plan, console: Console) -> None:
     """The plan as a table, refusals with their reasons, and the cards of every node in use."""
     if any(not isinstance(outcome.result, Refusal) for outcome in plan.outcomes):
-        console.print(_table(plan))
+        heading, lines = _table(plan)
+        console.print(Text(heading, style="bold"), soft_wrap=True)
+        console.print(Text(lines), soft_wrap=True)
     refused: dict[str, list[str]] = {}
     for outcome in plan.outcomes:
         if isinstance(outcome.result, Refusal):
@@ -82,16 +84,16 @@ def show(plan: Plan, console: Console) -> None:
     console.print(f"{len(plan.outcomes) - count} placed, {count} refused; {_left(plan)}")
 
 
-def _table(plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("POD", "CONTAINER", "NODE", "CARDS"):
-        table.add_column(heading, overflow="fold")
+def _table(plan: Plan) -> tuple[str, str]:
+    """A heading, and a line per container, in columns as wide as they need be."""
+    rows = [("POD", "CONTAINER", "NODE", "CARDS")]
     for outcome in plan.outcomes:
         if not isinstance(outcome.result, Refusal):
-            for part in outcome.landed:
-                row = (outcome.pod.key, part.container, outcome.result.node, _cards(part))
-                table.add_row(*(Text(cell) for cell in row))
-    return table
+            node = outcome.result.node
+            rows += [(outcome.pod.key, part.container, node, _cards(part)) for part in outcome.landed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return heading, "\n".join(lines)
 
 
 def _cards(part: Part) -> str:

@@ -11,6 +11,9 @@
  */
 #include "cards.h"
 
+/* Breaks ties towards the fuller node and the tighter card; in cards, far below any real gain. */
+#define EPSILON 1e-9
+
 static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node)
 {
     int32_t fitting = 0;
@@ -201,7 +204,7 @@ static double card_delta(const struct gs_mix *x, const struct gs_policy *p, stru
     double delta = card_term(v, x, p, v->kind[c], after) - card_term(v, x, p, v->kind[c], now);
     if (x->singles < x->shapes && p->fragment != 0.0)
         delta += team_term(v, x, p, c, after) - team_term(v, x, p, -1, 0.0);
-    return delta + 1e-9 * now;
+    return delta + EPSILON * now;
 }
 
 /* Which cards of a node the ask takes; enough of them fit. `near`: cards that hold a replica. */
@@ -267,7 +270,7 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
         gain = phi(&v, x, p, cpu, f->memory[node] - a->memory) - before;
         if (p->grain > 0.0 && a->cards > 0)
             gain = ceil(gain / p->grain - 1e-9) * p->grain;
-        return gain + p->tie * v.idle;
+        return gain + (a->cards > 0 ? EPSILON : p->tie) * v.idle;
     case GS_RANK_BINPACK:
         return v.idle / width + 1e-9 * (double)cpu;
     case GS_RANK_SPREAD:

@@ -64,7 +64,7 @@ struct gs_policy {
     int32_t rank; /* enum gs_rank */
     int32_t pad;
     double fragment, price, strand, mismatch, host; /* weights of PHI */
-    double tie;                                     /* towards the fuller node */
+    double tie;   /* of a pod without cards, towards the node with fewer idle cards */
     double grain; /* gains of pods with cards are rounded up to this; 0: not at all */
     double cpu_span, card_span; /* best fit: CPU and cards of the largest node */
     uint64_t salt;              /* GS_RANK_RANDOM: the draw */
