@@ -90,7 +90,7 @@ class Bin:
 
     def take(self, request: Request) -> tuple[int, ...] | None:
         """Give the first cards that have the room, or None and nothing taken."""
-        if self._pods < 1 or request.cpu_milli > self._cpu or request.memory_bytes > self._memory:
+        if not self._beside_cards(request):
             return None
         chosen: list[int] = []
         for position in range(len(self._bytes)):
@@ -98,15 +98,26 @@ class Bin:
                 break
             if self._fits(request, position):
                 chosen.append(position)
+        return tuple(chosen) if self._give(request, chosen) else None
+
+    def seat(self, request: Request, cards: Sequence[int]) -> bool:
+        """Give exactly these cards, or False and nothing taken."""
+        free = all(position < len(self._bytes) and self._fits(request, position) for position in cards)
+        return free and self._beside_cards(request) and self._give(request, cards)
+
+    def _beside_cards(self, request: Request) -> bool:
+        return self._pods > 0 and request.cpu_milli <= self._cpu and request.memory_bytes <= self._memory
+
+    def _give(self, request: Request, chosen: Sequence[int]) -> bool:
         if len(chosen) < request.cards:
-            return None
+            return False
         for position in chosen:
             self._bytes[position] = 0 if request.whole else self._bytes[position] - request.card_bytes
             self._core[position] = 0 if request.whole else self._core[position] - request.card_core
         self._cpu -= request.cpu_milli
         self._memory -= request.memory_bytes
         self._pods -= 1
-        return tuple(chosen)
+        return True
 
     # first fit, not best fit: the count must be the one that first-fit-decreasing gives
     def _fits(self, request: Request, position: int) -> bool:

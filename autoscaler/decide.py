@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from autoscaler.demand import demand, gist
 from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import State, overdue
+from autoscaler.phantom import phantoms
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
-from isolation.contract.model import Why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,18 +61,20 @@ def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
 
 def _keeps(want: Demand) -> Iterable[Keep]:
     for name, pods in want.keep.items():
-        yield Keep(name, f"needed after all by {_names(pods)}")
+        yield Keep(name, f"needed after all by {named(pods)}")
 
 
 def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
     """What waiting pods need, then what a pool's smallest size asks for."""
     size = seen.sizes()
+    phantom = {pod.uid for pod in phantoms(seen, (pod for lot in want.lots for pod in lot.serves))}
     for lot in want.lots:
         size[lot.pool] += 1
         why = want.refusals[lot.serves[0].uid]
-        phantoms = sum(1 for pod in lot.serves if want.refusals[pod.uid].why is Why.FRAGMENTED)
-        reason = f"for {_names(lot.serves)}: {gist(why)}"
-        yield Buy(lot.pool, tuple(pod.uid for pod in lot.serves), reason, phantoms)
+        serves = tuple(pod.uid for pod in lot.serves)
+        places = tuple(each.cards for each in lot.places)
+        reason = f"for {named(lot.serves)}: {gist(why)}"
+        yield Buy(lot.pool, serves, reason, places, len(phantom.intersection(serves)))
     for name, pool in sorted(seen.pools.items()):
         for _ in range(size[name], pool.smallest):
             yield Buy(name, (), f"pool {name} has fewer than {pool.smallest} nodes")
@@ -94,7 +96,7 @@ def _draining(seen: Observation, limits: Limits, memory: Memory, want: Demand) -
             staying = [pod for pod in pods.values() if not pod.deleting]
             lost = [pod for pod in staying if not _home_stands(seen, seen.reserved.get(pod.uid))]
             if lost:
-                yield Keep(machine.name, f"{_names(lost)} lost the home reserved for it")
+                yield Keep(machine.name, f"{named(lost)} lost the home reserved for it")
             else:
                 ready += staying
     # an owner whose last moved pod has not arrived yet keeps its other replicas where they are
@@ -104,7 +106,7 @@ def _draining(seen: Observation, limits: Limits, memory: Memory, want: Demand) -
     for pod in memory.budget(limits, seen.at).evictions(ready, restless):
         placed = pod.placement.node if pod.placement is not None else ""
         target = seen.reserved[pod.uid].placement.node
-        reason = f"{placed} is being drained; its new home on {target} is reserved"
+        reason = f"to {target}, its home there is reserved: {placed} is being drained"
         yield Evict(pod.uid, placed, pod.request.owner, reason)
 
 
@@ -116,11 +118,12 @@ def _drain(each: Leaving, seen: Observation, unneeded: Mapping[str, float]) -> D
     idle = seen.at - unneeded[each.node]
     load = f"{seen.load.get(each.node, 0.0):.0%} full for {idle:.0f} s"
     homes = sorted({home.placement.node for home in each.homes})
-    moves = f"its {len(each.homes)} pods fit on {', '.join(homes)}" if homes else "no pod on it"
+    pods = "its pod fits" if len(each.homes) == 1 else f"its {len(each.homes)} pods fit"
+    moves = f"{pods} on {', '.join(homes)}" if homes else "no pod on it"
     return Drain(each.node, each.homes, f"{load}; {moves}")
 
 
-def _names(pods: Iterable[Pod]) -> str:
+def named(pods: Iterable[Pod]) -> str:
     """The first few by name, the rest as a number."""
     keys = [pod.key for pod in pods]
     return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")  # noqa: PLR2004 (a line's worth)

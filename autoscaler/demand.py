@@ -9,30 +9,27 @@ provider has one.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from autoscaler.bins import Bin, Group, Served, Shape, fill, groups_of, serve, shape_of
 from autoscaler.lifecycle import State
-from autoscaler.templates import Empty, Templates, templates_of
-from isolation.contract.model import FULL_CORE, Refusal
+from autoscaler.market import Market
+from autoscaler.observation import Home
+from autoscaler.templates import Empty, templates_of
+from isolation.contract.model import Refusal
+from isolation.placement.engine import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from autoscaler.lifecycle import Machine
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
-    from autoscaler.pools import Pool
-    from isolation.contract.model import Pod, Request
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """Where a waiting pod will go once its machine is usable: positions of cards on a node to come."""
-
-    machine: str
-    cards: tuple[int, ...]
+    from isolation.contract.model import Placement, Pod, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,12 @@ class Lot:
     """One node to buy and the pods it is for."""
 
     pool: str
-    serves: tuple[Pod, ...]
+    places: tuple[Served, ...]
+
+    @property
+    def serves(self) -> tuple[Pod, ...]:
+        """The pods alone."""
+        return tuple(each.pod for each in self.places)
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Demand:
     keep: dict[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Nodes being drained that serve pods after all, by name."""
     homes: dict[str, Home] = field(default_factory=dict)
-    """By UID, on machines that are coming."""
+    """By UID, on machines that are coming or have just come."""
     fits: list[str] = field(default_factory=list)
     """By UID: there is room now, the scheduler has not been there yet."""
     hopeless: dict[str, Refusal] = field(default_factory=dict)
@@ -61,26 +63,28 @@ class Demand:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """By UID: why what stands has no room; for all that do not fit."""
 
+    def answered(self) -> frozenset[str]:
+        """UIDs of those for whom something is bought, kept or coming, or who know why nothing is."""
+        served = (*(lot.serves for lot in self.lots), *self.keep.values())
+        return frozenset((*(pod.uid for pods in served for pod in pods), *self.homes, *self.hopeless, *self.capped))
+
 
 def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> Demand:
     """Weigh every waiting pod; pools named in `closed` could not deliver lately and are not asked."""
     found = Demand()
     if not seen.pending:
         return found
-    groups = groups_of(_without_room(seen, found))
+    rest, seated = _seat(seen, _without_room(seen, found), found)
+    groups = groups_of(rest)
     if not groups:
         return found
-    templates = templates_of(tuple(seen.pools.values()))
+    market = Market(seen.pools, frozenset(closed), templates_of(tuple(seen.pools.values())))
     _fill_draining(seen, groups, found)
-    # oldest machine first and largest pod first, as when they were bought: the same pods find the same room
-    for machine in seen.coming():
-        pool = seen.pools.get(machine.pool)
-        if pool is not None:
-            served = fill(Bin(pool.node(machine.name)), groups, partial(templates.hosts, pool.name))
-            serve(groups, served)
-            found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
-    market = _Market(seen.pools, frozenset(closed), templates)
-    _buy(market, seen.sizes(), limits.buys_per_round, groups, found)
+    _fill_coming(seen, market, seated, groups, found)
+    size = seen.sizes()
+    free = {name: pool.largest - size[name] for name, pool in seen.pools.items() if name not in closed}
+    for name, served in islice(market.opened(free, groups), limits.buys_per_round):
+        found.lots.append(Lot(name, tuple(served)))
     _explain(market, groups, found)
     return found
 
@@ -92,7 +96,19 @@ def _without_room(seen: Observation, found: Demand) -> list[Pod]:
     refused: dict[Shape, Refusal] = {}
     # a pod that was just evicted has its new home already: it is no demand
     kept = [home for home in seen.reserved.values() if home.pod not in seen.pods]
+    # the places that a purchase was counted on go first, as the scheduler takes them
+    at_home = _at_home(seen)
+    if at_home:
+        trial = seen.engine.fork()
+        for uid, request, place in at_home:
+            try:
+                trial.hold(uid, request, place)
+            except PlacementError:
+                continue
+            found.homes[uid] = seen.homes[uid]
     for pod in seen.pending:
+        if pod.uid in found.homes:
+            continue
         home = next((home for home in kept if home.meant_for(pod)), None)
         if home is not None:
             kept.remove(home)
@@ -111,6 +127,18 @@ def _without_room(seen: Observation, found: Demand) -> list[Pod]:
     return left
 
 
+def _at_home(seen: Observation) -> list[tuple[str, Request, Placement]]:
+    """Waiting pods whose machine has just become usable, with their places on it."""
+    found = []
+    for pod in seen.pending:
+        home = seen.homes.get(pod.uid)
+        if home is not None and seen.usable(home.machine):
+            place = home.on(seen.engine.nodes[home.machine], pod.request)
+            if place is not None:
+                found.append((pod.uid, pod.request, place))
+    return found
+
+
 def _fill_draining(seen: Observation, groups: list[Group], found: Demand) -> None:
     """Give pods what is about to be given back, before anything is bought."""
     for name, machine in sorted(seen.machines.items()):
@@ -125,49 +153,54 @@ def _fill_draining(seen: Observation, groups: list[Group], found: Demand) -> Non
             found.keep[name] = tuple(each.pod for each in served)
 
 
-@dataclass(frozen=True, slots=True)
-class _Market:
-    """Pools, and which of them may not be asked now."""
+def _seat(seen: Observation, waiting: Iterable[Pod], found: Demand) -> tuple[list[Pod], dict[str, Bin]]:
+    """
+    Pods for which a machine was bought keep their places on it, whoever came meanwhile.
 
-    pools: Mapping[str, Pool]
-    closed: frozenset[str]
-    templates: Templates
-
-    def offers(self, size: Mapping[str, int], groups: list[Group]) -> Iterable[tuple[float, str, list[Served]]]:
-        """For each pool that may grow: price for demand served by one more node, name, who would be served."""
-        for name, pool in sorted(self.pools.items()):
-            if name in self.closed or size[name] >= pool.largest:
-                continue
-            served = fill(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
-            if served:
-                yield pool.price / sum(self.weigh(each.pod.request) for each in served), name, served
-
-    def weigh(self, request: Request) -> float:
-        """Demand as a share of the largest that any pool's node has: the largest of its three shares."""
-        largest = self.templates.largest
-        part = 1.0 if request.whole else max(request.card_bytes / largest.card_bytes, request.card_core / FULL_CORE)
-        # a pod that asks for nothing still counts for something, or its price would be infinite
-        return max(
-            request.cards * part / largest.cards,
-            request.cpu_milli / largest.cpu_milli,
-            request.memory_bytes / largest.memory_bytes,
-            1e-6,
-        )
+    Otherwise larger pods that come later would push small ones from machine to machine, and each
+    of them would be bought for again. Returns who has no such place, and what the machines have left.
+    """
+    coming = {machine.name: machine for machine in seen.coming() if machine.pool in seen.pools}
+    rooms: dict[str, Bin] = {}
+    rest: list[Pod] = []
+    for pod in waiting:
+        home = seen.homes.get(pod.uid)
+        machine = None if home is None else coming.get(home.machine)
+        if home is None or machine is None:
+            rest.append(pod)
+            continue
+        if machine.name not in rooms:
+            rooms[machine.name] = Bin(seen.pools[machine.pool].node(machine.name))
+        if rooms[machine.name].seat(pod.request, home.cards):
+            found.homes[pod.uid] = home
+        else:
+            rest.append(pod)
+    return rest, rooms
 
 
-def _buy(market: _Market, size: dict[str, int], most: int, groups: list[Group], found: Demand) -> None:
-    """Open node after node, each of the pool with the lowest price for what that node would serve."""
-    while len(found.lots) < most:
-        best = min(market.offers(size, groups), key=lambda offer: offer[:2], default=None)
-        if best is None:
-            return
-        _, name, served = best
-        serve(groups, served)
-        size[name] += 1
-        found.lots.append(Lot(name, tuple(each.pod for each in served)))
+def _fill_coming(
+    seen: Observation, market: Market, seated: Mapping[str, Bin], groups: list[Group], found: Demand
+) -> None:
+    """
+    Give pods what is already coming, so that nothing is bought twice.
+
+    First what is left beside those who have a place there, then machines that are nobody's (after a
+    restart): in the order in which the market would buy them now, so that pods find the same room again.
+    """
+    nobodys: dict[str, deque[Machine]] = {}
+    for machine in seen.coming():
+        if machine.name in seated:
+            served = fill(seated[machine.name], groups, partial(market.templates.hosts, machine.pool))
+            serve(groups, served)
+            found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
+        elif machine.pool in seen.pools:
+            nobodys.setdefault(machine.pool, deque()).append(machine)
+    for name, served in market.opened({name: len(queue) for name, queue in nobodys.items()}, groups):
+        machine = nobodys[name].popleft()
+        found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
 
 
-def _explain(market: _Market, groups: list[Group], found: Demand) -> None:
+def _explain(market: Market, groups: list[Group], found: Demand) -> None:
     """Why those stay waiting whom neither what stands nor what was bought serves."""
     for group in groups:
         if not group.pods:
@@ -182,7 +215,7 @@ def _explain(market: _Market, groups: list[Group], found: Demand) -> None:
             for name, pool in sorted(market.pools.items())
             if market.templates.hosts(name, group.request)
         )
-        capped = Refusal(why.why, f"{gist(why)}; no pool may grow now: {limits}")
+        capped = Refusal(why.why, f"no pool may grow now: {limits}; {gist(why)}")
         found.capped |= {pod.uid: capped for pod in group.pods}
 
 

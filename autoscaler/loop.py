@@ -14,10 +14,9 @@ from autoscaler.decide import decide
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.demand import Home
     from autoscaler.limits import Limits
     from autoscaler.memory import Memory
-    from autoscaler.observation import Observation
+    from autoscaler.observation import Home, Observation
     from autoscaler.plan import Plan, Step
 
 

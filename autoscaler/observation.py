@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.lifecycle import COMING, STANDING, Machine, State
 from autoscaler.pools import load_of
+from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
 from isolation.placement.place import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.pools import Pool
-    from isolation.contract.model import Cluster, Placement, Pod, Request
+    from isolation.contract.model import Cluster, Node, Pod, Request
     from isolation.placement.engine import Engine
 
 
@@ -46,6 +47,24 @@ class Reservation:
         return bool(pod.request.owner) and pod.request == self.request
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a waiting pod goes once its machine is usable: positions of cards on a node to come."""
+
+    machine: str
+    cards: tuple[int, ...]
+
+    def on(self, node: Node, request: Request) -> Placement | None:
+        """The place itself; None on a node that spreads, which chooses its cards itself."""
+        if node.choice is CardChoice.SPREAD:
+            return None
+        cards = tuple(node.cards[position] for position in self.cards)
+        if request.whole:
+            return Placement(node.name, tuple(Slice(c.uuid, c.index, c.offered_bytes, FULL_CORE) for c in cards))
+        return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in cards))
+
+
+_NO_HOMES: Final[Mapping[str, Home]] = MappingProxyType({})
 _NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
 
 
@@ -68,6 +87,8 @@ class Observation:
     """In the order in which the scheduler takes them."""
     reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)
     """By UID of the pod that moves."""
+    homes: Mapping[str, Home] = field(default_factory=lambda: _NO_HOMES)
+    """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
 
     def sizes(self) -> dict[str, int]:
         """Machines that count towards each pool's size."""

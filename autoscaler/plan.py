@@ -16,8 +16,7 @@ from isolation.placement.engine import Engine, PlacementError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.demand import Home
-    from autoscaler.observation import Observation, Reservation
+    from autoscaler.observation import Home, Observation, Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,8 @@ class Buy:
     serves: tuple[str, ...]
     """UIDs of the pods that wait for it; empty: to reach the pool's smallest size."""
     reason: str
+    places: tuple[tuple[int, ...], ...] = ()
+    """For each of them, the positions of its cards on that node."""
     phantoms: int = 0
     """Of these, pods that node sums would have called placeable and left waiting for ever."""
 

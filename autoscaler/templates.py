@@ -93,7 +93,12 @@ class Templates:
 def _never(answer: Placement | Refusal) -> Refusal | None:
     if not isinstance(answer, Refusal):
         return None
-    return Refusal(answer.why, f"no pool could ever host it: {answer.reason}")
+    # what to change stands first: a screen may have room for no more
+    found, _, advice = answer.reason.partition(". ")
+    if not advice:
+        return Refusal(answer.why, f"no pool can: {found}")
+    asked = found.partition(": ")[0]
+    return Refusal(answer.why, f"no pool can: {advice[0].lower()}{advice[1:].removesuffix('.')} (it asks for {asked})")
 
 
 @lru_cache(maxsize=4)

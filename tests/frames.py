@@ -65,12 +65,12 @@ def node(name="n-0", *, cards=2, uses=(), **more):
     return NodeReading(node=name, cards=made, containers=tuple(uses), **(fields | more))
 
 
-def frame(nodes=(), *, at=750.0, pools=None, waiting=(), happenings=(), counts=()):
+def frame(nodes=(), *, at=750.0, pools=None, waiting=(), happenings=(), counts=(), phantoms=None):
     """One frame; pools follow from the nodes unless they are given."""
     if pools is None:
         names = sorted({n.pool for n in nodes})
         pools = [PoolReading(p, sum(n.pool == p for n in nodes), 0, 0, 10) for p in names]
-    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(happenings), tuple(counts))
+    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(happenings), tuple(counts), phantoms)
 
 
 def small_fleet():
@@ -100,4 +100,5 @@ def small_fleet():
             Happening(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
         ],
         counts=[("pods_placed", 7), ("nodes_bought", 3)],
+        phantoms=1,
     )

@@ -10,9 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autoscaler.decide import named
+from autoscaler.demand import gist
 from autoscaler.limits import Limits
 from autoscaler.loop import turn
 from autoscaler.memory import Memory
+from autoscaler.phantom import phantoms
 from autoscaler.sim.life import used_byte_seconds
 from autoscaler.sim.profiles import demo_fleet, demo_limits, fleet_of
 from autoscaler.sim.reading import Viewer
@@ -80,6 +83,7 @@ class Embedded:
             waiting=tuple(self._waiting(pod) for pod in self.world.scheduler.pending),
             happenings=self.world.ledger.latest,
             counts=self.world.ledger.counts,
+            phantoms=self._phantoms(),
         )
 
     def summary(self) -> Mapping[str, int | float]:
@@ -91,7 +95,8 @@ class Embedded:
             **self.world.ledger.summary(used),
             "pods_running": len(pods) - len(waiting),
             "pods_waiting": len(waiting),
-            "phantom_pods": sum(1 for pod in waiting if self._phantom(pod)),
+            "phantom_pods": self._phantoms(),
+            "unserved_pods": self._unserved(),
             "nodes_standing": len(self.world.book.on),
             "seconds": self.now,
         }
@@ -116,15 +121,19 @@ class Embedded:
             self.world.agenda.after(seconds, partial(self._go_on, turning))
 
     def _tell(self) -> None:
-        """Say once of each pod that nobody can host it, or that its pool may not grow."""
+        """Say once of each pod that nobody can host it, or that no pool may grow for it."""
         want = self.memory.demand
         if want is None:
             return
         for kind, found, counted in (("refuse", want.hopeless, ("pods_refused",)), ("wait", want.capped, ())):
+            # one line for all that wait for the same reason: a thousand replicas are one piece of news
+            news: dict[str, list[Pod]] = {}
             for uid, refusal in found.items():
                 if uid not in self._told and uid in self.world.book.pods:
                     self._told.add(uid)
-                    self.world.ledger.say(kind, self.world.book.pods[uid].key, refusal.reason, *counted)
+                    news.setdefault(refusal.reason, []).append(self.world.book.pods[uid])
+            for reason, pods in news.items():
+                self.world.ledger.say(kind, named(pods), reason, *counted * len(pods))
 
     def _waiting(self, pod: Pod) -> Waiting:
         seconds, want = self.now - pod.created, self.memory.demand
@@ -134,13 +143,17 @@ class Embedded:
         if refusal is None:
             return Waiting(pod.key, seconds, "scheduling", "waits for the scheduler's next pass")
         home = None if want is None else want.homes.get(pod.uid)
-        reason = refusal.reason if home is None else f"node {home.machine} is coming for it: {refusal.reason}"
+        reason = refusal.reason if home is None else f"node {home.machine} is coming for it: {gist(refusal)}"
         return Waiting(pod.key, seconds, refusal.why.value, reason)
 
-    def _phantom(self, pod: Pod) -> bool:
-        """Waits although some pool could host it, and nothing is coming for it: must never be."""
+    def _phantoms(self) -> int:
+        return len(phantoms(self.world.seen(), self.world.scheduler.pending))
+
+    def _unserved(self) -> int:
+        """Pods that some pool could host and for which nothing is coming: must never be."""
         want = self.memory.demand
         patience = 2 * (self.limits.period_seconds + self.limits.settle_seconds)
-        if want is None or self.now - pod.created <= patience:
-            return False
-        return not any(pod.uid in answered for answered in (want.hopeless, want.capped, want.homes, want.keep))
+        late = (pod.uid for pod in self.world.scheduler.pending if self.now - pod.created > patience)
+        if want is None:
+            return 0
+        return len(set(late) - want.answered() - (set(want.fits) if self.world.pass_due else set()))

@@ -1,5 +1,5 @@
 """
-Fleets for the embedded cluster: the demonstration's pools, and pools made from standing nodes.
+Fleets for the embedded cluster: the demonstration's pools, and pools of the kinds of node in a list.
 
 Values only; card sizes are those that `nvidia-smi` shows for the models named.
 """
@@ -74,12 +74,15 @@ def _pool(
 
 
 def fleet_of(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> Fleet:
-    """Standing nodes as a fleet: one pool per kind of node, from none of it to as many as there are."""
+    """
+    The same kinds of node as a fleet: one pool per kind, of none to as many as there are.
+
+    Nothing stands at the start: what runs is what the pods have asked for.
+    """
     kinds: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
         kinds.setdefault(_kind(node), []).append(node)
     supplies: list[Supply] = []
-    standing: list[Node] = []
     names: set[str] = set()
     for alike in kinds.values():
         name = _name(alike[0], names)
@@ -88,8 +91,7 @@ def fleet_of(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> Fleet:
         price = max(0.01, len(alike[0].cards) + alike[0].cpu_milli / PRICED_CPU_MILLI)
         pool = Pool(name, replace(alike[0], labels=labels, pool=name), 0, len(alike), price)
         supplies.append(Supply(pool, boot_seconds=boot_seconds))
-        standing += [replace(node, pool=name) for node in alike]
-    return Fleet(tuple(supplies), tuple(standing))
+    return Fleet(tuple(supplies))
 
 
 def _kind(node: Node) -> tuple[object, ...]:

@@ -37,8 +37,8 @@ class Provider:
             self.machines[node.name] = Machine(node.name, node.pool, State.READY)
             book.open(node)
 
-    def buy(self, pool: str, reason: str) -> None:
-        """Order one machine."""
+    def buy(self, pool: str, reason: str) -> str:
+        """Order one machine; returns its name."""
         supply = self._supplies[pool]
         name = self._name(pool)
         have = sum(1 for m in self.machines.values() if m.pool == pool and m.state is not State.FAILED)
@@ -48,11 +48,12 @@ class Provider:
         answer = supply.boot_seconds * ANSWER_RATIO
         if supply.stock is not None and have >= supply.stock:
             self._agenda.after(answer, partial(self._none_left, name))
-            return
+            return name
         # put down now, checked then: a machine given up meanwhile is left where it is
         self._agenda.after(answer, partial(self._pass, name, State.REQUESTED, State.BOOTING))
         self._agenda.after(supply.boot_seconds, partial(self._pass, name, State.BOOTING, State.NO_DEVICES))
         self._agenda.after(supply.boot_seconds + supply.devices_seconds, partial(self._usable, name))
+        return name
 
     def drain(self, name: str) -> None:
         """No new pods from now on."""
@@ -107,7 +108,8 @@ class Provider:
             pool = self.pools[self.machines[name].pool]
             self._book.open(pool.node(name))
             cards = len(pool.template.cards)
-            self._ledger.say("ready", name, f"{cards} cards registered" if cards else "registered", "nodes_ready")
+            what = "1 card registered" if cards == 1 else f"{cards} cards registered" if cards else "registered"
+            self._ledger.say("ready", name, what, "nodes_ready")
             self._ready()
 
     def _none_left(self, name: str) -> None:

@@ -83,6 +83,7 @@ class Viewer:
                 booting=sum(1 for m in machines if m.pool == name and m.state in COMING),
                 smallest=pool.smallest,
                 largest=pool.largest,
+                mode=pool.template.mode.value,
             )
             for name, pool in sorted(self._world.provider.pools.items())
         )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from autoscaler.sim import fleet, openb
 from autoscaler.sim.csvfile import TraceError
-from isolation.contract.model import Ask, Refusal
+from isolation.contract.model import Ask, Refusal, Toleration
+from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 from isolation.offline.manifest import STDIN, ManifestError, read, wanted
 
@@ -56,7 +57,7 @@ def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
         raise ManifestError("\n".join([*asked.notes, "no pods in these manifests; name at least one workload"]))
     # Nobody would make a bare pod again, so nobody may move it.
     arrivals = [
-        fleet.Arrival(0.0, pod.name, pod.request, namespace=pod.namespace, evictable=bool(pod.request.owner))
+        fleet.Arrival(0.0, pod.name, _tolerant(pod.request), namespace=pod.namespace, evictable=bool(pod.request.owner))
         for pod in asked.pods
         if not isinstance(pod.request, Refusal)
     ]
@@ -65,6 +66,14 @@ def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
         f"pod {pod.key}: its nodeName {pod.node} is not in this fleet and is ignored" for pod in asked.pods if pod.node
     ]
     return Scene(world, DEMO_SPEED, (*asked.notes, *pinned))
+
+
+def _tolerant(request: Request) -> Request:
+    """Whole cards stand on tainted nodes; whoever asks for them may go there (as with ExtendedResourceToleration)."""
+    if not request.whole:
+        return request
+    tolerations = request.rules.tolerations | {Toleration(ACK.whole, exists=True)}
+    return replace(request, rules=replace(request.rules, tolerations=tolerations))
 
 
 def from_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scene:

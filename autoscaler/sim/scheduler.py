@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING
 
 from autoscaler.bins import shape_of
 from autoscaler.lifecycle import State
-from isolation.contract.model import CardChoice, Placement, Refusal, Slice
+from isolation.contract.model import Refusal
 from isolation.placement.engine import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autoscaler.bins import Shape
-    from autoscaler.demand import Home
     from autoscaler.lifecycle import Machine
-    from autoscaler.observation import Reservation
+    from autoscaler.observation import Home, Reservation
     from autoscaler.sim.book import Book
-    from isolation.contract.model import Pod, Request
+    from isolation.contract.model import Placement, Pod, Request
 
     Turn = tuple[int, float, str]
 
@@ -41,7 +40,7 @@ class Scheduler:
         self._heaps: dict[Shape, list[tuple[Turn, Pod]]] = {}
         self._waiting: dict[str, Pod] = {}
         self._pending: tuple[Pod, ...] | None = ()
-        self.homes: Mapping[str, Home] = {}
+        self.homes: dict[str, Home] = {}
         """Where waiting pods go on machines that are still coming, by UID."""
         self.refusals: dict[Shape, Refusal] = {}
         """Why each shape that waits was refused last."""
@@ -118,17 +117,11 @@ class Scheduler:
             if pod is None or machine is None or machine.state is not State.READY:
                 continue
             node = self._book.engine.nodes.get(home.machine)
-            # a node that spreads chooses its cards itself, the plan packed them tight
-            if node is None or node.choice is CardChoice.SPREAD:
+            place = None if node is None else home.on(node, pod.request)
+            if place is None:
                 continue
-            cards = tuple(node.cards[at] for at in home.cards)
-            parts = tuple(Slice(c.uuid, c.index, *_part(pod.request, c.offered_bytes)) for c in cards)
             try:
-                self._bind(pod, Placement(node.name, parts))
+                self._bind(pod, place)
             except PlacementError:
                 # somebody was quicker: the pod queues with the others
                 self.add(pod)
-
-
-def _part(request: Request, offered: int) -> tuple[int, int]:
-    return (offered, 100) if request.whole else (request.card_bytes, request.card_core)

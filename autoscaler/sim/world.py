@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from autoscaler.observation import Observation
+from autoscaler.observation import Home, Observation
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep
 from autoscaler.sim.agenda import Agenda
 from autoscaler.sim.book import Book
@@ -29,7 +29,6 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from autoscaler.demand import Home
     from autoscaler.observation import Reservation
     from autoscaler.plan import Step
     from autoscaler.sim.supply import Arrival, Fleet
@@ -60,7 +59,8 @@ class World:
         self.ledger = Ledger(self.agenda)
         self.book = Book(policy, seed)
         self.lives: dict[str, Life] = {}
-        self._pass_due = False
+        self.pass_due = False
+        """The scheduler is about to look at the queue: whoever fits now will be placed."""
         self._made = 0
         self.provider = Provider(fleet, self.agenda, self.book, self.ledger, self._room_changed)
         self.scheduler = Scheduler(self.book, self.provider.machines, self._place)
@@ -71,7 +71,11 @@ class World:
     # -- the loop's side -----------------------------------------------------------------------
 
     async def observe(self) -> Observation:
-        """Live views: valid until the next await, as on Kubernetes."""
+        """As on Kubernetes."""
+        return self.seen()
+
+    def seen(self) -> Observation:
+        """Live views: valid until the next await."""
         return Observation(
             at=self.agenda.now,
             engine=self.book.engine,
@@ -82,6 +86,7 @@ class World:
             pools=self.provider.pools,
             pending=self.scheduler.pending,
             reserved=self.book.reserved,
+            homes=self.scheduler.homes,
         )
 
     async def settle(self, seconds: float) -> None:
@@ -90,13 +95,15 @@ class World:
 
     async def expect(self, homes: Mapping[str, Home]) -> None:
         """Kept for the scheduler."""
-        self.scheduler.homes = homes
+        self.scheduler.homes = dict(homes)
 
     async def apply(self, step: Step) -> None:
         """Do one thing."""
         if isinstance(step, Buy):
             self.ledger.count(*("phantoms_rescued",) * step.phantoms)
-            self.provider.buy(step.pool, step.reason)
+            name = self.provider.buy(step.pool, step.reason)
+            homes = (Home(name, cards) for cards in step.places)
+            self.scheduler.homes.update(zip(step.serves, homes, strict=False))
         elif isinstance(step, Drain):
             self._drain(step)
         elif isinstance(step, Evict):
@@ -173,12 +180,12 @@ class World:
 
     def _room_changed(self) -> None:
         """Something to schedule, or room to schedule it on."""
-        if not self._pass_due:
-            self._pass_due = True
+        if not self.pass_due:
+            self.pass_due = True
             self.agenda.after(SCHEDULE_SECONDS, self._schedule)
 
     def _schedule(self) -> None:
-        self._pass_due = False
+        self.pass_due = False
         self.scheduler.run()
 
     def _place(self, pod: Pod, placement: Placement) -> None:

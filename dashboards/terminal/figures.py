@@ -191,7 +191,7 @@ def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
     return tuple(
         PoolUse(
             name,
-            modes.get(name, ""),
+            modes.get(name) or (pools[name].mode if name in pools else ""),
             pools[name].nodes if name in pools else nodes.get(name, 0),
             pools[name].booting if name in pools else 0,
             pools[name].smallest if name in pools else None,

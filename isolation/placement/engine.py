@@ -18,7 +18,7 @@ from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
 from isolation.placement import native
 from isolation.placement.answers import Answers
 from isolation.placement.arrays import FleetArrays
-from isolation.placement.explain import KERNEL_WHYS, refusal
+from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal
 from isolation.placement.groups import Groups
 from isolation.placement.mix import Learner, MixTable, Shape
 from isolation.placement.policy import DEFAULT, Rank, policy_named
@@ -267,4 +267,6 @@ class Engine:
         native.LIB.gs_why(self.fleet.struct, ask, eligible, native.pointer(found), best)
         counts = self.groups.barred(ask.group, self.fleet.rows)
         counts |= {why: n for why, n in zip(KERNEL_WHYS, found.tolist(), strict=False) if why is not None and n}
-        return refusal(request, counts, best)
+        why = nearest(counts)
+        example = self.groups.example(ask.group, why, self._node_at) if why in BARRED else ""
+        return refusal(request, counts, best, example)

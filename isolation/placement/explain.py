@@ -41,6 +41,8 @@ NEAREST: Final = (
     Why.RULES,
     Why.MODE,
 )
+BARRED: Final = frozenset({Why.NOT_READY, Why.RULES, Why.MODE})
+"""Reasons that a node's own state or labels give; an example says which."""
 _COUNTED: Final = MappingProxyType(
     {
         Why.PODS: "at their limit of pods",
@@ -72,14 +74,20 @@ class Best(Protocol):
     memory: int
 
 
-def refusal(request: Request, counts: Mapping[Why, int], best: Best) -> Refusal:
-    """Put the counts into words; `counts` is not empty unless there is no node at all."""
-    if not counts:
-        return Refusal(Why.NO_NODES, "there are no nodes")
-    why = next(w for w in NEAREST if w in counts)
+def nearest(counts: Mapping[Why, int]) -> Why:
+    """The reason of the nodes that came nearest to taking the pod."""
+    return next((why for why in NEAREST if why in counts), Why.NO_NODES)
+
+
+def refusal(request: Request, counts: Mapping[Why, int], best: Best, example: str = "") -> Refusal:
+    """Put the counts into words; `example` is a node, and what stands in the way there."""
+    why = nearest(counts)
+    if why is Why.NO_NODES:
+        return Refusal(why, "there are no nodes")
     total = sum(counts.values())
     listed = ", ".join(f"{counts[w]} {_COUNTED[w]}" for w in NEAREST if w in counts)
-    return Refusal(why, f"{wants(request)}: 0 of {total} nodes can ({listed}). {_advice(why, request, best)}")
+    shown = f"; {example}" if example else ""
+    return Refusal(why, f"{wants(request)}: 0 of {total} nodes can ({listed}{shown}). {_advice(why, request, best)}")
 
 
 def wants(request: Request) -> str:

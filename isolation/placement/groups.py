@@ -74,6 +74,14 @@ class Groups:
         counts = np.bincount(self.why[group, :rows], minlength=_FREE + 1)
         return {why: int(n) for why, n in zip(WHYS, counts[:_FREE], strict=True) if n}
 
+    def example(self, group: int, why: Why, nodes: Mapping[int, Node]) -> str:
+        """One node that is out of the question for this reason, and what exactly stands in the way."""
+        for row in np.flatnonzero(self.why[group] == WHYS.index(why)).tolist():
+            found = barrier(*self.keys[group], nodes[row])
+            if found is not None:
+                return f"{nodes[row].name}: {found[1]}"
+        return ""
+
     def _match(self, group: int, row: int, node: Node) -> None:
         found = barrier(*self.keys[group], node)
         self.eligible[group, row] = found is None

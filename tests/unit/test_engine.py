@@ -19,8 +19,10 @@ from isolation.contract.model import (
     Pod,
     Refusal,
     Request,
+    Requirement,
     Rules,
     Slice,
+    Taint,
     Why,
 )
 from isolation.contract.quantity import GIB, gib
@@ -121,6 +123,21 @@ def test_a_refusal_says_what_to_change(request_, nodes, why, words):
     assert isinstance(refused, Refusal)
     assert why is refused.why
     assert words in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([node("b", taints=(Taint("gpu", "yes"),), labels={"zone": "x"})], "b: taint gpu=yes:NoSchedule"),
+        ([node("a", labels={"zone": "y"})], "a: labels do not match"),
+        ([node("a", mode=Mode.EXCLUSIVE, labels={"zone": "x"})], "a: mode is default"),
+    ],
+)
+def test_a_refusal_by_rules_shows_one_node_and_what_stands_in_the_way(nodes, words):
+    """Of many nodes, one is named with its own taint, label or mode."""
+    picky = Rules(terms=((Requirement("zone", "In", ("x",)),),))
+
+    assert words in Engine(nodes).place(ask(1, rules=picky)).reason
 
 
 def test_room_in_sum_but_on_no_card_is_called_fragmented():

@@ -82,7 +82,8 @@ def test_same_name_in_two_namespaces_is_two_tenants():
 def test_pools_add_up_their_cards_and_empty_pools_stay():
     """A pool without nodes is shown, and so is one that only nodes know."""
     shown = frame(
-        [node("a"), node("b", pool="odd")], pools=[PoolReading("shared", 3, 2, 0, 9), PoolReading("z", 0, 0, 0, 1)]
+        [node("a"), node("b", pool="odd")],
+        pools=[PoolReading("shared", 3, 2, 0, 9), PoolReading("z", 0, 0, 0, 1, "cgpu")],
     )
 
     pools = {pool.name: pool for pool in pool_uses(shown, card_uses(shown.nodes))}
@@ -93,7 +94,7 @@ def test_pools_add_up_their_cards_and_empty_pools_stay():
         pools["shared"].cards,
         pools["shared"].memory.total,
     )
-    assert (0, 1) == (pools["z"].cards, pools["z"].largest)
+    assert (0, 1, "cgpu") == (pools["z"].cards, pools["z"].largest, pools["z"].mode)
     assert (1, None) == (pools["odd"].nodes, pools["odd"].largest)
 
 

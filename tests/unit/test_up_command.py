@@ -263,6 +263,33 @@ def test_manifests_run_as_pods(tmp_path):
     assert {"bert": 3 << 30, "gpt": 3 << 30} == held
 
 
+WHOLE = POD.replace("aliyun.com/gpu-mem", "nvidia.com/gpu")
+
+
+def test_whole_cards_need_no_toleration_of_the_demonstrations_taint(tmp_path):
+    """A plain pod that asks for a whole card gets one: that its nodes are tainted is the demonstration's doing."""
+    path = manifest(tmp_path / "whole.yaml", amount=1, text=WHOLE)
+
+    result = invoke("--manifest", path, "--for", "1", "--speed", "200", "--no-metrics", "--json")
+
+    uses = [use for node in json.loads(result.stdout)["frame"]["nodes"] for use in node["containers"]]
+    assert [("bert", True)] == [(use["pod"], use["exclusive"]) for use in uses]
+
+
+def test_many_pods_that_wait_for_the_same_reason_are_one_line(tmp_path):
+    """Thousands of replicas must not push everything else off the screen."""
+    text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: NAME}\nspec:\n  replicas: 900\n"
+    text += "  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n"
+    text += "      containers:\n      - {name: main, image: x, resources: {limits: {aliyun.com/gpu-mem: AMOUNT}}}\n"
+    path = manifest(tmp_path / "many.yaml", amount=7, text=text)
+
+    result = invoke("--manifest", path, "--for", "1", "--speed", "30", "--no-metrics")
+
+    waits = [line for line in result.stdout.splitlines() if " wait default/" in line]
+    assert 1 == len(waits)
+    assert "and 873 more: no pool may grow now: shared (at most 6 nodes); 7 GiB on 1 card" in waits[0]
+
+
 def test_manifest_that_asks_for_nonsense(tmp_path):
     """A pod that no fleet could ever serve is named before anything runs."""
     result = invoke("--manifest", manifest(tmp_path / "bad.yaml", amount=0), "--for", "0", "--no-metrics")
@@ -323,12 +350,30 @@ def test_idle_months_at_the_beginning_of_a_trace_are_skipped(tmp_path):
     rows = ["lone,1000,1024,1,500,,LS,Running,0,99000000,1"]
     rows += [f"p{i},1000,1024,1,1,,LS,Running,{9_000_000 + i},99000000,0" for i in range(120)]
 
-    result = invoke(*trace(tmp_path, *rows), "--for", "1", "--speed", "60", "--no-metrics", "--json")
+    result = invoke(*trace(tmp_path, *rows), "--for", "1", "--speed", "600", "--no-metrics", "--json")
 
     assert "the replay begins 104.2 days into the trace" in result.stderr
     found = json.loads(result.stdout)
     names = {use["pod"] for node in found["frame"]["nodes"] for use in node["containers"]}
     assert {"lone", "p0", "p1"} <= names
+
+
+def test_trace_begins_with_no_node_and_grows_by_demand(tmp_path):
+    """The node list says how many there may be of each kind; nodes come when pods need them."""
+    rows = [f"p{i},1000,1024,1,900,,LS,Running,{i},90000,0" for i in range(6)]
+    options = trace(tmp_path, *rows)
+    (tmp_path / "n.csv").write_text(
+        NODES + "".join(f"n{i},64000,262144,2,T4\n" for i in range(2, 42)), encoding="utf-8"
+    )
+
+    result = invoke(*options, "--for", "1", "--speed", "900", "--no-metrics", "--json")
+
+    found = json.loads(result.stdout)
+    assert [("t4x2", 3, 0, 41)] == [
+        (p["name"], p["nodes"], p["smallest"], p["largest"]) for p in found["frame"]["pools"]
+    ]
+    assert (3, 0, 6) == tuple(found["summary"][name] for name in ("nodes_bought", "nodes_drained", "pods_running"))
+    assert " 0 nodes, 0 cards" in result.stderr.splitlines()[1]
 
 
 def test_trace_without_times_is_refused(tmp_path):
