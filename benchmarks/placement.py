@@ -18,7 +18,8 @@ import numpy as np
 from variants import VARIANTS, derive
 
 from autoscaler.sim import openb, report, synthetic
-from autoscaler.sim.replay import Job, Run, Trace, cores, replay_all
+from autoscaler.sim.replay import Job, Run, Trace
+from autoscaler.sim.workers import cores, replay_all
 from isolation.contract.model import Placement, Slice
 from isolation.placement.engine import Engine
 

@@ -9,11 +9,9 @@ broken run with 1, Ctrl-C with 130.
 from __future__ import annotations
 
 import json
-import re
 import sys
-from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -23,80 +21,25 @@ from rich.table import Table
 
 from autoscaler.sim import openb, plot, report, synthetic
 from autoscaler.sim.csvfile import TraceError
-from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace, cores, replay_all
-from isolation.placement.policy import POLICIES
+from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds, Size
+from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace
+from autoscaler.sim.workers import cores, replay_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOST_RUNS: Final = 10_000
 LARGEST_DEMAND: Final = 100.0
-LARGEST_SEED: Final = 2**32 - 1
 STDOUT: Final = "-"
+PIPE_WIDTH: Final = 100
+"""Columns where no terminal says how many: enough that no figure is cut."""
 INTERRUPTED: Final = 130
 """Exit status of a program ended by Ctrl-C, as shells count it."""
-_SPAN: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
 class BadInput(click.ClickException):
     """Files that cannot be used; unlike a usage error it does not repeat the usage line."""
 
     exit_code = 2
-
-
-class Size(click.FloatRange):
-    """A number above 0 and not above `most`; "nan" is none."""
-
-    def __init__(self, most: float) -> None:
-        super().__init__(0, most, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        number = float(super().convert(value, param, ctx))
-        if isnan(number):
-            self.fail("nan is no number; write for example 1.3", param, ctx)
-        return number
-
-
-class Policies(click.ParamType[tuple[str, ...]]):
-    """Comma-separated names of policies."""
-
-    name = "POLICY[,POLICY...]"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """The names, each once, in the order given."""
-        if isinstance(value, tuple):
-            return value
-        names = [name.strip() for name in str(value).split(",")]
-        unknown = [name for name in names if name not in POLICIES]
-        if unknown:
-            self.fail(f"no policy {unknown[0]!a}; choose from {', '.join(sorted(POLICIES))}", param, ctx)
-        return tuple(dict.fromkeys(names))
-
-
-class Seeds(click.ParamType[tuple[int, ...]]):
-    """Seeds as spans and single numbers."""
-
-    name = "SEEDS"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The seeds, each once, in the order given."""
-        if isinstance(value, tuple):
-            return value
-        seeds: dict[int, None] = {}
-        for part in str(value).split(","):
-            span = _SPAN.fullmatch(part.strip())
-            if span is None:
-                self.fail(f"{part[:40]!a} is no seed; write 42, 42-51 or 42,45,50-59", param, ctx)
-            first, last = int(span[1]), int(span[2] or span[1])
-            if last < first:
-                self.fail(f"{part.strip()} runs backwards; write {last}-{first}", param, ctx)
-            if last > LARGEST_SEED:
-                self.fail(f"{last} is larger than {LARGEST_SEED}", param, ctx)
-            if last - first + len(seeds) >= MOST_RUNS:
-                self.fail(f"more than {MOST_RUNS} seeds; write a shorter span", param, ctx)
-            seeds.update(dict.fromkeys(range(first, last + 1)))
-        return tuple(seeds)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -154,14 +97,22 @@ def sim(
         raise click.UsageError(f"{len(jobs)} runs; at most {MOST_RUNS}: give fewer policies or seeds")
     if details and json_out is None:
         raise click.UsageError("--details belongs to --json; add --json OUT, or drop it")
-    if json_out == plot_out == STDOUT:
-        raise click.UsageError("--json and --plot cannot both go to stdout; give one of them a file")
+    if json_out is not None and json_out == plot_out:
+        where = "stdout" if json_out == STDOUT else json_out
+        raise click.UsageError(f"--json and --plot cannot both go to {where}; give one of them another file")
     for out in (json_out, plot_out):
         _check_writable(out)
-    trace = _trace(nodes, pods, scale, invented=invented)
-    runs = _replay(trace, jobs, workers or cores())
+    try:
+        trace = _trace(nodes, pods, scale, invented=invented)
+        runs = _replay(trace, jobs, workers or cores())
+    except KeyboardInterrupt:
+        click.echo("interrupted; nothing was written", err=True)
+        sys.exit(INTERRUPTED)
     # A pipe that reads a result gets nothing else.
-    Console(stderr=STDOUT in (json_out, plot_out)).print(*_tables(runs, trace), sep="\n")
+    console = Console(stderr=STDOUT in (json_out, plot_out))
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    console.print(*_tables(runs, trace, "±" if console.encoding.startswith("utf") else "+-"), sep="\n")
     if json_out is not None:
         _write(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
     if plot_out is not None:
@@ -208,17 +159,14 @@ def _replay(trace: Trace, jobs: Sequence[Job], workers: int) -> list[Run]:
         raise BadInput(str(exc)) from exc
     except RunError as exc:
         raise click.ClickException(str(exc)) from exc
-    except KeyboardInterrupt:
-        err.print(f"interrupted after {len(runs)} of {len(jobs)} runs; nothing was written")
-        sys.exit(INTERRUPTED)
     return runs
 
 
-def _tables(runs: Sequence[Run], trace: Trace) -> tuple[Table, ...]:
-    """The summary for people, narrow enough for 80 columns."""
+def _tables(runs: Sequence[Run], trace: Trace, spread: str) -> tuple[Table, ...]:
+    """The summary for people, narrow enough for 80 columns; `spread` stands before the deviation."""
     found = report.summarise(runs)
     fleet = f"{len(trace.nodes):,} nodes, {trace.total_milli // 1000:,} cards"
-    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {found[0].runs} run(s) each"
+    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_counted(found[0].runs, 'run')} each"
     made = (
         (packing, report.PACKING, report.packing_row),
         ("accepted, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
@@ -230,14 +178,19 @@ def _tables(runs: Sequence[Run], trace: Trace) -> tuple[Table, ...]:
             words = heading == "policy" or heading.endswith("reason")
             table.add_column(heading, justify="left" if words else "right", no_wrap=True)
         for summary in found:
-            table.add_row(*row(summary))
+            table.add_row(*(cell.replace("±", spread) for cell in row(summary)))
         tables.append(table)
     return tuple(tables)
 
 
 def _title(trace: Trace, seeds: int) -> str:
     """Heading of the picture."""
-    return f"GPU allocation as demand arrives: {trace.total_milli // 1000:,} cards, {seeds} seed(s)"
+    return f"GPU allocation as demand arrives: {trace.total_milli // 1000:,} cards, {_counted(seeds, 'seed')}"
+
+
+def _counted(count: int, thing: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def _check_writable(out: str | None) -> None:

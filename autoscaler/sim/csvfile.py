@@ -115,16 +115,18 @@ def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
     """The rows under the header; blank lines are nothing, a row of the wrong width is an error."""
     lines = csv.reader(StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     header: list[str] = []
-    count = 0
+    count, line = 0, 1
     try:
         for raw in lines:
+            # A quoted field may span lines: a row stands where it begins.
+            start, line = line, lines.line_num + 1
             cells = [cell.strip() for cell in raw]
             if not any(cells) and len(cells) <= 1:
                 continue
             if not header:
-                header = _header(cells, f"{file}:{lines.line_num}", needed)
+                header = _header(cells, f"{file}:{start}", needed)
                 continue
-            row = Row(file, lines.line_num, dict(zip(header, cells, strict=False)))
+            row = Row(file, start, dict(zip(header, cells, strict=False)))
             count += 1
             if len(cells) != len(header):
                 row.fail(f"{len(cells)} fields under a header of {len(header)}; give every column a field")
@@ -132,17 +134,19 @@ def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
                 row.fail(f"more than {MOST_ROWS} rows; split the list")
             yield row
     except csv.Error as exc:
-        raise TraceError(f"{file}:{lines.line_num}: {exc}; correct the quoting, or save the file as plain CSV") from exc
+        raise TraceError(f"{file}:{line}: {exc}; correct the quoting, or save the file as plain CSV") from exc
     if not header:
         raise TraceError(f"{file}:1: the file is empty; its first line must be {','.join(needed)}")
     if not count:
-        raise TraceError(f"{file}:{lines.line_num + 1}: no rows under the header; add at least one")
+        raise TraceError(f"{file}:{line}: no rows under the header; add at least one")
 
 
 def _header(cells: list[str], where: str, needed: Sequence[str]) -> list[str]:
     """The column names, once those that are needed are there, each once."""
     names = [cell.lower() for cell in cells]
     missing = [name for name in needed if name not in names]
+    if len(cells) == 1 and (found := re.search(r"[;\t|]", cells[0])):
+        raise TraceError(f"{where}: columns are separated by {shown(found[0])}; save the file with commas")
     if missing:
         raise TraceError(f"{where}: no column {', '.join(missing)}; the first line must name {','.join(needed)}")
     twice = sorted({name for name in names if name and names.count(name) > 1})

@@ -27,10 +27,11 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 DASHES: Final = ("", "9 4", "3 3", "12 4 3 4", "6 2", "2 5", "14 3")
 """A second sign beside the colour, for print."""
 GRID: Final = 120
-FULL_FRAME: Final = 0.7
-"""Allocated ratio from which the frame goes up to 100 %."""
 INSET_FROM: Final = 0.7
 """Part of the demand axis where the inset begins: lines part late."""
+INSET_LEFT: Final = 0.6
+INSET_TOP: Final = 0.5
+"""Where the inset stands in the frame, as parts of its width and height."""
 FONT: Final = "font-family='Helvetica,Arial,sans-serif'"
 INK: Final = "#222222"
 
@@ -88,9 +89,9 @@ def draw(found: Sequence[Line], title: str) -> str:
     """The whole picture, with a second frame that shows where the lines part."""
     reach = max(line.demand[-1] for line in found)
     across = Axis(0.0, reach, LEFT, WIDTH - RIGHT)
-    # A demand well below the fleet would leave most of the frame empty.
+    # A demand below the fleet would leave much of the frame empty, and lead the lines through the inset.
     top = max(max(line.high) for line in found)
-    up = Axis(0.0, 1.0 if top > FULL_FRAME else top * 1.1, HEIGHT - BOTTOM, TOP)
+    up = Axis(0.0, min(1.0, top * 1.1), HEIGHT - BOTTOM, TOP)
     parts = [
         (
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}'"
@@ -166,15 +167,19 @@ def _legend(found: Sequence[Line]) -> Iterable[str]:
 
 
 def _inset(found: Sequence[Line], across: Axis, up: Axis) -> Iterable[str]:
-    """The upper right corner again, larger, in the empty triangle under the lines."""
+    """The upper right corner again, larger, in the empty triangle under the lines; left out where there is none."""
+    left = across.high * INSET_LEFT
+    under = [low for line in found for x, low in zip(line.demand, line.low, strict=True) if x >= left]
+    if min(under) < up.high * INSET_TOP:
+        return
     start = across.high * INSET_FROM
     tops = [height for line in found for x, height in zip(line.demand, line.high, strict=True) if x >= start]
     bottoms = [height for line in found for x, height in zip(line.demand, line.low, strict=True) if x >= start]
     low, high = min(bottoms), max(tops)
     room = max(0.01, (high - low) * 0.06)
-    left, right = across.at(across.high * 0.6), across.end - 14
+    left, right = across.at(left), across.end - 14
     zoom_x = Axis(start, across.high, left, right)
-    zoom_y = Axis(low - room, high + room, up.at(0.08 * up.high), up.at(0.5 * up.high))
+    zoom_y = Axis(low - room, high + room, up.at(0.08 * up.high), up.at(INSET_TOP * up.high))
     yield (
         f"<rect x='{left:.1f}' y='{zoom_y.end:.1f}' width='{right - left:.1f}' height='{zoom_y.start - zoom_y.end:.1f}'"
         f" fill='#ffffff' stroke='#888888'/>"

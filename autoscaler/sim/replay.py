@@ -12,14 +12,9 @@ The loading follows the published protocol: pods arrive one by one, nothing leav
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,7 +26,7 @@ from isolation.placement.engine import Engine
 from isolation.placement.policy import POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from isolation.contract.model import Node, Request
 
@@ -214,38 +209,3 @@ def _curve(asked: Sequence[int], taken: Sequence[int], total: int) -> tuple[tupl
     at = np.unique(np.minimum(np.searchsorted(demand, steps), len(demand) - 1))
     points = zip((demand[at] / total).tolist(), (allocated[at] / total).tolist(), strict=True)
     return ((0.0, 0.0), *((round(x, 6), round(y, 6)) for x, y in points))
-
-
-def cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def replay_all(trace: Trace, jobs: Sequence[Job], workers: int) -> Iterator[Run]:
-    """Every job, spread over processes; the runs come in the order of the jobs."""
-    if workers <= 1 or len(jobs) <= 1:
-        yield from (replay(trace, job) for job in jobs)
-        return
-    # Spawned, not forked: a fork beside the threads of numpy or a progress bar may deadlock.
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _start, (trace,))
-    try:
-        yield from pool.map(_replay_here, jobs)
-    except BrokenProcessPool as exc:
-        raise RunError("a worker process died, perhaps for lack of memory; try fewer workers") from exc
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-_HERE: Final[list[Trace]] = []
-"""A worker's trace: sent once, not with every job."""
-
-
-def _start(trace: Trace) -> None:
-    """Prepare a worker; Ctrl-C ends it at once and silently, the parent speaks for all."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _HERE[:] = [trace]
-
-
-def _replay_here(job: Job) -> Run:
-    """One job on the worker's trace."""
-    return replay(_HERE[0], job)

@@ -103,6 +103,15 @@ def test_a_record_of_whole_cards_gives_every_container_its_own():
     assert (Part("i", cards[:1]), Part("a", cards[:1]), Part("b", cards[1:])) == decode_allocation(text).parts
 
 
+def test_a_whole_card_of_a_sidecar_is_nobody_elses():
+    """It keeps running while the init container after it and the app use the cards that follow."""
+    asks = (Ask("i", whole=2, init=True), Ask("s", whole=1), Ask("j", whole=2, init=True), Ask("a", whole=1))
+    cards = tuple(Slice(f"GPU-{i}", i, 16 * GIB, 100) for i in range(3))
+    text = encode_allocation("u1", Request(cards=3, whole=True, asks=asks), Placement("n1", cards))
+    parts = (Part("i", cards[:2]), Part("s", cards[:1]), Part("j", cards[1:]), Part("a", cards[1:2]))
+    assert parts == decode_allocation(text).parts
+
+
 @pytest.mark.parametrize("card", [{"uuid": "GPU-z"}, {"uuid": "GPU-a", "bytes": 5 * GIB}, {"uuid": "GPU-a", "core": 5}])
 def test_a_container_cannot_have_more_than_its_pod(card):
     """Such a record was not written by us."""

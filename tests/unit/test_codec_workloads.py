@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from isolation.contract.codec import CodecError, Planned, Skipped, pods_in, pods_of
+from isolation.contract.codec import CodecError, Planned, Skipped, objects_in, pods_of
 from isolation.contract.model import NAME_FIELD, Refusal, Request, Requirement
 from isolation.contract.quantity import GIB
 
@@ -23,6 +23,11 @@ def template(amount=8, labels=None, **spec):
 def workload(kind, spec, api="apps/v1", **metadata):
     """One object."""
     return {"apiVersion": api, "kind": kind, "metadata": {"name": "web", **metadata}, "spec": spec}
+
+
+def pods_in(document):
+    """What every object of a document makes, with the object's path."""
+    return [(path, pods_of(at.value)) for path, at in objects_in(document)]
 
 
 def names(outcome):
@@ -125,14 +130,37 @@ def test_what_makes_no_pod_is_skipped_by_name(made):
     assert f"{made['kind']} web" == outcome.what
 
 
+@pytest.mark.parametrize(
+    ("api", "kind", "meant"),
+    [
+        ("v1", "pod", "apiVersion: v1 and kind: Pod"),
+        ("v1", "Deployment", "apiVersion: apps/v1 and kind: Deployment"),
+        ("extensions/v1beta1", "Deployment", "apiVersion: apps/v1 and kind: Deployment"),
+        ("apps/v1", "Statefulset", "apiVersion: apps/v1 and kind: StatefulSet"),
+        ("apps/v1", "Job", "apiVersion: batch/v1 and kind: Job"),
+    ],
+)
+def test_a_misspelt_workload_is_an_error_with_the_right_spelling(api, kind, meant):
+    """The API server would turn it away; passed over in silence it would look placed."""
+    with pytest.raises(CodecError, match=f"write {meant}"):
+        pods_of(workload(kind, {"template": template()}, api))
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_not_placed_again(phase):
+    """As in the output of `kubectl get pods -o yaml`."""
+    outcome = pods_of({**workload("Pod", template()["spec"], "v1"), "status": {"phase": phase}})
+    assert Skipped("Pod web", "has ended and holds nothing") == outcome
+
+
 def test_lists_count_as_their_items():
     """Nested, typed and raw lists as the API server writes them."""
     pod = workload("Pod", template()["spec"], "v1")
     bare = {"metadata": {"name": "raw"}, "spec": template()["spec"]}
     inner = {"apiVersion": "v1", "kind": "PodList", "items": [bare]}
-    found = list(pods_in({"apiVersion": "v1", "kind": "List", "items": [pod, inner]}))
-    assert [("items", 0), ("items", 1, "items", 0)] == [one.path for one in found]
-    assert ["web", "raw"] == [pod.name for one in found for pod in one.outcome]
+    found = pods_in({"apiVersion": "v1", "kind": "List", "items": [pod, inner]})
+    assert [("items", 0), ("items", 1, "items", 0)] == [path for path, _ in found]
+    assert ["web", "raw"] == [pod.name for _, outcome in found for pod in outcome]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +182,7 @@ def test_lists_count_as_their_items():
 def test_a_wrong_shape_is_an_error_that_says_where(made, path):
     """With the path within the document."""
     with pytest.raises(CodecError) as caught:
-        list(pods_in(made))
+        pods_in(made)
     assert str(caught.value).startswith(f"{path}: " if path else "")
     assert "\x1b" not in str(caught.value)
 
@@ -165,7 +193,7 @@ def test_lists_within_lists_end():
     for _ in range(20):
         nested = {"apiVersion": "v1", "kind": "List", "items": [nested]}
     with pytest.raises(CodecError, match="deep"):
-        list(pods_in(nested))
+        pods_in(nested)
 
 
 def test_every_planned_pod_has_a_request_or_a_reason():

@@ -111,6 +111,8 @@ def test_columns_are_found_by_name_in_any_order():
         ("a,1,1,0,0,0", "6 fields under a header of 5"),
         (",,,,", "column name is empty"),
         ('"a,1,1,0,0', "correct the quoting"),
+        ('"a,1,1,0,0\nb,1,1,0,0\nc,1,1,0,0', "correct the quoting"),
+        ('"a\nb",1,1,0,0', "is not a name"),
     ],
 )
 def test_a_bad_pod_row_names_file_line_and_fix(row, words):
@@ -129,7 +131,9 @@ def test_a_bad_pod_row_names_file_line_and_fix(row, words):
     [
         ("", "pods.csv:1: the file is empty; its first line must be name,cpu_milli"),
         (PODS, "pods.csv:2: no rows under the header"),
-        ("name;cpu_milli\na;1\n", "pods.csv:1: no column name, cpu_milli"),
+        ("name;cpu_milli\na;1\n", "pods.csv:1: columns are separated by ';'; save the file with commas"),
+        ("name\tcpu_milli\na\t1\n", "separated by '\\t'; save the file with commas"),
+        ("name\na\n", "pods.csv:1: no column cpu_milli"),
         (PODS.replace("gpu_milli", "gpu"), "no column gpu_milli"),
         (PODS.replace("\n", ",name\n"), "column 'name' stands twice"),
         (FULL + "a,1,1,0,0,,,,9,8,\n", "deletion_time 8 is before creation_time 9"),

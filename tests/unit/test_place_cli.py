@@ -305,7 +305,7 @@ def test_whole_cards_without_a_record_still_count(tmp_path):
 
 
 def test_the_table_for_people_is_plain_when_piped(tmp_path):
-    """No colour codes, 80 columns, bars, reasons and a summary; through the real command."""
+    """No colour codes, names uncut, the rest in 80 columns, a summary; through the real command."""
     file = tmp_path / "pods.yaml"
     long = "a-very-long-name-of-a-workload-that-somebody-really-gave-to-it-0123456789"
     file.write_text(yaml.safe_dump_all([workload(name=long, count=4, mem=8), pod("b", mem=20)]))
@@ -315,8 +315,10 @@ def test_the_table_for_people_is_plain_when_piped(tmp_path):
 
     assert (1, "") == (done.returncode, done.stderr)
     assert "\x1b" not in done.stdout
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    assert "0 1 2 3: 2 GiB each" in done.stdout
+    heading, row, *others = done.stdout.splitlines()
+    assert ["POD", "CONTAINER", "NODE", "CARDS"] == heading.split()
+    assert f"{long}-0  main       n1    0 1 2 3: 2 GiB each" == row
+    assert max(map(len, others)) <= 80
     assert "refused  b" in done.stdout
     assert "2 of 15 GiB" in done.stdout
     assert "1 placed, 1 refused; 52 GiB free on 4 cards of 1 node" in done.stdout

@@ -5,10 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from isolation.contract import quantity
 from isolation.contract.quantity import GIB, MIB, QuantityError, parse, show_bytes
 
 
@@ -57,22 +54,6 @@ def test_what_is_no_quantity_says_what_to_write(text):
     """Hostile text never becomes a number, and never another error."""
     with pytest.raises(QuantityError, match=r"is not a quantity|is no amount"):
         parse(text)
-
-
-@given(st.integers(0, 10**15))
-def test_rounding_is_upwards_as_the_scheduler_rounds(thousandths):
-    """CPU to the next milli-core, memory to the next byte."""
-    text = f"{thousandths}u"
-    exact = Fraction(thousandths, 10**6)
-    assert exact <= Fraction(quantity.milli(text), 1000) < exact + Fraction(1, 1000)
-    assert exact <= quantity.size(text) < exact + 1
-
-
-def test_a_fraction_of_an_extended_resource_is_refused():
-    """Whole means whole."""
-    assert 3 == quantity.whole("3000m")
-    with pytest.raises(QuantityError, match="whole number"):
-        quantity.whole("0.5")
 
 
 @pytest.mark.parametrize(

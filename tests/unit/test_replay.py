@@ -16,19 +16,8 @@ from hypothesis import strategies as st
 from autoscaler.sim import synthetic
 from autoscaler.sim.audit import Audit, AuditError
 from autoscaler.sim.openb import CARD_BYTES, MILLI_BYTES, make_node, make_request, read_nodes, read_pods
-from autoscaler.sim.replay import (
-    KINDS,
-    Job,
-    ReplayError,
-    RunError,
-    Trace,
-    gpu_milli,
-    judge,
-    kind,
-    load,
-    replay,
-    replay_all,
-)
+from autoscaler.sim.replay import KINDS, Job, ReplayError, RunError, Trace, gpu_milli, judge, kind, load, replay
+from autoscaler.sim.workers import replay_all
 from isolation.contract.model import Placement, Refusal, Rules, Slice, Why
 from isolation.placement.policy import POLICIES
 

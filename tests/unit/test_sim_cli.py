@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -91,9 +95,24 @@ def test_the_table_is_for_people(files):
     done = gpushare_sim(*files, "--seeds", "1-3", "--demand", "3")
 
     assert 0 == done.exit_code
-    assert "2 nodes, 8 cards; demand 3; mean of 3 run(s) each" in done.stdout
+    assert "2 nodes, 8 cards; demand 3; mean of 3 runs each" in done.stdout
     assert "potential" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_pipe_gets_whole_tables_in_letters_it_can_take(files):
+    """
+    COLUMNS of some other window cut nothing, and ASCII is enough.
+    """
+    command = [sys.executable, "-c", "from autoscaler.sim.cli import sim; sim()", *files, "--seeds", "1,2"]
+    env = {"PYTHONIOENCODING": "ascii", "COLUMNS": "20", "PATH": ""}
+
+    done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False, env=env)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "mean of 2 runs each" in done.stdout
+    assert " +- " in done.stdout
+    assert "unallocated" in done.stdout
 
 
 def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
@@ -132,7 +151,9 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
         (("--synthetic", "--details"), "add --json OUT"),
         (("--synthetic", "--json", "/no/such/out.json"), "cannot write /no/such/out.json: no such folder"),
         (("--synthetic", "--plot", "/"), "cannot write /: it is a folder"),
-        (("--synthetic", "--json", "-", "--plot", "-"), "give one of them a file"),
+        (("--synthetic", "--demand", "lots"), "'lots' is not a valid number"),
+        (("--synthetic", "--json", "-", "--plot", "-"), "cannot both go to stdout; give one of them another file"),
+        (("--synthetic", "--json", "a", "--plot", "a"), "cannot both go to a; give one of them another file"),
     ],
 )
 def test_bad_flags_end_with_status_two_and_the_fix(words, told):
@@ -192,6 +213,37 @@ def test_worker_processes_give_the_same_document(files):
     assert [r | {"seconds": 0} for r in one] == [r | {"seconds": 0} for r in two]
 
 
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_no_worker_outlives_the_command(number, status):
+    """
+    Ctrl-C goes to all, even while workers start, and only the command speaks; a kill reaches it alone.
+    """
+    command = [sys.executable, "-c", "from autoscaler.sim.cli import sim; sim()", "--synthetic", "--seeds", "1-40"]
+    with subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, process_group=0) as running:
+        # Workers hold the other end of stderr: it ends when the last of them has.
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        wait_until(lambda: len(children.read_text().split()) > 1)
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)
+        else:
+            running.send_signal(number)
+        _, complaint = running.communicate(timeout=30)
+
+    assert status == running.returncode
+    if number == signal.SIGINT:
+        assert complaint == "interrupted; nothing was written\n"
+
+
+def wait_until(true, seconds=30.0):
+    """Poll, or fail."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_summary_is_mean_and_spread_over_the_seeds():
     """
     0.8 and 0.9: mean 0.85, spread 0.05; medians of seconds; reasons in pods a run.
@@ -232,6 +284,26 @@ def test_lines_are_mean_lowest_and_highest_of_the_seeds():
     (line,) = plot.lines([run(allocated=800), run(seed=2, allocated=900)])
 
     assert (1.3, 0.85, 0.8, 0.9) == pytest.approx((line.demand[-1], line.mean[-1], line.low[-1], line.high[-1]))
+
+
+@pytest.mark.parametrize(
+    ("reach", "allocated", "inset"), [(1.3, 0.9, True), (0.75, 0.75, True), (0.2, 0.2, True), (4.0, 0.3, False)]
+)
+def test_the_inset_stands_where_no_line_is(reach, allocated, inset):
+    """
+    Second frame or none: a policy that gives out little leaves no room under its line.
+    """
+    curves = [((0.0, 0.0), (end, end), (reach, end)) for end in (allocated, min(reach, 0.9))]
+
+    picture = plot.draw(plot.lines([run(f"p{i}", curve=curve) for i, curve in enumerate(curves)]), "title")
+
+    frames = [frame.attrib for frame in ET.fromstring(picture).iter() if frame.tag.endswith("rect")][1:]  # noqa: S314
+    assert inset == bool(frames)
+    paths = [path.attrib["d"] for path in ET.fromstring(picture).iter() if path.attrib.get("stroke-width") == "2"]  # noqa: S314
+    for frame in frames:
+        left, top = float(frame["x"]), float(frame["y"])
+        points = [map(float, point.split()) for path in paths[:2] for point in path[1:].split("L")]
+        assert all(y <= top for x, y in points if x >= left)
 
 
 def test_names_in_the_picture_are_escaped():
