@@ -43,6 +43,12 @@ class Answers:
         self.phi_version = fleet.node["version"] - np.uint32(1)
         self._rows: OrderedDict[Shape, _Row] = OrderedDict()
 
+    def copy(self, fleet: FleetArrays) -> Answers:
+        """For a copy of the fleet: nodes stand as they stood, so their potential holds; the rows are not copied."""
+        twin = Answers(fleet)
+        twin.phi, twin.phi_version = self.phi.copy(), self.phi_version.copy()
+        return twin
+
     def row(self, shape: Shape, *, anew: bool = False) -> native.Row:
         """The row of a shape; `anew`: whatever was answered does not count."""
         row = self._rows.get(shape)

@@ -71,7 +71,7 @@ class Engine:
         return MappingProxyType(self._holds)
 
     def fork(self) -> Engine:
-        """An independent copy for what-if; remembers the mix, not the answers."""
+        """An independent copy for what-if; remembers the mix and the nodes' potential, not the answers."""
         twin = Engine(policy=self.policy.name, seed=self.seed)
         twin.fleet, twin.groups, twin.learner = self.fleet.copy(), self.groups.copy(), self.learner.copy()
         twin._nodes, twin._row_of, twin._node_at = dict(self._nodes), dict(self._row_of), dict(self._node_at)
@@ -80,6 +80,7 @@ class Engine:
         twin._owners = {owner: replicas.copy() for owner, replicas in self._owners.items()}
         twin._draws, twin._table = self._draws, self._table
         twin._forget()
+        twin._answers = self._answers.copy(twin.fleet)
         return twin
 
     # -- the fleet ---------------------------------------------------------------------------

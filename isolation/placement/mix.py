@@ -49,7 +49,7 @@ class MixTable:
     def struct(self, eligible: np.ndarray[Any, Any]) -> native.Mix:
         """Pointers into this table and the given eligibility rows."""
         kinds, shapes = self.arrays["need"].shape
-        out = native.Mix(shapes, self.singles, kinds, 0, eligible.shape[1])
+        out = native.Mix(shapes, self.singles, kinds, len(self.arrays["end"]), eligible.shape[1])
         for name, array in self.arrays.items():
             setattr(out, name, native.pointer(array))
         out.hosts = len(self.arrays["host_cpu"])
@@ -88,6 +88,7 @@ class Learner:
         """The mix against cards of these sizes (bytes offered)."""
         asking = {shape: n for shape, n in self.counts.items() if shape.cards > 0}
         common = sorted(asking.items(), key=lambda item: (-item[1], item[0]))[: native.MAX_SHAPES]
+        common.sort(key=lambda item: item[0].group)
         shapes = [shape for shape, _ in common]
         alone = {shape: n for shape, n in self.counts.items() if shape.cards == 0}
         hosts = sorted(alone.items(), key=lambda item: (-item[1], item[0]))[: native.MAX_SHAPES]
@@ -99,14 +100,17 @@ class Learner:
         order = np.zeros(need.shape, np.int32)
         for k in range(len(sizes)):
             order[k] = [m for _, m in sorted((-need[k, m], m) for m in singles)] + teams
+        groups = np.array([s.group for s in shapes], np.int32)
+        segments, sizes_of = np.unique(groups, return_counts=True)
         columns = {
-            "cpu": np.array([s.cpu for s in shapes], np.int64),
-            "memory": np.array([s.memory for s in shapes], np.int64),
+            "cpu": np.array([s.cpu for s in shapes], np.float64),
+            "memory": np.array([s.memory for s in shapes], np.float64),
             "cards": np.array([s.cards for s in shapes], np.int32),
-            "group": np.array([s.group for s in shapes], np.int32),
+            "group": segments,
+            "end": np.cumsum(sizes_of).astype(np.int32),
             "popularity": popular / popular.sum() if len(popular) else popular,
-            "host_cpu": np.array([s.cpu for s, _ in hosts], np.int64),
-            "host_memory": np.array([s.memory for s, _ in hosts], np.int64),
+            "host_cpu": np.array([s.cpu for s, _ in hosts], np.float64),
+            "host_memory": np.array([s.memory for s, _ in hosts], np.float64),
             "host_popularity": np.array([n for _, n in hosts]) / max(1.0, popular.sum()),
             "need": np.ascontiguousarray(need),
             "order": order,

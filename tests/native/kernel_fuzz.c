@@ -30,8 +30,8 @@ struct world {
     int32_t pods[NODES], cards[NODES], core[NODES * STRIDE], kind[NODES * STRIDE];
     uint8_t choice[NODES], eligible[GROUPS * NODES];
     uint32_t version[NODES], seen[NODES], phi_seen[NODES];
-    int64_t mix_cpu[SHAPES], mix_memory[SHAPES], host_cpu[2], host_memory[2];
-    int32_t mix_cards[SHAPES], mix_group[SHAPES], order[KINDS * SHAPES];
+    double mix_cpu[SHAPES], mix_memory[SHAPES], host_cpu[2], host_memory[2];
+    int32_t mix_cards[SHAPES], mix_group[GROUPS], mix_end[GROUPS], order[KINDS * SHAPES];
     double popularity[SHAPES], need[KINDS * SHAPES], value[KINDS * (GS_PRICE_STEPS + 1)], host_popularity[2];
     double score[NODES], phi[NODES];
     uint64_t mask[NODES];
@@ -69,7 +69,6 @@ static void fill_mix(struct world *w)
         w->mix_cpu[m] = draw(20000);
         w->mix_memory[m] = draw(20000);
         w->mix_cards[m] = m < singles ? 1 : 2 + draw(6);
-        w->mix_group[m] = draw(GROUPS);
         w->popularity[m] = 1.0 / SHAPES;
         size[m] = 1 + draw(1000);
         demand[m] = 1 + draw(50);
@@ -81,14 +80,18 @@ static void fill_mix(struct world *w)
             w->order[k * SHAPES + m] = m;
         CHECK(gs_prices(SHAPES, size, demand, w->value + k * (GS_PRICE_STEPS + 1)) >= 0);
     }
+    for (int32_t g = 0; g < GROUPS; g++) {
+        w->mix_group[g] = g;
+        w->mix_end[g] = (g + 1) * SHAPES / GROUPS;
+    }
     for (int32_t h = 0; h < 2; h++) {
         w->host_cpu[h] = draw(50000);
         w->host_memory[h] = draw(50000);
         w->host_popularity[h] = 0.1;
     }
-    w->mix = (struct gs_mix){.shapes = SHAPES, .singles = singles, .kinds = KINDS, .capacity = NODES,
+    w->mix = (struct gs_mix){.shapes = SHAPES, .singles = singles, .kinds = KINDS, .segments = GROUPS, .capacity = NODES,
                              .cpu = w->mix_cpu, .memory = w->mix_memory, .cards = w->mix_cards,
-                             .group = w->mix_group, .popularity = w->popularity, .need = w->need,
+                             .group = w->mix_group, .end = w->mix_end, .popularity = w->popularity, .need = w->need,
                              .order = w->order, .value = w->value, .eligible = w->eligible, .hosts = 2,
                              .host_cpu = w->host_cpu, .host_memory = w->host_memory,
                              .host_popularity = w->host_popularity, .cpu_per_card = draw(2) ? 5000.0 : 0.0};

@@ -39,17 +39,24 @@ struct view {
 
 static void allow(struct view *v, const struct gs_mix *x, int32_t node, int64_t cpu, int64_t memory)
 {
-    double barred = 0.0, strangers = 0.0;
-    for (int32_t m = 0; m < x->shapes; m++) {
+    double have_cpu = (double)cpu, have_memory = (double)memory, allowed = 0.0, strangers = 0.0, all = 0.0;
+    int32_t m = 0;
+    for (int32_t s = 0; s < x->segments; s++) {
+        int may = x->eligible[(int64_t)x->group[s] * x->capacity + node];
+        double segment = 0.0, fitting = 0.0;
         /* without a branch: which shapes still fit is as good as random to the predictor */
-        int may = x->eligible[(int64_t)x->group[m] * x->capacity + node];
-        int ok = (cpu >= x->cpu[m]) & (memory >= x->memory[m]) & may;
-        double popularity = x->popularity[m];
-        v->allowed[m] = ok * popularity;
-        barred += (1 - ok) * popularity;
-        strangers += (1 - may) * popularity;
+        for (; m < x->end[s]; m++) {
+            double popularity = x->popularity[m];
+            int ok = (have_cpu >= x->cpu[m]) & (have_memory >= x->memory[m]) & may;
+            v->allowed[m] = ok ? popularity : 0.0;
+            segment += popularity;
+            fitting += v->allowed[m];
+        }
+        all += segment;
+        allowed += fitting;
+        strangers += may ? 0.0 : segment;
     }
-    v->barred = barred;
+    v->barred = all - allowed;
     v->strangers = strangers;
     v->summed = -1;
 }
@@ -146,7 +153,8 @@ static double node_term(const struct view *v, const struct gs_mix *x, const stru
     if (p->host != 0.0 && x->cpu_per_card > 0.0) {
         double lost = 0.0;
         for (int32_t h = 0; h < x->hosts; h++)
-            lost += ((cpu < x->host_cpu[h]) | (memory < x->host_memory[h])) * x->host_popularity[h];
+            lost += (((double)cpu < x->host_cpu[h]) | ((double)memory < x->host_memory[h])) *
+                    x->host_popularity[h];
         term += p->host * lost * (double)cpu / x->cpu_per_card;
     }
     return term;

@@ -36,26 +36,28 @@ struct gs_fleet {
     uint32_t *version; /* changes whenever the row does */
 };
 
-/* The workload as learnt so far. Arrays by shape m, tables by size class k. */
+/* The workload as learnt so far. Arrays by shape m, shapes alike in group g stand together in
+ * segment s; tables by size class k. */
 struct gs_mix {
     int32_t shapes;
     int32_t singles;    /* shapes that ask for one card */
     int32_t kinds;
-    int32_t pad;
+    int32_t segments;
     int64_t capacity;   /* row length of `eligible` */
-    int64_t *cpu;       /* [m] */
-    int64_t *memory;    /* [m] */
+    double *cpu;        /* [m] milli-cores; doubles, so that the compiler compares several at once */
+    double *memory;     /* [m] bytes */
     int32_t *cards;     /* [m] cards asked, >= 1 */
-    int32_t *group;     /* [m] row of `eligible` */
     double *popularity; /* [m] part of all card-asking pods, sums to 1 */
+    int32_t *group;     /* [s] row of `eligible` */
+    int32_t *end;       /* [s] first shape after the segment */
     double *need;       /* [k][m] part of a card, > 1 where it can never fit */
-    int32_t *order;     /* [k][m] single-card shapes by need, largest first */
+    int32_t *order;     /* [k][m] single-card shapes by need, largest first; then the others */
     double *value;      /* [k][GS_PRICE_STEPS + 1] what a remainder can still be sold for */
     uint8_t *eligible;  /* [group][node] */
-    int32_t hosts;       /* shapes without cards */
-    int32_t pad2;
-    int64_t *host_cpu;   /* [h] */
-    int64_t *host_memory; /* [h] */
+    int32_t hosts;      /* shapes without cards */
+    int32_t pad;
+    double *host_cpu;        /* [h] */
+    double *host_memory;     /* [h] */
     double *host_popularity; /* [h] per card-asking pod */
     double cpu_per_card; /* milli-cores that one sold card is expected to need; 0: unknown */
 };
