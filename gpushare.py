@@ -6,6 +6,8 @@ The only module that may join rooms. It knows where a command lives and nothing 
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -78,5 +80,18 @@ def main(ctx: click.Context) -> None:
     ctx.ensure_object(Surfaces)
 
 
+def run() -> None:
+    """The command as installed: a disk that is full is said in one line, with a status of its own."""
+    try:
+        try:
+            main()
+        finally:
+            sys.stdout.flush()
+    except OSError as exc:
+        sys.stderr.write(f"Error: cannot write the result: {exc.strerror or exc}; free some space or write elsewhere\n")
+        # What is still in the buffer cannot be written either.
+        os._exit(os.EX_IOERR)
+
+
 if __name__ == "__main__":
-    main()
+    run()

@@ -115,13 +115,13 @@ def _advice(why: Why, request: Request, best: Best) -> str:
             return _room_advice(request, best)
         case Why.CPU:
             return (
-                f"Where the cards fit, at most {best.cpu} mCPU are free:"
-                f" ask for less than {request.cpu_milli} mCPU, or add a node."
+                f"The pod asks for {request.cpu_milli} mCPU; where its cards fit, at most {best.cpu} mCPU"
+                " are free: ask for no more, or add a node."
             )
         case Why.MEMORY:
             return (
-                f"Where the cards fit, at most {show_bytes(best.memory)} of memory is free:"
-                f" ask for less than {show_bytes(request.memory_bytes)}, or add a node."
+                f"The pod asks for {show_bytes(request.memory_bytes)} of memory; where its cards fit, at most"
+                f" {show_bytes(best.memory)} is free: ask for no more, or add a node."
             )
         case Why.PODS:
             return "Raise the kubelet's maxPods, or add a node."
@@ -136,7 +136,7 @@ def _advice(why: Why, request: Request, best: Best) -> str:
 
 def _room_advice(request: Request, best: Best) -> str:
     if request.whole:
-        return f"At most {_cards(best.untouched)} of one node are free: ask for fewer, or add a node."
+        return f"The most free cards on one node: {best.untouched}; ask for fewer, or add a node."
     compute = f" and {best.core} % compute" if request.card_core and best.core < FULL_CORE else ""
     room = f"The card with the most room has {show_bytes(max(0, best.free))}{compute} free"
     return f"{room}: ask for less per card, end or move a pod, or add a node."

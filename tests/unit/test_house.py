@@ -86,3 +86,17 @@ def test_small_processes_stay_small(module, banned):
     script = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT)
     assert set() == banned & set(loaded.stdout.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to write to")
+def test_a_full_disk_is_said_in_one_line_and_is_no_refusal():
+    """
+    Status 1 of `place` means refused; a result that could not be written has a status of its own.
+    """
+    command = [sys.executable, "-m", "gpushare", "--help"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+
+    assert 74 == done.returncode
+    assert "No space left" in done.stderr
+    assert 1 == len(done.stderr.splitlines())
