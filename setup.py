@@ -8,6 +8,7 @@ Python 3 of the platform (tag `py3-none-<platform>`).
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from setuptools.command.build_ext import build_ext
 # Warnings are errors in our own tests (tests/native), not on a user's newer compiler.
 CFLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra", "-fvisibility=hidden"]
 KERNEL = Path("isolation/placement/kernel")
+LIBRARY = Path("isolation/lib")
+SIMULATOR = Path("isolation/simgpu/driver")
+DRIVER = ("libcuda", "libnvidia-ml")  # the simulated driver's files carry the names programs load
 
 
 class BuildC(build_ext):
@@ -25,12 +29,16 @@ class BuildC(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         """`isolation.placement._kernel` -> `isolation/placement/_kernel.so`."""
-        return fullname.replace(".", "/") + ".so"
+        suffix = ".so.1" if fullname.rpartition(".")[2] in DRIVER else ".so"
+        return fullname.replace(".", "/") + suffix
 
     def build_extension(self, ext: Extension) -> None:
         """One gcc call; its error output is the error."""
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.name.startswith("libgpushare"):
+            runpy.run_path(str(LIBRARY / "build.py"))["build"](target.resolve(), target.name)
+            return
         command = [
             os.environ.get("CC", "gcc"),
             *CFLAGS,
@@ -55,13 +63,38 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
+def library(name: str) -> Extension:
+    """One variant of the isolation library; isolation/lib/build.py knows how."""
+    sources = sorted(str(path) for path in (LIBRARY / "src").glob("*.[cS]"))
+    headers = [*(LIBRARY / "src").glob("*.h"), *(LIBRARY / "src").glob("*.def"), *(LIBRARY / "include").glob("*.h")]
+    return Extension(f"isolation.lib.{name}", sources=sources, depends=sorted(map(str, headers)))
+
+
+def simulator(name: str, parts: str, *, exported: bool = False) -> Extension:
+    """One object of the simulated driver: the hardware's files and one folder more."""
+    shared = [path for path in (SIMULATOR / "hw").glob("*.c") if path.name != "tool.c"]
+    sources = [*shared, *SIMULATOR.glob(parts)]
+    soname = ["-Wl,-Bsymbolic", f"-Wl,-soname,{name.rpartition('.')[2]}.so.1"] if exported else []
+    return Extension(
+        f"isolation.simgpu.{name}",
+        sources=sorted(map(str, sources)),
+        depends=sorted(str(path) for path in SIMULATOR.glob("*/*.[hd]*")),
+        extra_compile_args=["-Wl,--no-as-needed", "-lpthread", "-ldl", "-Wl,--as-needed", *soname],
+    )
+
+
 setup(
     ext_modules=[
         Extension(
             "isolation.placement._kernel",
             sources=sorted(map(str, KERNEL.glob("*.c"))),
             depends=sorted(map(str, KERNEL.glob("*.h"))),
-        )
+        ),
+        library("libgpushare"),
+        library("libgpushare-strict"),
+        simulator("_hardware", "hw/tool.c"),
+        simulator("lib.libcuda", "cuda/*.c", exported=True),
+        simulator("lib.libnvidia-ml", "nvml/*.c", exported=True),
     ],
     cmdclass={"build_ext": BuildC, "bdist_wheel": PlatformWheel},
 )

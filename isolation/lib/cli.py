@@ -1,0 +1,46 @@
+"""
+`gpushare lib`: where the isolation library is, its version, and whether it works here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from isolation.contract.abi import AbiError
+from isolation.lib import native
+
+
+@click.command("lib")
+@click.option("--strict", is_flag=True, help="The variant that takes libcuda's SONAME.")
+@click.option("--path", "only_path", is_flag=True, help="Print the path alone, for LD_PRELOAD.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.option(
+    "--reap", type=click.Path(path_type=Path, dir_okay=False), help="Give back what dead processes hold in a region."
+)
+def lib(*, strict: bool, only_path: bool, as_json: bool, reap: Path | None) -> None:
+    """Path, version and self-check of libgpushare.so. Exit status 1 where a check fails."""
+    try:
+        path = native.library_path(strict=strict)
+        if reap is not None:
+            given, slots = native.reap(reap)
+            click.echo(json.dumps({"bytes": given, "processes": slots}))
+            return
+        if only_path:
+            click.echo(path)
+            return
+        checks = native.self_check(strict=strict)
+        told = native.version(strict=strict)
+    except (native.LibraryMissingError, AbiError, OSError) as exc:
+        raise click.ClickException(str(exc)) from exc
+    if as_json:
+        found = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
+        click.echo(json.dumps({"path": str(path), "version": told, "checks": found}))
+    else:
+        click.echo(f"path     {path}\nversion  {told}")
+        for check in checks:
+            click.echo(f"{check.name:<8} {'ok' if check.ok else 'FAILED'}: {check.detail}")
+    if not all(check.ok for check in checks):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,48 @@
+/* The part of NVML that the library wraps or calls, typed anew from the documented names and
+ * numbers (NVML API reference manual).
+ */
+#ifndef GS_NVML_SUBSET_H
+#define GS_NVML_SUBSET_H
+
+#include <stdint.h>
+
+typedef int nvmlReturn;
+typedef struct gs_opaque_device *nvmlDevice;
+
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7
+};
+
+struct nvml_memory { uint64_t total, free, used; };
+struct nvml_memory2 { uint32_t version; uint64_t total, reserved, free, used; };
+struct nvml_process1 { uint32_t pid; uint64_t used; };
+struct nvml_process2 { uint32_t pid; uint64_t used; uint32_t gpu_instance, compute_instance; };
+
+#define GS_NVML(name, ...) extern nvmlReturn name(__VA_ARGS__)
+GS_NVML(nvmlDeviceGetUUID, nvmlDevice, char *, unsigned);
+GS_NVML(nvmlDeviceGetCount, unsigned *);
+GS_NVML(nvmlDeviceGetCount_v2, unsigned *);
+GS_NVML(nvmlDeviceGetHandleByIndex, unsigned, nvmlDevice *);
+GS_NVML(nvmlDeviceGetHandleByIndex_v2, unsigned, nvmlDevice *);
+GS_NVML(nvmlDeviceGetHandleByUUID, const char *, nvmlDevice *);
+GS_NVML(nvmlDeviceGetHandleBySerial, const char *, nvmlDevice *);
+GS_NVML(nvmlDeviceGetHandleByPciBusId, const char *, nvmlDevice *);
+GS_NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *, nvmlDevice *);
+GS_NVML(nvmlDeviceGetIndex, nvmlDevice, unsigned *);
+GS_NVML(nvmlDeviceGetMemoryInfo, nvmlDevice, struct nvml_memory *);
+GS_NVML(nvmlDeviceGetMemoryInfo_v2, nvmlDevice, struct nvml_memory2 *);
+#define GS_NVML_LIST(kind, type) GS_NVML(nvmlDeviceGet##kind, nvmlDevice, unsigned *, type *)
+GS_NVML_LIST(ComputeRunningProcesses, struct nvml_process1);
+GS_NVML_LIST(ComputeRunningProcesses_v2, struct nvml_process2);
+GS_NVML_LIST(ComputeRunningProcesses_v3, struct nvml_process2);
+GS_NVML_LIST(GraphicsRunningProcesses, struct nvml_process1);
+GS_NVML_LIST(GraphicsRunningProcesses_v2, struct nvml_process2);
+GS_NVML_LIST(GraphicsRunningProcesses_v3, struct nvml_process2);
+GS_NVML_LIST(MPSComputeRunningProcesses, struct nvml_process1);
+GS_NVML_LIST(MPSComputeRunningProcesses_v2, struct nvml_process2);
+GS_NVML_LIST(MPSComputeRunningProcesses_v3, struct nvml_process2);
+
+#endif

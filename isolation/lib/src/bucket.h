@@ -1,0 +1,36 @@
+/* The compute limit of one card, shared by every process of the container: a debt of GPU time.
+ *
+ * `paid_until` is when everything charged so far is paid for at the granted rate. Work may start
+ * when that is past; idle time is credited for CREDIT at most. One word, so a process killed
+ * anywhere leaves nothing to repair. Pure but for the atomics.
+ */
+#ifndef GS_BUCKET_H
+#define GS_BUCKET_H
+
+#include <stdint.h>
+
+#define GS_CREDIT_NS 20000000ULL /* wall time of idling that may be made up for */
+#define GS_PPM 1000000ULL
+
+int64_t gs_bucket_debt(const uint64_t *paid_until, uint64_t now);
+void gs_bucket_charge(uint64_t *paid_until, uint64_t now, uint64_t cost_ns, uint32_t rate_ppm);
+void gs_bucket_correct(uint64_t *paid_until, int64_t cost_ns, uint32_t rate_ppm);
+
+/* What launches cost, learnt per kernel and size of its grid. */
+struct gs_cost {
+    uint64_t key;       /* 0: free */
+    uint64_t mean_ns;   /* 0: not known yet */
+    uint32_t in_flight; /* timed launches whose end is not known yet */
+    uint16_t samples;
+    uint16_t hot; /* launches still to be timed because one of them was dear */
+};
+
+#define GS_TIME_ALL_NS 100000 /* launches that cost more are all timed, cheaper ones 1 in GS_ONE_IN at random */
+#define GS_ONE_IN 8
+#define GS_HOT 256 /* after a dear launch, cheap ones of the same kernel are timed too: programs have periods */
+
+struct gs_cost *gs_cost_find(uint64_t function, uint64_t blocks);
+void gs_cost_learn(struct gs_cost *cost, uint64_t sample_ns);
+uint32_t gs_cost_timed(struct gs_cost *cost, uint64_t *random);
+
+#endif

@@ -1,0 +1,292 @@
+#include "core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "limiter.h"
+#include "limits.h"
+#include "pool.h"
+#include "ring.h"
+#include "slot.h"
+#include "small.h"
+#include "symbols.h"
+#include "table.h"
+
+#define FIXED "/run/gpushare/"
+#define LOOK_NS 50000000ULL /* how often a changed promise is looked for */
+#define DEVICES 64
+#define WIPEONFORK 18 /* MADV_WIPEONFORK: linux/include/uapi/asm-generic/mman-common.h */
+
+struct gs_core gs;
+
+/* What belongs to one process and must not survive a fork: the kernel zeroes this page in a child. */
+struct own {
+    uint32_t pid; /* 0: not yet, or a forked child */
+    uint32_t taking;
+    uint32_t failed_slot;
+    uint32_t pad;
+    struct gs_desk desk;
+    uint8_t busy[GS_CARDS][GS_LANES];
+};
+
+static struct own *own;
+static uint32_t own_needs_pid; /* a kernel without MADV_WIPEONFORK */
+static int8_t card_by_device[DEVICES]; /* card + 2; 0: not asked yet */
+
+static void pick(char *into, const char *fixed, const char *variable)
+{
+    const char *told = getenv(variable);
+    int fd = gs_open(fixed, 0);
+    if (fd >= 0 || !told || !*told)
+        told = fixed; /* the mounted file wins: an emptied or forged environment changes nothing */
+    if (fd >= 0)
+        gs_close(fd);
+    gs_copy_text(into, 256, told);
+}
+
+static void adopt(const struct gs_limits *limits)
+{
+    uint32_t compute = 0;
+    for (uint32_t i = 0; i < limits->card_count; i++) {
+        gs.card[i] = limits->cards[i];
+        compute |= limits->cards[i].core_ppm && limits->cards[i].core_ppm < 1000000 &&
+                   limits->cards[i].policy != GS_POLICY_NONE;
+    }
+    for (int device = 0; device < DEVICES; device++)
+        __atomic_store_n(&card_by_device[device], 0, __ATOMIC_RELAXED);
+    gs.flags = limits->flags;
+    gs.cards = limits->card_count;
+    gs.generation = limits->generation;
+    __atomic_store_n(&gs.compute, compute, __ATOMIC_RELEASE);
+    if (!gs.region)
+        return;
+    gs.region->limits_generation = limits->generation;
+    for (size_t i = 0; i < sizeof gs.region->promise; i++)
+        gs.region->promise[i] = limits->promise[i];
+    for (uint32_t i = 0; i < gs.cards; i++) {
+        for (int b = 0; b < 16; b++)
+            gs.region->cards[i].uuid[b] = gs.card[i].uuid[b];
+        gs.region->cards[i].limit_bytes = gs.card[i].memory_bytes;
+    }
+}
+
+static enum gs_mode begin(void)
+{
+    static struct gs_limits limits;
+    pick(gs.limits_path, FIXED "limits/limits", "GPUSHARE_LIMITS");
+    pick(gs.feed_path, FIXED "limits/feed", "GPUSHARE_FEED");
+    pick(gs.region_path, FIXED "region/region", "GPUSHARE_REGION");
+    int rc = gs_limits_read(gs.limits_path, &limits);
+    if (rc == -ENOENT && !getenv("GPUSHARE_LIMITS"))
+        return GS_MODE_INERT;
+    own = gs_map(4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    gs.region = gs_region_map(gs.region_path);
+    if (rc < 0 || !gs.region || !own) {
+        gs_say(rc < 0 ? "no GPU memory, the limits file cannot be believed: "
+                      : "no GPU memory, the region cannot be used: ",
+               rc < 0 ? gs.limits_path : gs.region_path);
+        if (gs.region)
+            gs_ring_write(gs.region, &(struct gs_record){.kind = GS_BREACH_CONFIG, .card = 0xffff});
+        return GS_MODE_BROKEN;
+    }
+    gs_limiter_forget();
+    own_needs_pid = gs_advise(own, 4096, WIPEONFORK) < 0;
+    gs_copy_text((char *)gs.region->library, sizeof gs.region->library, GS_VERSION);
+    adopt(&limits);
+    return GS_MODE_ACTIVE;
+}
+
+/* Read the promise and map the books, once per process; others wait. */
+enum gs_mode gs_start(void)
+{
+    static uint32_t turn;
+    uint32_t mine = 0;
+    if (__atomic_compare_exchange_n(&turn, &mine, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&gs.mode, begin(), __ATOMIC_RELEASE);
+    while (__atomic_load_n(&gs.mode, __ATOMIC_ACQUIRE) == GS_MODE_NEW)
+        gs_yield();
+    return gs.mode;
+}
+
+/* Look for a changed promise, at most every LOOK_NS: the head first, the rest only if it differs.
+ * A file that cannot be believed leaves the last promise in force. */
+void gs_look(uint64_t coarse_ns)
+{
+    uint64_t due = __atomic_load_n(&gs.look_ns, __ATOMIC_RELAXED);
+    if (GS_LIKELY(coarse_ns < due) ||
+        !__atomic_compare_exchange_n(&gs.look_ns, &due, coarse_ns + LOOK_NS, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return;
+    static struct gs_limits limits; /* only the winner of the exchange is here; a look takes < LOOK_NS */
+    long got = gs_read_file(gs.limits_path, &limits, 32);
+    if (gs.mode != GS_MODE_ACTIVE || got < 32 || limits.magic != GS_LIMITS_MAGIC || limits.sequence & 1 ||
+        limits.generation == gs.generation)
+        return;
+    int rc = gs_limits_read(gs.limits_path, &limits);
+    if (rc == 0)
+        adopt(&limits);
+    else if (rc != -EAGAIN)
+        gs_breach(GS_BREACH_CONFIG, GS_CARD_NONE, limits.generation, "limits");
+}
+
+/* This process's place in the books, or NULL where there is none to be had. */
+struct gs_desk *gs_desk(void)
+{
+    if (GS_UNLIKELY(!own))
+        return NULL;
+    uint32_t pid = __atomic_load_n(&own->pid, __ATOMIC_ACQUIRE);
+    if (GS_LIKELY(pid && (!own_needs_pid || pid == gs_pid())))
+        return &own->desk;
+    if (pid)
+        *own = (struct own){0};
+    while (__atomic_exchange_n(&own->taking, 1, __ATOMIC_ACQUIRE))
+        gs_yield();
+    if (!own->pid) {
+        static uint32_t before;
+        if (before) /* a forked child: nothing of the parent's is ours */
+            gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_limiter_forget();
+        int rc = gs_slot_take(gs.region, gs.region_path, &own->desk.slot);
+        if (rc == 0) {
+            before = 1;
+            own->desk.region = gs.region;
+            own->desk.busy = own->busy;
+            __atomic_store_n(&own->pid, gs_pid(), __ATOMIC_RELEASE);
+        } else {
+            gs_breach(GS_BREACH_NO_SLOT, GS_CARD_NONE, (uint64_t)-rc, "slot");
+        }
+    }
+    __atomic_store_n(&own->taking, 0, __ATOMIC_RELEASE);
+    return own->pid ? &own->desk : NULL;
+}
+
+static int card_with(const uint8_t *uuid)
+{
+    for (uint32_t i = 0; i < gs.cards; i++) {
+        int same = 1;
+        for (int b = 0; b < 16; b++)
+            same &= gs.card[i].uuid[b] == uuid[b];
+        if (same)
+            return (int)i;
+    }
+    return GS_CARD_UNLISTED;
+}
+
+/* The promised card behind a CUDA ordinal, GS_CARD_UNLISTED, or GS_CARD_NONE where the driver
+ * knows no such device. */
+int gs_card_of(CUdevice device)
+{
+    if (device < 0 || device >= DEVICES)
+        return GS_CARD_NONE;
+    int8_t known = __atomic_load_n(&card_by_device[device], __ATOMIC_RELAXED);
+    if (GS_LIKELY(known))
+        return known - 2;
+    struct cu_uuid uuid;
+    int rc = GS_HAS(cuDeviceGetUuid_v2) ? GS_REAL(cuDeviceGetUuid_v2)(&uuid, device)
+                                        : GS_REAL(cuDeviceGetUuid)(&uuid, device);
+    if (rc != CUDA_SUCCESS)
+        return GS_CARD_NONE;
+    int card = card_with(uuid.bytes);
+    __atomic_store_n(&card_by_device[device], (int8_t)(card + 2), __ATOMIC_RELAXED);
+    return card;
+}
+
+/* The card of the calling thread's current context. */
+int gs_card_here(void)
+{
+    CUdevice device;
+    return GS_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? gs_card_of(device) : GS_CARD_NONE;
+}
+
+static void raise_peak(int card, uint64_t used)
+{
+    uint64_t *peak = &gs.region->cards[card].peak_bytes, seen = __atomic_load_n(peak, __ATOMIC_RELAXED);
+    while (used > seen && !__atomic_compare_exchange_n(peak, &seen, used, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* Reserve without a breach record: 0, -ENOMEM past the promise, -ENODEV without books.
+ * Memory of dead processes and slack in our own pools never cause a refusal. */
+int gs_charge_quietly(int card, uint64_t bytes)
+{
+    gs_look(gs_coarse_ns());
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE ? gs_desk() : NULL;
+    if (!desk || card < 0)
+        return -ENODEV;
+    uint64_t limit = gs.card[card].memory_bytes / GS_GRANULE, granules = gs_granules(bytes);
+    int rc = gs_reserve(desk, (uint32_t)card, granules, limit);
+    if (rc < 0 && granules <= limit) {
+        uint64_t given = gs_reap(gs.region, gs.region_path, (int)desk->slot, NULL);
+        given += gs_pools_trim(card) + gs_lingering_release(card);
+        if (given)
+            rc = gs_reserve(desk, (uint32_t)card, granules, limit);
+    }
+    if (rc == 0)
+        raise_peak(card, gs_used(gs.region, (uint32_t)card));
+    return rc;
+}
+
+/* Charge before the driver is asked. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with nothing charged
+ * and the breach recorded. The caller owes one gs_uncharge(). */
+CUresult gs_charge(int card, uint64_t bytes, const char *api)
+{
+    if (GS_LIKELY(gs_charge_quietly(card, bytes) == 0))
+        return CUDA_SUCCESS;
+    gs_breach(card == GS_CARD_UNLISTED ? GS_BREACH_UNLISTED : GS_BREACH_DENIED, card, bytes, api);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Give back what gs_charge() took. */
+void gs_uncharge(int card, uint64_t bytes)
+{
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE ? gs_desk() : NULL;
+    if (desk && card >= 0)
+        gs_refund(desk, (uint32_t)card, gs_granules(bytes));
+}
+
+/* Bytes of the promise that nobody holds, and the promise. */
+uint64_t gs_left(int card, uint64_t *limit)
+{
+    gs_look(gs_coarse_ns());
+    *limit = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs.card[card].memory_bytes : 0;
+    uint64_t used = *limit ? gs_used(gs.region, (uint32_t)card) : 0;
+    return used < *limit ? *limit - used : 0;
+}
+
+/* Memory that crosses processes: more (or less) of ours that others may map, of theirs that we do. */
+void gs_share(int card, int64_t exported, int64_t imported)
+{
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
+    if (!desk)
+        return;
+    struct gs_slot *slot = &gs.region->slots[desk->slot];
+    __atomic_fetch_add(&slot->exported[card], (uint64_t)exported, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->imported[card], (uint64_t)imported, __ATOMIC_RELAXED);
+}
+
+/* Does any other process map shared memory of this card? */
+int gs_shared_still(int card)
+{
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
+    return desk && gs_imports_of(gs.region, (uint32_t)card, desk->slot) > 0;
+}
+
+/* Write down what went against the promise, and say so once in a while. */
+void gs_breach(enum gs_breach kind, int card, uint64_t requested, const char *api)
+{
+    if (!gs.region)
+        return;
+    struct gs_record record = {.kind = (uint16_t)kind, .card = card < 0 ? 0xffff : (uint16_t)card,
+                               .requested = requested, .api = gs_crc32(api, gs_length(api))};
+    if (card >= 0) {
+        struct gs_card *shared = &gs.region->cards[card];
+        record.used = gs_used(gs.region, (uint32_t)card);
+        record.limit = gs.card[card].memory_bytes;
+        if (kind == GS_BREACH_DENIED) {
+            __atomic_fetch_add(&shared->denied, 1, __ATOMIC_RELAXED);
+            __atomic_fetch_add(&shared->denied_bytes, requested, __ATOMIC_RELAXED);
+        }
+    }
+    gs_ring_write(gs.region, &record);
+    if (kind == GS_BREACH_DENIED || kind == GS_BREACH_UNLISTED)
+        gs_say("past the promised GPU memory, refused: ", api);
+}

@@ -1,0 +1,14 @@
+/* Loaded objects, read from memory: finds functions without asking the dynamic linker by name, so
+ * neither dlvsym nor a symbol version of dlsym is needed.
+ */
+#ifndef GS_ELF_H
+#define GS_ELF_H
+
+void *gs_elf_libc(const char *name);
+void *gs_elf_next(const char *name);
+void *gs_elf_in(const char *prefix, const char *name);
+int gs_elf_within(const char *prefix, const void *address);
+int gs_elf_ours(const void *address);
+const char *gs_elf_our_path(void);
+
+#endif

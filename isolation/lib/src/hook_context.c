@@ -1,0 +1,226 @@
+/* Contexts, device heaps, modules: memory that no allocation call names. Charged as an upper
+ * estimate when they are made, inside the promise, and given back when they go.
+ */
+#include "hook.h"
+#include "pool.h"
+
+#define CONTEXT_BYTES (320 * GS_MIB) /* where the host gives no figure for the chip */
+#define HEAP_DEFAULT (8 * GS_MIB)    /* CU_LIMIT_MALLOC_HEAP_SIZE that a context has from the start */
+#define DEVICES 64
+
+static struct {
+    uint32_t lock;
+    uint64_t charged; /* for the primary context of this device */
+    CUcontext context;
+} primary[DEVICES];
+
+static uint64_t estimate(int card)
+{
+    uint64_t told = card >= 0 ? gs.card[card].context_bytes : 0;
+    return told ? told : CONTEXT_BYTES;
+}
+
+static int card_for(CUdevice device) { return gs_managed() ? gs_card_of(device) : GS_CARD_NONE; }
+
+/* The driver said `rc` to a context that is charged already. */
+static CUresult made(CUresult rc, int card, uint64_t bytes, CUcontext *context)
+{
+    if (rc != CUDA_SUCCESS) {
+        gs_uncharge(card, bytes);
+        return rc;
+    }
+    struct gs_entry entry = {.key = (uint64_t)*context, .bytes = bytes, .card = (int16_t)card,
+                             .kind = GS_KIND_CONTEXT, .extra = (uint64_t)*context};
+    (void)gs_table_put(&entry);
+    return rc;
+}
+
+#define CREATE(name, parameters, ...)                                                                                  \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        int card = card_for(device);                                                                                   \
+        if (card == GS_CARD_NONE)                                                                                      \
+            return GS_REAL(name)(__VA_ARGS__);                                                                         \
+        uint64_t bytes = estimate(card);                                                                               \
+        CUresult rc = gs_charge(card, bytes, __func__);                                                                \
+        return rc ? rc : made(GS_REAL(name)(__VA_ARGS__), card, bytes, context);                                       \
+    }
+
+CREATE(cuCtxCreate, (CUcontext * context, unsigned flags, CUdevice device), context, flags, device)
+CREATE(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device), context, flags, device)
+CREATE(cuCtxCreate_v3, (CUcontext * context, void *affinity, int number, unsigned flags, CUdevice device), context,
+       affinity, number, flags, device)
+CREATE(cuCtxCreate_v4, (CUcontext * context, void *how, unsigned flags, CUdevice device), context, how, flags, device)
+
+/* A green context lives inside the primary one, which it retains. */
+GS_API CUresult cuGreenCtxCreate(CUcontext *context, void *resources, CUdevice device, unsigned flags)
+{
+    CUcontext held;
+    int card = card_for(device);
+    if (card != GS_CARD_NONE && cuDevicePrimaryCtxRetain(&held, device) == CUDA_ERROR_OUT_OF_MEMORY)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult rc = GS_REAL(cuGreenCtxCreate)(context, resources, device, flags);
+    if (card != GS_CARD_NONE)
+        (void)cuDevicePrimaryCtxRelease_v2(device);
+    return rc;
+}
+
+static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
+{
+    CUresult rc = real(context);
+    if (rc == CUDA_SUCCESS && gs_managed()) {
+        gs_table_drop((uint64_t)context, gs_freed); /* the driver frees all that was made in it */
+        gs_pools_look();
+    }
+    return rc;
+}
+
+GS_API CUresult cuCtxDestroy(CUcontext context) { return destroy(context, GS_REAL(cuCtxDestroy)); }
+GS_API CUresult cuCtxDestroy_v2(CUcontext context) { return destroy(context, GS_REAL(cuCtxDestroy_v2)); }
+
+static int enter(CUdevice device)
+{
+    if (device < 0 || device >= DEVICES || !gs_managed())
+        return 0;
+    while (__atomic_exchange_n(&primary[device].lock, 1, __ATOMIC_ACQUIRE))
+        gs_yield();
+    return 1;
+}
+
+static void leave(CUdevice device) { __atomic_store_n(&primary[device].lock, 0, __ATOMIC_RELEASE); }
+
+/* Charged by the first retain of this process, and again after the context was gone. */
+GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    int card = card_for(device);
+    if (card == GS_CARD_NONE || !enter(device))
+        return GS_REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult rc = CUDA_SUCCESS;
+    uint64_t bytes = primary[device].charged ? 0 : estimate(card);
+    if (bytes)
+        rc = gs_charge(card, bytes, __func__);
+    if (rc == CUDA_SUCCESS) {
+        rc = GS_REAL(cuDevicePrimaryCtxRetain)(context, device);
+        if (rc != CUDA_SUCCESS) {
+            gs_uncharge(card, bytes);
+        } else if (bytes) {
+            primary[device].charged = bytes;
+            primary[device].context = *context;
+        }
+    }
+    leave(device);
+    return rc;
+}
+
+/* After a release or a reset: give the context back if that was the end of it. */
+static CUresult maybe_gone(CUdevice device, CUresult rc, int entered)
+{
+    unsigned flags;
+    int active = 0;
+    if (!entered)
+        return rc;
+    if (rc == CUDA_SUCCESS && primary[device].charged &&
+        GS_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active) {
+        gs_table_drop((uint64_t)primary[device].context, gs_freed);
+        gs_uncharge(gs_card_of(device), primary[device].charged);
+        primary[device].charged = 0;
+        gs_pools_look();
+    }
+    leave(device);
+    return rc;
+}
+
+#define RELEASE(name)                                                                                                  \
+    GS_API CUresult name(CUdevice device)                                                                              \
+    {                                                                                                                  \
+        int entered = enter(device);                                                                                   \
+        return maybe_gone(device, GS_REAL(name)(device), entered);                                                     \
+    }
+
+RELEASE(cuDevicePrimaryCtxRelease)
+RELEASE(cuDevicePrimaryCtxRelease_v2)
+RELEASE(cuDevicePrimaryCtxReset)
+RELEASE(cuDevicePrimaryCtxReset_v2)
+
+/* The heap of device-side malloc comes on top of everything else. */
+GS_API CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    int card;
+    if (limit != CU_LIMIT_MALLOC_HEAP || !gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)
+        return GS_REAL(cuCtxSetLimit)(limit, value);
+    struct gs_entry old = {0};
+    uint64_t context = gs_context_here(), bytes = value > HEAP_DEFAULT ? value - HEAP_DEFAULT : 0;
+    CUresult rc = gs_charge(card, bytes, __func__);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    (void)gs_table_take(context, GS_KIND_HEAP, &old);
+    rc = GS_REAL(cuCtxSetLimit)(limit, value);
+    if (rc == CUDA_SUCCESS) {
+        gs_uncharge(old.card, old.bytes);
+        return gs_keep(rc, card, bytes, context, GS_KIND_HEAP);
+    }
+    if (old.kind)
+        (void)gs_table_put(&old);
+    gs_uncharge(card, bytes);
+    return rc;
+}
+
+/* Device bytes of an image: a fat binary tells its size (16-byte header: magic, version, header
+ * size, bytes), an ELF file where its section table ends, PTX how long it is. Code and globals come in chunks. */
+static uint64_t image_bytes(const void *image)
+{
+    const uint32_t *word = image;
+    const uint8_t *byte = image;
+    uint64_t bytes = 0;
+    if (!image)
+        return 0;
+    if (word[0] == 0x466243b1) { /* the wrapper that a linked program holds: magic, version, data */
+        image = *(const void *const *)(byte + 8);
+        word = image;
+        byte = image;
+        if (!image)
+            return 0;
+    }
+    if (word[0] == 0xba55ed50)
+        bytes = *(const uint64_t *)(byte + 8);
+    else if (word[0] == 0x464c457f && byte[4] == 2)
+        bytes = *(const uint64_t *)(byte + 40) + (uint64_t)(byte[58] | byte[59] << 8) * (byte[60] | byte[61] << 8);
+    return bytes < GS_CHUNK ? GS_CHUNK : (bytes + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
+}
+
+static uint64_t file_bytes(const char *path)
+{
+    int fd = path ? gs_open(path, 0) : -1;
+    int64_t bytes = fd < 0 ? 0 : gs_file_size(fd);
+    if (fd >= 0)
+        gs_close(fd);
+    return bytes <= 0 ? GS_CHUNK : ((uint64_t)bytes + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
+}
+
+#define LOAD(name, parameters, size, kind, ...)                                                                        \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        int card;                                                                                                      \
+        if (!gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)                                                  \
+            return GS_REAL(name)(__VA_ARGS__);                                                                         \
+        uint64_t bytes = size;                                                                                         \
+        CUresult rc = gs_charge(card, bytes, __func__);                                                                \
+        if (rc != CUDA_SUCCESS)                                                                                        \
+            return rc;                                                                                                 \
+        rc = GS_REAL(name)(__VA_ARGS__);                                                                               \
+        return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*it, kind);                                                 \
+    }
+
+LOAD(cuModuleLoad, (CUmodule * it, const char *path), file_bytes(path), GS_KIND_MODULE, it, path)
+LOAD(cuModuleLoadData, (CUmodule * it, const void *image), image_bytes(image), GS_KIND_MODULE, it, image)
+LOAD(cuModuleLoadFatBinary, (CUmodule * it, const void *image), image_bytes(image), GS_KIND_MODULE, it, image)
+LOAD(cuModuleLoadDataEx, (CUmodule * it, const void *image, unsigned number, void *options, void **values),
+     image_bytes(image), GS_KIND_MODULE, it, image, number, options, values)
+LOAD(cuLibraryLoadData,
+     (CUlibrary * it, const void *code, void *jit, void **jit_values, unsigned jits, void *options, void **values,
+      unsigned number),
+     image_bytes(code), GS_KIND_LIBRARY, it, code, jit, jit_values, jits, options, values, number)
+LOAD(cuLibraryLoadFromFile,
+     (CUlibrary * it, const char *path, void *jit, void **jit_values, unsigned jits, void *options, void **values,
+      unsigned number),
+     file_bytes(path), GS_KIND_LIBRARY, it, path, jit, jit_values, jits, options, values, number)

@@ -1,0 +1,109 @@
+/* Launches: each waits for its turn where the card's time is promised in part. */
+#include "hook.h"
+#include "limiter.h"
+#include "pool.h"
+
+/* Without a compute limit a launch costs a few loads and a coarse clock: one may be promised any time. */
+static inline int limited(void)
+{
+    if (!gs_managed())
+        return 0;
+    if (!__atomic_load_n(&gs.compute, __ATOMIC_RELAXED))
+        gs_look(gs_coarse_ns());
+    return (int)__atomic_load_n(&gs.compute, __ATOMIC_RELAXED);
+}
+
+#define LAUNCH(name, parameters, function, blocks, stream, ...)                                                        \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        __typeof__(&name) real = GS_REAL(name);                                                                        \
+        if (!limited())                                                                                                \
+            return real(__VA_ARGS__);                                                                                  \
+        struct gs_launch launch;                                                                                       \
+        gs_launch_begin(&launch, (uint64_t)(function), blocks, stream);                                                \
+        CUresult rc = real(__VA_ARGS__);                                                                               \
+        gs_launch_end(&launch, rc);                                                                                    \
+        return rc;                                                                                                     \
+    }
+
+#define KERNEL                                                                                                         \
+    CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,       \
+        CUstream stream, void **parameters
+#define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
+
+LAUNCH(cuLaunchKernel, (KERNEL, void **extra), f, (uint64_t)gx *gy *gz, stream, f, gx, gy, gz, bx, by, bz, shared,
+       stream, parameters, extra)
+LAUNCH(cuLaunchKernel_ptsz, (KERNEL, void **extra), f, (uint64_t)gx *gy *gz, OWN(stream), f, gx, gy, gz, bx, by, bz,
+       shared, stream, parameters, extra)
+LAUNCH(cuLaunchCooperativeKernel, (KERNEL), f, (uint64_t)gx *gy *gz, stream, f, gx, gy, gz, bx, by, bz, shared, stream,
+       parameters)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (KERNEL), f, (uint64_t)gx *gy *gz, OWN(stream), f, gx, gy, gz, bx, by, bz,
+       shared, stream, parameters)
+
+#define CONFIG const struct cu_launch_config *c, CUfunction f, void **parameters, void **extra
+#define BLOCKS(c) ((c) ? (uint64_t)(c)->grid[0] * (c)->grid[1] * (c)->grid[2] : 0)
+
+LAUNCH(cuLaunchKernelEx, (CONFIG), f, BLOCKS(c), c ? c->stream : NULL, c, f, parameters, extra)
+LAUNCH(cuLaunchKernelEx_ptsz, (CONFIG), f, BLOCKS(c), OWN(c ? c->stream : NULL), c, f, parameters, extra)
+LAUNCH(cuLaunch, (CUfunction f), f, 1, NULL, f)
+LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), f, (uint64_t)width *(uint64_t)height, NULL, f, width,
+       height)
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), f,
+       (uint64_t)width *(uint64_t)height, stream, f, width, height, stream)
+LAUNCH(cuLaunchCooperativeKernelMultiDevice, (struct cu_launch_params * list, unsigned number, unsigned flags),
+       list &&number ? list->function : NULL, 1, list &&number ? list->stream : NULL, list, number, flags)
+
+/* A graph is one launch of a cost of its own. Memory that its nodes took is read afterwards; past
+ * the promise the graph is waited for, its memory trimmed, and the next launch refused. */
+static CUresult graph(CUgraphExec it, CUstream stream, CUstream timed, CUresult (*real)(CUgraphExec, CUstream),
+                      const char *api)
+{
+    struct gs_launch launch = {0};
+    if (!gs_managed())
+        return real(it, stream);
+    if (gs_graphs_over()) {
+        gs_breach(GS_BREACH_DENIED, gs_card_here(), 0, api);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (limited())
+        gs_launch_begin(&launch, (uint64_t)it, 1, timed);
+    CUresult rc = real(it, stream);
+    gs_launch_end(&launch, rc);
+    if (rc == CUDA_SUCCESS && gs_graphs_over()) {
+        GS_REAL(cuStreamSynchronize)(stream);
+        gs_breach(GS_BREACH_OVER, gs_card_here(), gs_pools_trim(gs_card_here()), api);
+    }
+    return rc;
+}
+
+GS_API CUresult cuGraphLaunch(CUgraphExec it, CUstream stream)
+{
+    return graph(it, stream, stream, GS_REAL(cuGraphLaunch), __func__);
+}
+
+GS_API CUresult cuGraphLaunch_ptsz(CUgraphExec it, CUstream stream)
+{
+    return graph(it, stream, OWN(stream), GS_REAL(cuGraphLaunch_ptsz), __func__);
+}
+
+GS_API CUresult cuGraphExecDestroy(CUgraphExec it) { return GS_REAL(cuGraphExecDestroy)(it); }
+
+#define CAPTURE(name, parameters, counted, ...)                                                                        \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        CUresult rc = GS_REAL(name)(__VA_ARGS__);                                                                      \
+        counted;                                                                                                       \
+        return rc;                                                                                                     \
+    }
+#define BEGAN rc == CUDA_SUCCESS ? gs_capture_began() : (void)0
+#define TO_GRAPH                                                                                                       \
+    CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t number, int mode
+
+CAPTURE(cuStreamBeginCapture, (CUstream stream), BEGAN, stream)
+CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), BEGAN, stream)
+CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), BEGAN, stream, mode)
+CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), BEGAN, stream, mode)
+CAPTURE(cuStreamBeginCaptureToGraph, (TO_GRAPH), BEGAN, stream, graph, after, edges, number, mode)
+CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (TO_GRAPH), BEGAN, stream, graph, after, edges, number, mode)
+CAPTURE(cuStreamEndCapture, (CUstream stream, CUgraph *made), gs_capture_ended(), stream, made)
+CAPTURE(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *made), gs_capture_ended(), stream, made)

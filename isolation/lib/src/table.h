@@ -1,0 +1,43 @@
+/* What this process owns: driver handle or address -> what was charged for it.
+ *
+ * Open addressing in shards, each behind a spin lock of the process; memory comes from mmap, so no
+ * allocator of the program is touched. Flat in the number of live entries.
+ */
+#ifndef GS_TABLE_H
+#define GS_TABLE_H
+
+#include <stdint.h>
+
+enum gs_kind {
+    GS_KIND_NONE,
+    GS_KIND_MEMORY,  /* cuMemAlloc and its like: key is the address */
+    GS_KIND_ARRAY,
+    GS_KIND_CONTEXT,
+    GS_KIND_HEAP, /* the device heap of a context */
+    GS_KIND_MODULE,
+    GS_KIND_LIBRARY,
+    GS_KIND_IMPORT, /* somebody else's memory: 0 bytes */
+    GS_KIND_POOLED, /* from a pool, which is what is charged; `extra` is the pool's number */
+    GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */
+    GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
+    GS_KIND_BLOCK,  /* a block of small allocations: key is address >> 21, `count` how many live in it */
+    GS_KIND_MAPPING /* VMM: an address; `extra` is its object, `bytes` the length mapped */
+};
+
+struct gs_entry {
+    uint64_t key;
+    uint64_t bytes; /* charged */
+    int16_t card;
+    uint16_t kind;
+    uint32_t count; /* references, where the kind counts them */
+    uint64_t extra; /* the context it dies with, or what the kind says */
+};
+
+int gs_table_put(const struct gs_entry *entry);
+int gs_table_take(uint64_t key, enum gs_kind kind, struct gs_entry *out);
+int gs_table_get(uint64_t key, enum gs_kind kind, struct gs_entry *out);
+int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by);
+void gs_table_drop(uint64_t owner, void (*each)(const struct gs_entry *));
+void gs_table_forget(void);
+
+#endif

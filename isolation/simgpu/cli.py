@@ -1,0 +1,160 @@
+"""
+`gpushare simgpu`: create a simulated box, look into its books, break things.
+
+A box is one file. Programs find it through GPUSHARE_SIMGPU, or as `hardware` beside the driver
+libraries they load (`create --driver` puts links there).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from isolation.simgpu.hardware import (
+    DRIVER,
+    LIBRARIES,
+    SimulatorError,
+    create,
+    install,
+    opened,
+    parameters,
+)
+from isolation.simgpu.models import MODELS
+from isolation.simgpu.report import document, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAULTS: Final = ("xid", "lost", "ecc-corrected", "ecc-uncorrected", "throttle", "temperature")
+PATH: Final = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+
+
+def _guarded(act: Callable[[], None]) -> None:
+    """Run, and tell the simulator's own errors as one line."""
+    try:
+        act()
+    except SimulatorError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, int]:
+    """`name=value` words as numbers."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not value.isdigit():
+            raise click.BadParameter(f"{pair!r}: write NAME=NUMBER")
+        found[name] = int(value)
+    return found
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def simgpu() -> None:
+    """A simulated NVIDIA driver: cards in a file, for demos and tests without a GPU."""
+
+
+@simgpu.command("create")
+@PATH
+@click.option("--model", "models", multiple=True, required=True, help="Kind of card; repeat for a mixed box.")
+@click.option(
+    "--cards", "counts", multiple=True, type=click.IntRange(1, 16), help="One number for all models, or one each (1)."
+)
+@click.option("--driver-version", default=DRIVER, show_default=True, help="What NVML says.")
+@click.option("--driver", "link", is_flag=True, help="Put libcuda.so.1 and libnvidia-ml.so.1 beside PATH.")
+@click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
+def create_command(  # noqa: PLR0917 (click passes each option)
+    path: Path,
+    models: tuple[str, ...],
+    counts: tuple[int, ...],
+    driver_version: str,
+    link: bool,  # noqa: FBT001
+    settings: tuple[str, ...],
+) -> None:
+    """Write a hardware file with these cards and parameters (see `gpushare simgpu parameters`)."""
+    if len(counts) not in {0, 1, len(models)}:
+        raise click.BadParameter("give --cards once, or once for each --model")
+    each = counts if len(counts) == len(models) else (counts or (1,)) * len(models)
+    names = [name for name, count in zip(models, each, strict=True) for _ in range(count)]
+
+    def act() -> None:
+        create(path, names, _settings(settings), driver_version)
+        if link:
+            install(path.parent)
+        click.echo(f"{path}: {len(names)} {'card' if len(names) == 1 else 'cards'}")
+        if link and path.name == "hardware":
+            click.echo(f"use it: LD_LIBRARY_PATH={path.parent.absolute()} your-program")
+        else:
+            click.echo(f"use it: GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES} your-program")
+
+    _guarded(act)
+
+
+@simgpu.command("show")
+@PATH
+@click.option("--json", "as_json", is_flag=True, help="Everything, for programs.")
+@click.option("--all", "everybody", is_flag=True, help="Also processes that are gone.")
+def show_command(path: Path, as_json: bool, everybody: bool) -> None:  # noqa: FBT001 (click passes flags so)
+    """Print the simulator's own books: own GPU time and bytes of every process."""
+
+    def act() -> None:
+        with opened(path) as box:
+            box.settle()
+            books = document(box)
+        if as_json:
+            click.echo(json.dumps(books, indent=2))
+        else:
+            for line in lines(books, everybody=everybody):
+                click.echo(line)
+
+    _guarded(act)
+
+
+@simgpu.command("set")
+@PATH
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=NUMBER...")
+def set_command(path: Path, settings: tuple[str, ...]) -> None:
+    """Change parameters of a box that may be in use."""
+
+    def act() -> None:
+        with opened(path) as box:
+            for name, value in _settings(settings).items():
+                box.set(name, value)
+
+    _guarded(act)
+
+
+@simgpu.command("break")
+@PATH
+@click.option("--card", type=click.IntRange(0, 63), default=0, show_default=True, help="Which card.")
+@click.argument("what", type=click.Choice(FAULTS))
+@click.argument("value", type=click.IntRange(0))
+def break_command(path: Path, card: int, what: str, value: int) -> None:
+    """Report an XID, lose a card (1) or find it again (0), count ECC errors, throttle, heat."""
+
+    def act() -> None:
+        with opened(path) as box:
+            box.inject(card, what, value)
+
+    _guarded(act)
+
+
+@simgpu.command("parameters")
+def parameters_command() -> None:
+    """What can be set, with the defaults."""
+
+    def act() -> None:
+        for name, value in parameters().items():
+            click.echo(f"{name}={value}")
+
+    _guarded(act)
+
+
+@simgpu.command("models")
+def models_command() -> None:
+    """The cards there are."""
+    for name, model in MODELS.items():
+        divided = f", {model.instances} x {model.profile}" if model.instances else ""
+        click.echo(f"{name:14} {model.name}, {model.memory_mib} MiB, {model.sms} SMs{divided}")

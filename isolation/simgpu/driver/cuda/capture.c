@@ -1,0 +1,213 @@
+/* Stream capture: what would run is recorded as nodes of a graph.
+ * Return convention: CUresult. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t capture_ids;
+
+static void set_tips(struct sim_node ***tips, size_t *count, struct sim_node *const *from, size_t number)
+{
+    struct sim_node **copy = sim_new((number + 1) * sizeof *copy);
+    for (size_t i = 0; i < number; i++)
+        copy[i] = from[i];
+    free(*tips);
+    *tips = copy;
+    *count = number;
+}
+
+/* Append a node after everything this stream has captured so far. */
+CUresult sim_capture_node(struct sim_stream *stream, enum cu_node type, struct sim_node **node)
+{
+    if (stream->capture_broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    *node = sim_node_new(stream->capture, type, stream->tips, stream->tip_count);
+    set_tips(&stream->tips, &stream->tip_count, node, 1);
+    return CUDA_SUCCESS;
+}
+
+/* Append a node of which only the cost is known. */
+CUresult sim_capture_work(struct sim_stream *stream, enum cu_node type, const struct hw_item *work)
+{
+    struct sim_node *node;
+    TRY(sim_capture_node(stream, type, &node));
+    node->work = *work;
+    return CUDA_SUCCESS;
+}
+
+/* An event recorded in a captured stream names a place in the graph. */
+CUresult sim_capture_record(struct sim_stream *stream, struct sim_event *event)
+{
+    event->capture = stream->capture;
+    set_tips(&event->tips, &event->tip_count, stream->tips, stream->tip_count);
+    return CUDA_SUCCESS;
+}
+
+/* Waiting for a captured event joins the stream to its capture. */
+CUresult sim_capture_join(struct sim_stream *stream, struct sim_event *event)
+{
+    if (!event->capture || !event->capture->capturing)
+        return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_SUCCESS;
+    if (stream->capture && stream->capture != event->capture)
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    size_t before = stream->capture ? stream->tip_count : 0, count = before + event->tip_count;
+    struct sim_node **both = sim_new((count + 1) * sizeof *both);
+    for (size_t i = 0; i < count; i++)
+        both[i] = i < before ? stream->tips[i] : event->tips[i - before];
+    stream->capture = event->capture;
+    set_tips(&stream->tips, &stream->tip_count, both, count);
+    free(both);
+    return CUDA_SUCCESS;
+}
+
+/* The stream is no longer captured. */
+void sim_stream_forget_capture(struct sim_stream *stream)
+{
+    free(stream->tips);
+    stream->tips = NULL;
+    stream->tip_count = 0;
+    stream->capture = NULL;
+    stream->capture_origin = stream->capture_broken = 0;
+}
+
+static CUresult begin(void *handle, struct sim_graph *graph, struct sim_node *const *after, size_t count)
+{
+    ENTER();
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    LOCKED();
+    if (stream->lane == 0)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the default stream cannot be captured */
+    if (stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    stream->capture = graph ? graph : sim_graph_new();
+    stream->capture->capturing = 1;
+    stream->capture_origin = 1;
+    stream->capture_id = ++capture_ids;
+    set_tips(&stream->tips, &stream->tip_count, after, count);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0);
+}
+
+API CUresult cuStreamBeginCapture(void *stream)
+{
+    return begin(stream, NULL, NULL, 0);
+}
+
+API CUresult cuStreamBeginCaptureToGraph(void *stream, void *handle, struct sim_node *const *after, const void *edges,
+                                         size_t count, int mode)
+{
+    struct sim_graph *graph = sim_graph_check(handle);
+    (void)edges, (void)mode;
+    return graph ? begin(stream, graph, after, count) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuStreamEndCapture(void *handle, struct sim_graph **graph)
+{
+    ENTER();
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    LOCKED();
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (!stream->capture_origin)
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    struct sim_graph *captured = stream->capture;
+    int broken = stream->capture_broken;
+    for (struct sim_stream *other = sim_device_of(stream->context)->streams; other; other = other->next)
+        if (other->capture == captured)
+            sim_stream_forget_capture(other);
+    captured->capturing = 0;
+    if (graph)
+        *graph = broken ? NULL : captured;
+    return broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+static int status_of(const struct sim_stream *stream)
+{
+    return !stream->capture ? 0 : stream->capture_broken ? 2 : 1;
+}
+
+API CUresult cuStreamIsCapturing(void *handle, int *status)
+{
+    ENTER();
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    if (!status)
+        return CUDA_ERROR_INVALID_VALUE;
+    *status = status_of(stream);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, struct sim_graph **graph,
+                                       struct sim_node ***tips, size_t *count)
+{
+    ENTER();
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    if (!status)
+        return CUDA_ERROR_INVALID_VALUE;
+    *status = status_of(stream);
+    if (id)
+        *id = stream->capture_id;
+    if (graph)
+        *graph = stream->capture;
+    if (tips)
+        *tips = stream->tips;
+    if (count)
+        *count = stream->tip_count;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamGetCaptureInfo(void *handle, int *status, uint64_t *id)
+{
+    return cuStreamGetCaptureInfo_v2(handle, status, id, NULL, NULL, NULL);
+}
+
+API CUresult cuStreamGetCaptureInfo_v3(void *handle, int *status, uint64_t *id, struct sim_graph **graph,
+                                       struct sim_node ***tips, const void **edges, size_t *count)
+{
+    if (edges)
+        *edges = NULL;
+    return cuStreamGetCaptureInfo_v2(handle, status, id, graph, tips, count);
+}
+
+API CUresult cuStreamUpdateCaptureDependencies(void *handle, struct sim_node **nodes, size_t count, unsigned flags)
+{
+    ENTER();
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    LOCKED();
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    size_t before = flags ? 0 : stream->tip_count; /* 0 adds, 1 sets */
+    struct sim_node **both = sim_new((before + count + 1) * sizeof *both);
+    for (size_t i = 0; i < before + count; i++)
+        both[i] = i < before ? stream->tips[i] : nodes[i - before];
+    set_tips(&stream->tips, &stream->tip_count, both, before + count);
+    free(both);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamUpdateCaptureDependencies_v2(void *handle, struct sim_node **nodes, const void *edges,
+                                                  size_t count, unsigned flags)
+{
+    (void)edges;
+    return cuStreamUpdateCaptureDependencies(handle, nodes, count, flags);
+}
+
+API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static __thread int current;
+    if (!mode || *mode < 0 || *mode > 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    int before = current;
+    current = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,291 @@
+/* The simulated hardware: one file that every process maps, standing for cards and kernel driver.
+ *
+ * Everything in it is 64-bit words, so that one write-ahead log (hw_put) makes each step of
+ * the simulation and of the books whole or undone, whenever its process is killed.
+ * Each card has a lock of its own that the kernel hands on when its holder dies.
+ *
+ * Return convention: 0 or a count on success, a negative errno otherwise.
+ */
+#ifndef SIMGPU_HW_H
+#define SIMGPU_HW_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HW_MAGIC 0x32474D4953555047ull
+#define HW_VERSION 3u
+#define HW_MAX_CARDS 64
+#define HW_MAX_PROCESSES 1024
+#define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
+#define HW_HISTORY 128  /* gone clients that the books keep before entries are used again */
+#define HW_QUEUE 1024   /* work items that one client may have in flight */
+#define HW_LANES 64     /* independent queues per client; streams share them modulo */
+#define HW_SAMPLES 64   /* utilisation samples kept per client */
+#define HW_OBJECTS 4096 /* exported allocations per card */
+#define HW_HOLDERS 32   /* processes that share one exported allocation */
+#define HW_XIDS 64
+#define HW_LIMITS 64    /* memory limits per card */
+#define HW_LOG 1024
+#define HW_NAME 64
+#define HW_PATH 192
+
+/* Parameters of the simulation and their defaults; NVIDIA publishes few of these figures. */
+#define HW_PARAMS(X)                                                                            \
+    X(cuda_version, 13040)       /* answer of cuDriverGetVersion; newer names are not found */  \
+    X(slice_ns, 2000000)         /* time slice of a context while others wait */                \
+    X(switch_ns, 50000)          /* from one context to another; nobody computes */             \
+    X(gap_ns, 1000)              /* added to every kernel on the card */                        \
+    X(jitter_permille, 0)        /* kernel durations vary by up to this, both ways */           \
+    X(launch_ns, 2000)           /* CPU time of one launch */                                   \
+    X(event_ns, 1000)            /* CPU time of one event call */                               \
+    X(alloc_ns, 1000)            /* CPU time of one allocation or free */                       \
+    X(nvml_ns, 0)                /* CPU time of one NVML query of a card */                     \
+    X(spin_ns, 30000)            /* waits shorter than this are spun */                         \
+    X(kernel_ns, 10000)          /* duration of a wave of a kernel that names none */           \
+    X(context_ns, 0)             /* time to create a context */                                 \
+    X(context_bytes, 0)          /* 0: as the model says */                                     \
+    X(granule_bytes, 2097152)    /* physical memory is handed out in these */                   \
+    X(pool_granule_bytes, 33554432) /* what a memory pool grows by */                           \
+    X(graph_granule_bytes, 33554432) /* what the graph memory pool grows by */                  \
+    X(teardown_ns, 20000000)     /* memory of a dead process comes back after this */           \
+    X(reap_ns, 2000000)          /* dead processes are looked for this often */                 \
+    X(sample_ns, 166666667)      /* NVML takes a utilisation sample this often */               \
+    X(sample_late_ns, 100000000) /* and shows it this much later */                             \
+    X(sample_quantum, 1)         /* percent; utilisation is rounded to multiples of it */       \
+    X(sample_missing_permille, 20) /* samples that are lost */                                  \
+    X(queue_depth, 1024)         /* launches in flight before a launch blocks */                \
+    X(seed, 1)
+
+struct hw_params {
+#define X(name, value) uint64_t name;
+    HW_PARAMS(X)
+#undef X
+};
+#define HW_PARAM_COUNT (sizeof(struct hw_params) / sizeof(uint64_t))
+
+enum hw_kind { /* what the bytes of a client are for */
+    HW_CONTEXT,
+    HW_MODULE,
+    HW_DATA,
+    HW_POOL,
+    HW_GRAPH,
+    HW_VMM,
+    HW_ARRAY,
+    HW_MANAGED,
+    HW_ADOPTED, /* shared memory whose owner died */
+    HW_KINDS
+};
+
+enum hw_state { HW_FREE, HW_LIVE, HW_TEARDOWN, HW_GONE };
+enum hw_work { HW_KERNEL, HW_COPY, HW_MARK, HW_HOST };
+enum hw_progress { HW_QUEUED, HW_RUNNING, HW_DONE };
+enum hw_fault { HW_FAULT_NONE, HW_FAULT_LOST };
+
+struct hw_log {
+    uint64_t count;
+    struct {
+        uint64_t where, old;
+    } entry[HW_LOG];
+};
+
+struct hw_lock {
+    union {
+        pthread_mutex_t mutex;
+        uint64_t words[16];
+    };
+    struct hw_log log;
+};
+
+struct hw_item {
+    uint64_t state; /* enum hw_progress */
+    uint64_t work;  /* enum hw_work */
+    uint64_t lane;
+    uint64_t seq;
+    uint64_t next;  /* seq of the next item in the lane, 0: none */
+    uint64_t after; /* seq that must be done first, 0: none */
+    uint64_t barrier; /* 1: everything queued before, in lanes that block, must be done */
+    uint64_t left_ns;
+    uint64_t width; /* millionths of the card that it fills */
+    uint64_t begin_ns, end_ns;
+    uint64_t fault; /* the error that it leaves behind */
+};
+
+struct hw_client {
+    uint64_t state;   /* enum hw_state */
+    uint64_t process; /* slot; alive while `generation` is the slot's and its lock is held */
+    uint64_t generation;
+    uint64_t pid, start_time;
+    uint64_t born_ns, gone_ns, back_ns; /* back_ns: when the memory comes back */
+    uint64_t contexts;
+    uint64_t bytes[HW_KINDS];
+    uint64_t managed_bytes; /* allocated, resident or not */
+    uint64_t total_bytes, peak_bytes, denied;
+    uint64_t own_ns, launches, copies, slices;
+    uint64_t fault; /* sticky CUDA error */
+    uint64_t head, tail; /* seqs [head, tail) stand in the queue */
+    uint64_t busy_lanes, free_lanes; /* masks: not empty; do not wait for the default stream */
+    struct {
+        uint64_t first, last;
+    } lane[HW_LANES];
+    uint64_t sampled_ns, samples;
+    struct {
+        uint64_t time_ns, percent;
+    } sample[HW_SAMPLES];
+    char name[HW_NAME];
+    char cgroup[HW_PATH];
+    struct hw_item item[HW_QUEUE];
+};
+
+struct hw_object { /* an allocation that other processes may hold */
+    uint64_t state, generation;
+    uint64_t bytes, kind;
+    uint64_t owner; /* client index + 1: whose books it stands in */
+    uint64_t holder[HW_HOLDERS]; /* (client index + 1) << 32 | references */
+};
+
+struct hw_limit {
+    uint64_t used; /* the entry is taken */
+    uint64_t soft_bytes, hard_bytes;
+    char name[HW_PATH]; /* cgroup */
+};
+
+struct hw_model { /* what a card is; written once by `create` */
+    char name[HW_NAME];
+    char profile[HW_NAME]; /* MIG profile of an instance */
+    char serial[HW_NAME];
+    uint8_t uuid[16];
+    uint64_t total_bytes, reserved_bytes, context_bytes;
+    uint64_t sms, threads_per_sm, cores, l2_bytes, shared_bytes;
+    uint64_t cc_major, cc_minor;
+    uint64_t sm_mhz, memory_mhz, bus_bits, copy_mbps;
+    uint64_t idle_mw, limit_mw;
+    uint64_t pci_domain, pci_bus, pci_device, pci_id, pci_subsystem, pcie_generation;
+    uint64_t brand, architecture;
+    uint64_t mig;             /* 1: divided; only its instances compute */
+    uint64_t parent;          /* card index + 1 of an instance's card */
+    uint64_t gpu_instance, compute_instance;
+};
+
+struct hw_card {
+    struct hw_model model;
+    struct hw_lock lock;
+    uint64_t clock_ns; /* the simulation has come this far */
+    uint64_t used_bytes;
+    uint64_t active, rotation; /* client index + 1 that has the card; where to look next */
+    uint64_t slice_end_ns, switch_end_ns;
+    uint64_t busy_ns, copy_ns, energy_uj;
+    uint64_t busy[HW_CLIENTS / 64]; /* clients with queued work */
+    uint64_t clients;               /* entries in use or once used */
+    uint64_t reaped_ns;
+    uint64_t sample_at_ns, sampled_busy_ns, sampled_copy_ns, samples;
+    struct {
+        uint64_t time_ns, percent, memory_percent;
+    } sample[HW_SAMPLES];
+    uint64_t temperature_mc; /* thousandths of a degree */
+    uint64_t fault;          /* enum hw_fault */
+    uint64_t ecc_corrected, ecc_uncorrected;
+    uint64_t throttle;       /* nvmlClocksEventReasons bits that were injected */
+    uint64_t xids;
+    struct {
+        uint64_t time_ns, xid, pid;
+    } xid[HW_XIDS];
+    uint64_t random;
+    uint64_t objects; /* entries in use or once used */
+    struct hw_limit limit[HW_LIMITS];
+    struct hw_object object[HW_OBJECTS];
+    struct hw_client client[HW_CLIENTS];
+};
+
+struct hw_process {
+    uint64_t generation, pid, start_time;
+};
+
+struct hw_file {
+    uint64_t magic, version, bytes;
+    uint64_t cards;
+    uint64_t realtime_ns; /* CLOCK_REALTIME - CLOCK_MONOTONIC when created */
+    char driver[HW_NAME];
+    struct hw_params params;
+    struct hw_process process[HW_MAX_PROCESSES];
+    struct hw_card card[];
+};
+
+/* Byte offsets beyond the file's end where locks stand. */
+#define HW_LOCK_PROCESS (1ull << 40)
+#define HW_LOCK_EXPORT (1ull << 41)
+
+struct hw { /* one process's hold on the hardware */
+    struct hw_file *file;
+    char path[4096];
+    uint64_t device, inode;
+    uint64_t process, generation; /* our slot; generation 0: none */
+};
+
+/* Set one word so that a killed holder of the card's lock leaves nothing half done. */
+static inline void hw_put(struct hw_card *card, uint64_t *word, uint64_t value)
+{
+    struct hw_log *log = &card->lock.log;
+    uint64_t n = log->count;
+    log->entry[n].where = (uint64_t)((char *)word - (char *)card);
+    log->entry[n].old = *word;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* death is seen in program order: the compiler must keep it */
+    __atomic_store_n(&log->count, n + 1, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+/* Everything put so far stays. */
+static inline void hw_commit(struct hw_card *card)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(&card->lock.log.count, 0, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+/* hw.c: the file, locks, processes */
+uint64_t hw_now(void);
+void hw_spin(uint64_t ns);
+int hw_path(char *path, size_t size, const void *near);
+int hw_open(struct hw *hw, const char *path);
+void hw_close(struct hw *hw);
+int hw_join(struct hw *hw);
+void hw_lock(struct hw_card *card);
+void hw_unlock(struct hw_card *card);
+int hw_probe_open(const struct hw *hw);
+int hw_process_lives(const struct hw *hw, int probe, const struct hw_client *client);
+int hw_export_held(int probe, uint64_t card, uint64_t object);
+uint64_t hw_random(struct hw_card *card);
+void hw_uuid(const struct hw_model *model, char *text, size_t size);
+
+/* books.c: clients and their bytes; the card's lock is held */
+int hw_attach(struct hw *hw, struct hw_card *card);
+int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
+void hw_refund(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
+uint64_t hw_free_bytes(const struct hw_card *card, const struct hw_client *client, uint64_t *total);
+void hw_reap(struct hw *hw, struct hw_card *card, uint64_t now, int force);
+struct hw_limit *hw_limit_of(struct hw_card *card, const char *name);
+uint64_t hw_limit_used(const struct hw_card *card, const struct hw_limit *limit);
+
+/* share.c: exported allocations; the card's lock is held */
+int hw_share(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
+int hw_hold(struct hw_card *card, struct hw_client *client, uint64_t object, uint64_t generation);
+void hw_drop(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t object);
+void hw_drop_all(struct hw *hw, struct hw_card *card, struct hw_client *client);
+void hw_sweep_exports(struct hw *hw, struct hw_card *card, int probe);
+
+/* engine.c: execution; the card's lock is held */
+void hw_advance(struct hw *hw, struct hw_card *card, uint64_t now);
+uint64_t hw_push(struct hw_card *card, struct hw_client *client, const struct hw_item *work, int free_lane);
+int hw_ready(const struct hw_card *card, const struct hw_client *client, const struct hw_item *item);
+void hw_finish_host(struct hw_card *card, struct hw_client *client, uint64_t seq, uint64_t now);
+uint64_t hw_until(const struct hw_card *card, const struct hw_client *client, uint64_t seq);
+void hw_drop_work(struct hw_card *card, struct hw_client *client);
+void hw_report_xid(struct hw_card *card, uint64_t xid, uint64_t pid);
+
+static inline struct hw_item *hw_item(struct hw_client *client, uint64_t seq)
+{
+    return &client->item[seq % HW_QUEUE];
+}
+
+#endif

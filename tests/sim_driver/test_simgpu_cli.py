@@ -1,0 +1,98 @@
+"""`gpushare simgpu`: boxes are made, shown, changed and broken from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from isolation.simgpu.cli import simgpu
+
+
+def invoke(*words: object) -> str:
+    """What the command prints; it must succeed."""
+    done = CliRunner().invoke(simgpu, [str(word) for word in words])
+    assert 0 == done.exit_code, done.output
+    return done.output
+
+
+def test_a_mixed_box_is_created_and_shown(tmp_path):
+    """
+    Two T4 and one A10, with a parameter; the JSON has every card, its real size and no process.
+    """
+    path = tmp_path / "hardware"
+    invoke("create", path, "--model", "t4", "--model", "a10", "--cards", 2, "--cards", 1, "slice_ns=500000")
+    books = json.loads(invoke("show", path, "--json"))
+
+    assert ["Tesla T4", "Tesla T4", "NVIDIA A10"] == [card["name"] for card in books["cards"]]
+    assert [15360, 15360, 23028] == [card["total_bytes"] >> 20 for card in books["cards"]]
+    assert 500000 == books["parameters"]["slice_ns"]
+    assert [[], [], []] == [card["processes"] for card in books["cards"]]
+
+
+def test_the_books_show_who_has_what(make_box, run):
+    """
+    A process with memory and work stands under its card with bytes by kind and its own time.
+    """
+    box = make_box()
+    client = run(box, "start(); (busy,) = functions(b'busy'); alloc(1 << 30); launch(busy, 5_000_000)\n"
+                 "do('cuCtxSynchronize'); say('up'); wait()")  # fmt: skip
+    client.line()
+    [process] = json.loads(invoke("show", box.path, "--json"))["cards"][0]["processes"]
+    text = invoke("show", box.path)
+
+    assert (client.process.pid, "live", 1, 1 << 30) == (
+        process["pid"],
+        process["state"],
+        process["launches"],
+        process["bytes"]["data"],
+    )
+    assert 0.005 == pytest.approx(process["own_seconds"], abs=0.0001)
+    assert "1332 MiB (context 306, module 2, data 1024)  0.005 s on the card, 1 launches" in text
+
+
+def test_a_directory_becomes_a_driver(tmp_path):
+    """
+    `--driver` puts the libraries beside the file: LD_LIBRARY_PATH is all a program needs.
+    """
+    words = invoke("create", tmp_path / "hardware", "--model", "t4", "--driver")
+
+    assert f"LD_LIBRARY_PATH={tmp_path}" in words
+    assert ["hardware", "libcuda.so.1", "libnvidia-ml.so.1"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_parameters_change_and_things_break(tmp_path):
+    """
+    A live parameter and an XID show in the books at once.
+    """
+    path = tmp_path / "hardware"
+    invoke("create", path, "--model", "v100-16g")
+    invoke("set", path, "switch_ns=7")
+    invoke("break", path, "xid", 48)
+    books = json.loads(invoke("show", path, "--json"))
+
+    assert (7, 48) == (books["parameters"]["switch_ns"], books["cards"][0]["last_xid"])
+    assert "slice_ns=2000000" in invoke("parameters")
+    assert "a100-80g-mig" in invoke("models")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["create", "{}/x", "--model", "gtx"], "no such model: gtx; there are t4, v100-16g"),
+        (["create", "{}/x", "--model", "t4", "fast=1"], "no such parameter: fast"),
+        (["create", "{}/x", "--model", "t4", "slice_ns=fast"], "write NAME=NUMBER"),
+        (["create", "{}/no/x", "--model", "t4"], "No such file or directory"),
+        (["show", "{}/x"], "No such file or directory"),
+        (["show", __file__], "Protocol error"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(words, why, tmp_path):
+    """
+    Unknown models and parameters, and files that are no hardware, end with a reason.
+    """
+    done = CliRunner().invoke(simgpu, [word.format(tmp_path) for word in words])
+
+    assert 0 != done.exit_code
+    assert why in done.output

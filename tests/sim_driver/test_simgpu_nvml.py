@@ -1,0 +1,223 @@
+"""NVML of the simulated driver, asked through the real nvidia-ml-py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isolation.simgpu.hardware import LIBRARIES
+from isolation.simgpu.models import MIB
+
+pytest.importorskip("pynvml")
+PRELUDE = """
+import json, sys, time
+import pynvml as n
+n.nvmlInit()
+def tell(**facts): print(json.dumps(facts))
+def error(name, *args):
+    try: getattr(n, name)(*args)
+    except n.NVMLError as exc: return exc.value
+    return 0
+h = None if error("nvmlDeviceGetHandleByIndex", 0) else n.nvmlDeviceGetHandleByIndex(0)
+"""
+
+
+def ask(box, code: str) -> dict:
+    """Run some lines with nvidia-ml-py on the box's libnvidia-ml; what they tell."""
+    env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
+    done = subprocess.run([sys.executable, "-c", PRELUDE + code], env=env, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_cards_say_who_they_are(make_box):
+    """
+    Two kinds of card in one box: names, memory, and handles found again by UUID and by PCI id.
+    """
+    box = make_box("t4", "h100-80g")
+    found = ask(
+        box,
+        """
+g = n.nvmlDeviceGetHandleByIndex(1)
+v2 = n.nvmlDeviceGetMemoryInfo(g, version=n.nvmlMemory_v2)
+tell(count=n.nvmlDeviceGetCount(), names=[n.nvmlDeviceGetName(x) for x in (h, g)],
+     driver=n.nvmlSystemGetDriverVersion(),
+     total=v2.total, sum=v2.reserved + v2.used + v2.free, capability=n.nvmlDeviceGetCudaComputeCapability(g),
+     uuid=n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(g))),
+     pci=n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(n.nvmlDeviceGetPciInfo(g).busId)),
+     power=n.nvmlDeviceGetPowerUsage(g), limit=n.nvmlDeviceGetEnforcedPowerLimit(g),
+     degrees=n.nvmlDeviceGetTemperature(g, 0),
+     fan=error("nvmlDeviceGetFanSpeed", g), wrong=error("nvmlDeviceGetHandleByIndex", 2))
+""",
+    )
+
+    assert {
+        "count": 2,
+        "names": ["Tesla T4", "NVIDIA H100 80GB HBM3"],
+        "driver": "615.71.05",
+        "total": 81559 * MIB,
+        "sum": 81559 * MIB,
+        "capability": [9, 0],
+        "uuid": 1,
+        "pci": 1,
+        "power": 70_000,
+        "limit": 700_000,
+        "degrees": 32,
+        "fan": 3,
+        "wrong": 2,
+    } == found
+
+
+def test_processes_and_their_memory(make_box, run):
+    """
+    A process with a context is listed with its physical bytes, and the card's use is their sum.
+    """
+    box = make_box()
+    clients = [run(box, "start(); alloc(1 << 30); say('up'); wait()") for _ in range(2)]
+    [client.line() for client in clients]
+    found = ask(
+        box,
+        """
+tell(each={p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h)},
+     graphics=n.nvmlDeviceGetGraphicsRunningProcesses(h), mps=n.nvmlDeviceGetMPSComputeRunningProcesses(h),
+     used=n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).used)
+""",
+    )
+
+    assert {str(client.process.pid): (1024 + 306) * MIB for client in clients} == found["each"]
+    assert (2 * (1024 + 306) * MIB, [], []) == (found["used"], found["graphics"], found["mps"])
+
+
+def test_utilisation_comes_late_rounded_and_may_be_missing(make_box, run):
+    """
+    No work, no sample (NOT_FOUND); then multiples of the quantum, as old as they are late; with every
+    sample lost there never is one.
+    """
+    settings = {"sample_ns": 100_000_000, "sample_late_ns": 200_000_000, "sample_quantum": 5}
+    load = """
+start(); (busy,) = functions(b"busy"); say("up")
+while True:
+    [launch(busy, 20_000_000) for _ in range(100)]
+    do("cuCtxSynchronize")
+"""
+    watch = """
+time.sleep(0.8); status = error("nvmlDeviceGetProcessUtilization", h, 0)
+rows = [] if status else [(s.pid, s.smUtil, s.timeStamp) for s in n.nvmlDeviceGetProcessUtilization(h, 0)]
+tell(status=status, rows=rows, now=time.time(),
+     late=error("nvmlDeviceGetProcessUtilization", h, int(time.time() * 1e6)))
+"""
+    box, silent = make_box(**settings), make_box(**settings, sample_missing_permille=1000)
+    assert 6 == ask(box, watch)["status"]
+    client, other = run(box, load), run(silent, load)
+    client.line()
+    other.line()
+    found = ask(box, watch)
+
+    assert (0, 6) == (found["status"], found["late"])
+    [(pid, percent, stamp)] = found["rows"]
+    assert client.process.pid == pid
+    assert percent > 20
+    assert 0 == percent % 5
+    assert 0.2 <= found["now"] - stamp / 1e6 < 0.8
+    assert 6 == ask(silent, watch)["status"]
+
+
+def test_an_xid_is_told_to_those_who_registered(make_box):
+    """
+    An event set waits for the XID; what happened before it registered is not told.
+    """
+    box = make_box()
+    box.inject(0, "xid", 13)
+    code = """
+events = n.nvmlEventSetCreate(); n.nvmlDeviceRegisterEvents(h, n.nvmlEventTypeXidCriticalError, events)
+before = error("nvmlEventSetWait_v2", events, 20)
+print("ready", flush=True); sys.stdin.readline(); got = n.nvmlEventSetWait_v2(events, 5000)
+tell(before=before, type=got.eventType, xid=got.eventData)
+"""
+    env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as watcher:
+        assert "ready\n" == watcher.stdout.readline()
+        watcher.stdin.write("\n")
+        watcher.stdin.flush()
+        box.inject(0, "xid", 48)
+        told = json.loads(watcher.stdout.readline())
+
+    assert {"before": 10, "type": 8, "xid": 48} == told
+
+
+def test_a_lost_card_says_so_and_comes_back(make_box):
+    """
+    NVML answers GPU_IS_LOST for a card off the bus, reports XID 79, and the others stay well.
+    """
+    box = make_box("t4", "t4")
+    box.inject(0, "lost", 1)
+    code = 'tell(first=error("nvmlDeviceGetHandleByIndex", 0), second=error("nvmlDeviceGetHandleByIndex", 1))'
+
+    assert {"first": 15, "second": 0} == ask(box, code)
+    assert 79 == box.cards()[0].last_xid
+    box.inject(0, "lost", 0)
+    assert {"first": 0, "second": 0} == ask(box, code)
+
+
+def test_a_divided_card_has_instances(make_box):
+    """
+    An A100 in MIG mode: seven instances with UUIDs, 14 SMs and 9728 MiB each, and no utilisation.
+    """
+    found = ask(
+        make_box("a100-80g-mig"),
+        """
+parts = [n.nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(n.nvmlDeviceGetMaxMigDeviceCount(h))]
+tell(count=n.nvmlDeviceGetCount(), mode=n.nvmlDeviceGetMigMode(h), parts=len({n.nvmlDeviceGetUUID(p) for p in parts}),
+     prefix=n.nvmlDeviceGetUUID(parts[0])[:4], memory=n.nvmlDeviceGetMemoryInfo(parts[0]).total,
+     sms=n.nvmlDeviceGetAttributes_v2(parts[0]).multiprocessorCount, id=n.nvmlDeviceGetGpuInstanceId(parts[6]),
+     parent=n.nvmlDeviceGetIndex(n.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[3])),
+     load=error("nvmlDeviceGetUtilizationRates", h))
+""",
+    )
+
+    expected = {"count": 1, "mode": [1, 1], "parts": 7, "prefix": "MIG-", "memory": 9728 * MIB, "sms": 14, "id": 13}
+    assert {**expected, "parent": 0, "load": 3} == found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set memory limits")
+def test_a_memory_limit_holds_for_a_cgroup(make_box, run):
+    """
+    As driver 615 has it: a hard limit of 1 GiB on our cgroup is the card that cuMemGetInfo shows, and
+    counts the context.
+    """
+    box = make_box()
+    own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    found = ask(
+        box,
+        f"""
+s = n.c_nvmlSetMemoryLimits_v1_t({own!r}.encode(), 0, 1 << 30); n.nvmlDeviceSetMemoryLimits_v1(h, s)
+g = n.c_nvmlGetMemoryLimits_v1_t({own!r}.encode(), 0, 0, 0); n.nvmlDeviceGetMemoryLimits_v1(h, g)
+tell(hard=g.hardLimit, used=g.currentUsed)
+""",
+    )
+    client = run(box, "start(); say(*info()); say(call('cuMemAlloc_v2', byref(c_uint64()), c_size_t(720 * MIB)))")
+
+    assert {"hard": 1 << 30, "used": 0} == found
+    assert [f"{(1024 - 306) * MIB} {1 << 30}", "2"] == [client.line(), client.line()]
+
+
+def test_an_old_driver_knows_no_memory_limits(make_box):
+    """
+    With CUDA 12.2 the limits of driver 615 are not supported.
+    """
+    found = ask(
+        make_box(cuda_version=12020),
+        """
+g = n.c_nvmlGetMemoryLimits_v1_t(b"/x", 0, 0, 0)
+tell(version=n.nvmlSystemGetCudaDriverVersion(), status=error("nvmlDeviceGetMemoryLimits_v1", h, g))
+""",
+    )
+
+    assert {"version": 12020, "status": 3} == found
