@@ -23,6 +23,7 @@ COMMANDS: Final = MappingProxyType(
     {
         "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
+        "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a cluster's workload under placement policies."),
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "A simulated NVIDIA driver: cards in a file."),
         "up": ("autoscaler.sim.up:up", "up", "An embedded cluster of simulated cards, live."),

@@ -1,0 +1,139 @@
+"""
+What a command asks of this machine's cards, and where it goes.
+
+Pure. The engine that places pods in a cluster places commands here, on a fleet of one node; only the
+words of a refusal are this room's own. Runs with and without a compute share never meet on a card:
+nobody's percent holds beside a neighbour without limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import FULL_CORE, CardChoice, Mode, Node, Placement, Refusal, Request, Why
+from isolation.contract.quantity import gib, show_bytes
+from isolation.placement.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isolation.contract.model import Card
+    from isolation.run.entry import Entry
+
+HERE: Final = "here"
+FOR_EVER: Final = frozenset({Why.INVALID, Why.NO_NODES, Why.CARD_TOO_SMALL, Why.TOO_FEW_CARDS, Why.NOT_READY})
+"""Refusals that no amount of waiting cures."""
+MOST_CARDS: Final = 16
+"""Cards that one limits file holds."""
+_PLENTY: Final = 1 << 40
+_MANY: Final = 1 << 20
+
+
+class AskError(ValueError):
+    """An ask that no machine could serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One command's ask, per card."""
+
+    units: int
+    """GiB over all cards."""
+    cards: int = 1
+    core: int = 0
+    """Percent of one card over all cards; 0: no compute limit."""
+    owner: str = ""
+
+    def request(self) -> Request:
+        """What placement needs of it; AskError where it contradicts itself."""
+        if self.units % self.cards:
+            below, above = self.units // self.cards * self.cards, -(-self.units // self.cards) * self.cards
+            better = f"{below} or {above}" if below else f"{above}"
+            raise AskError(
+                f"--gpu-mem {self.units} does not split evenly over {self.cards} cards;"
+                f" ask for {better}, or change --gpu-count"
+            )
+        if self.core % self.cards:
+            raise AskError(
+                f"--gpu-core {self.core} does not split evenly over {self.cards} cards;"
+                f" ask for a multiple of {self.cards}"
+            )
+        if self.core > FULL_CORE * self.cards:
+            most = FULL_CORE * self.cards
+            raise AskError(f"--gpu-core {self.core} is more than {_cards(self.cards)} have; ask for at most {most}")
+        owner = f"run/{self.owner}" if self.owner else ""
+        each = gib(self.units) // self.cards
+        return Request(cards=self.cards, card_bytes=each, card_core=self.core // self.cards, owner=owner)
+
+
+def choose(wanted: Wanted, cards: Sequence[Card], held: Sequence[Entry], choice: CardChoice) -> Placement | Refusal:
+    """Which cards the command gets beside what is held, or why none."""
+    request = wanted.request()
+    if not cards:
+        return Refusal(Why.NO_NODES, "this machine has no GPU card that NVML can see")
+    sound = [card for card in cards if card.healthy]
+    never = _place(request, sound, (), choice)
+    if isinstance(never, Refusal):
+        return _never(request, sound, len(cards) - len(sound), never.why)
+    others = {part.uuid for entry in held if bool(entry.core) != bool(request.card_core) for part in entry.slices}
+    usable = [card for card in sound if card.uuid not in others]
+    found = _place(request, usable, held, choice) if usable else Refusal(Why.CARDS, "")
+    if isinstance(found, Placement):
+        return found
+    return Refusal(found.why if found.why not in FOR_EVER else Why.CARDS, _full(request, usable, held, len(others)))
+
+
+def _place(request: Request, cards: Sequence[Card], held: Sequence[Entry], choice: CardChoice) -> Placement | Refusal:
+    mode = Mode.CORE_MEM if request.card_core else Mode.CGPU
+    node = Node(HERE, tuple(cards), mode, choice, cpu_milli=_PLENTY, memory_bytes=_PLENTY, pods=_MANY)
+    engine = Engine((node,))
+    for entry in held:
+        owner = f"run/{entry.owner}" if entry.owner else ""
+        first = entry.slices[0]
+        booked = Request(cards=len(entry.slices), card_bytes=first.bytes, card_core=first.core, owner=owner)
+        engine.hold(entry.id, booked, Placement(HERE, entry.slices), force=True)
+    return engine.place(request)
+
+
+def wants(request: Request) -> str:
+    """What the command asks for, in words."""
+    each = show_bytes(request.card_bytes) + (f" and {request.card_core} % compute" if request.card_core else "")
+    return f"{each} on one card" if request.cards == 1 else f"{each} on each of {request.cards} cards"
+
+
+def _never(request: Request, sound: Sequence[Card], sick: int, why: Why) -> Refusal:
+    asked, advice = wants(request), ""
+    if not sound:
+        return Refusal(Why.NOT_READY, f"{asked}: {_cards(sick)} here, and none is healthy")
+    beside = f" ({_cards(sick)} besides {'is' if sick == 1 else 'are'} not healthy)" if sick else ""
+    if len(sound) < request.cards:
+        advice = f"this machine has {_cards(len(sound))}{beside}: lower --gpu-count to at most {len(sound)}"
+        return Refusal(Why.TOO_FEW_CARDS, f"{asked}: {advice}")
+    largest = sorted((card.offered_bytes for card in sound), reverse=True)[request.cards - 1]
+    if request.cards == 1:
+        advice = f"the largest card offers {show_bytes(largest)}{beside}: ask for less, or spread it with --gpu-count"
+    else:
+        advice = f"{_cards(request.cards)} offer at most {show_bytes(largest)} each{beside}: ask for less"
+    return Refusal(why, f"{asked}: {advice}")
+
+
+def _full(request: Request, usable: Sequence[Card], held: Sequence[Entry], others: int) -> str:
+    free = {card.uuid: [card.offered_bytes, FULL_CORE] for card in usable}
+    for entry in held:
+        for part in entry.slices:
+            if part.uuid in free:
+                free[part.uuid][0] -= part.bytes
+                free[part.uuid][1] -= part.core
+    fit = sum(room >= request.card_bytes and core >= request.card_core for room, core in free.values())
+    told = f"no room for {wants(request)}"
+    if usable:
+        told += f": {f'only {fit}' if fit else 'none'} of {_cards(len(usable))} {'have' if fit > 1 else 'has'} it free"
+    if others:
+        kind = "without a compute share" if request.card_core else "with a compute share"
+        told += f"; {_cards(others)} with runs {kind} {'is' if others == 1 else 'are'} left out (the two never mix)"
+    return told
+
+
+def _cards(number: int) -> str:
+    return f"{number} card" + ("" if number == 1 else "s")

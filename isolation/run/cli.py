@@ -1,0 +1,206 @@
+"""
+`gpushare run`: give a command a share of this machine's cards, and hold it to that.
+
+Joins the machine, the book, placement and the keeper; decides only what is bad input (exit status 2),
+what is a refusal (75) and what is broken (125). From then on the exit status is the command's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from isolation.contract.abi import Policy
+from isolation.contract.model import CardChoice
+from isolation.lib import native
+from isolation.run import evidence, view
+from isolation.run.book import ANYBODYS, COMMON, Book, BookError, usual
+from isolation.run.feed import Feeder
+from isolation.run.front import FrontError, hold_signals, supervise
+from isolation.run.keeper import Keep
+from isolation.run.launch import BROKEN, Command, environment
+from isolation.run.machine import MachineError, NvmlMachine
+from isolation.run.obtain import NoRoomError, Options, console, obtain, placing
+
+if TYPE_CHECKING:
+    from isolation.run.machine import Machine
+
+POLICIES: Final = tuple(policy.name.lower() for policy in Policy)
+REFUSED: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later
+_NAME_CHARS: Final = 63
+
+
+class Refused(click.ClickException):
+    """No room."""
+
+    exit_code = REFUSED
+
+
+class Broken(click.ClickException):
+    """The machine, the book or the library cannot be used."""
+
+    exit_code = BROKEN
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
+@click.option("--gpu-mem", "units", type=click.IntRange(1, 1 << 20), metavar="GIB", help="Memory, over all its cards.")
+@click.option("--gpu-count", "count", type=click.IntRange(1, 16), default=1, help="Cards to spread it over (1).")
+@click.option(
+    "--gpu-core",
+    "core",
+    type=click.IntRange(1, 1600),
+    metavar="PERCENT",
+    help="Compute; 100 is one card. None: no limit.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="fixed",
+    show_default=True,
+    help="fixed: never more compute than promised; burst: also what neighbours leave idle; weight: active neighbours "
+    "share by their percents; priority: --online before the others; none: nothing is enforced.",
+)
+@click.option("--placement", type=click.Choice(["binpack", "spread"]), default="binpack", show_default=True)
+@click.option("--online", is_flag=True, help="With --policy priority: before those that are not.")
+@click.option("--wait", is_flag=True, help="Wait for room instead of being refused.")
+@click.option("--name", metavar="NAME", help="For --list, and: --placement spread keeps runs of one name apart.")
+@click.option("--simgpu", type=click.Path(path_type=Path), metavar="PATH", help="Simulated cards (gpushare simgpu).")
+@click.option(
+    "book_path", "--book", type=click.Path(path_type=Path), envvar="GPUSHARE_BOOK", metavar="DIR", help="Book of holds."
+)
+@click.option("listing", "--list", is_flag=True, help="Show the holds of this machine and end.")
+@click.option("as_data", "--json", is_flag=True, help="With --list: for programs.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
+def run(**given: Any) -> None:
+    """
+    Run COMMAND on a share of this machine's GPU cards, and hold it to that share.
+
+    Exit status: the command's (128 + n where signal n ended it); 75 no room; 2 bad input;
+    126 or 127 the command cannot be run or found; 125 something else is broken.
+    """
+    book_path, simgpu = given["book_path"], given["simgpu"]
+    simulated = simgpu.resolve() if simgpu else None
+    machine = NvmlMachine(simulated)
+    book = _book(book_path, simulated)
+    try:
+        if given["listing"]:
+            _list(book, as_data=given["as_data"])
+            return
+        code = carry_out(_options(given), machine, book)
+    except NoRoomError as exc:
+        raise Refused(str(exc)) from None
+    except (MachineError, BookError, OSError) as exc:
+        raise Broken(str(exc)) from None
+    except KeyboardInterrupt:
+        click.echo(err=True)
+        code = 128 + signal.SIGINT
+    except FrontError as exc:
+        click.echo(f"gpushare run: {exc}", err=True)
+        code = exc.code
+    sys.exit(code)
+
+
+def _book(path: Path | None, simulated: Path | None) -> Book:
+    """Simulated cards have a book of their own beside them."""
+    if path is not None:
+        return Book(path.resolve())
+    if simulated is not None:
+        return Book(simulated.with_name(f"{simulated.name}.book"))
+    home = usual()
+    return Book(home, (ANYBODYS,) if home == COMMON else ())
+
+
+def _options(given: dict[str, Any]) -> Options:
+    """Check what can be checked before anybody looks at a card."""
+    ask = placing()
+    name, policy, core = given["name"] or "", given["policy"], given["core"] or 0
+    if given["as_data"]:
+        raise click.UsageError("--json goes with --list")
+    if not given["units"]:
+        raise click.UsageError("how much? --gpu-mem GIB")
+    if not given["command"] or not given["command"][0]:
+        raise click.UsageError("what shall run? gpushare run --gpu-mem GIB -- COMMAND")
+    if policy in {"burst", "weight", "priority"} and not core:
+        raise click.UsageError(f"--policy {policy} divides compute: promise some with --gpu-core PERCENT")
+    if given["online"] and policy != "priority":
+        raise click.UsageError("--online goes with --policy priority")
+    if len(name) > _NAME_CHARS or not name.isprintable():
+        raise click.UsageError(f"--name: at most {_NAME_CHARS} printable characters")
+    if evidence.MARK in os.environ:
+        raise click.UsageError(
+            f"this already runs on hold {os.environ[evidence.MARK][:40]}: a share is not divided further"
+        )
+    wanted = ask.Wanted(given["units"], given["count"], core, name)
+    try:
+        wanted.request()
+    except ask.AskError as exc:
+        raise click.UsageError(str(exc)) from None
+    return Options(
+        wanted,
+        tuple(given["command"]),
+        policy,
+        CardChoice(given["placement"]),
+        given["wait"],
+        name,
+        given["online"],
+    )
+
+
+def carry_out(options: Options, machine: Machine, book: Book) -> int:
+    """Place, hold, start, wait: the exit status."""
+    library = native.library_path() if options.policy != "none" else None
+    if library is not None and set(" :") & set(str(library)):
+        raise Broken(f"{library}: the loader takes no path with a space or a colon; install gpushare elsewhere")
+    _occupy_standard()
+    cards = machine.cards()
+    started = dict(os.environ)
+    held, lock = obtain(options, machine, book, cards)
+    mask = hold_signals()
+    made = environment(
+        started,
+        machine.environment(),
+        (held.entry.id, held.entry.slices, {card.uuid: card for card in cards}),
+        library,
+        held.folder,
+    )
+    listen, talk = os.pipe()
+    machine.close()
+    policy = Policy[options.policy.upper()]
+    feeds = library is not None and 0 < held.entry.core < 100  # noqa: PLR2004 (percent: a whole card has no limit)
+    return supervise(
+        Keep(
+            book,
+            held,
+            Command(options.command, made, mask, lock, held.entry.cgroup),
+            functools.partial(Feeder, held.entry, held.folder, machine, policy) if feeds else None,
+            native.reap if library is not None else None,
+            talk,
+        ),
+        listen,
+    )
+
+
+def _occupy_standard() -> None:
+    """Started with standard streams closed, we would make our pipes in their place; closed again for the command."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+
+
+def _list(book: Book, *, as_data: bool) -> None:
+    with book.deciding():
+        held = [one.entry for one in book.holds()]
+    if as_data:
+        click.echo(json.dumps(view.as_json(held), indent=2))
+    else:
+        click.echo(view.listed(held, time.time(), console(stderr=False)) or "nothing is held")

@@ -1,0 +1,141 @@
+"""
+One line of the book: what a command holds of this machine's cards. Text in, values out.
+
+Knows no files (`book`) and does not say who lives (`evidence`). A text that is not exactly an entry
+of this format is refused: a hold that is misread would be sold twice.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from isolation.contract.model import FULL_CORE, Slice
+from isolation.run.process import Process
+
+FORMAT: Final = 1
+MOST_CHARS: Final = 1 << 20
+
+
+class EntryError(ValueError):
+    """Text that is no entry of this format; the message says in which way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one command holds."""
+
+    id: str
+    """The promise id: also in the limits file, the region and the command's environment."""
+    name: str
+    boot: str
+    """Boot in which it was made; nothing outlives a boot."""
+    created: float
+    """Seconds since the epoch."""
+    uid: int
+    runner: Process
+    """The `gpushare run` that made it."""
+    command: tuple[str, ...]
+    slices: tuple[Slice, ...]
+    policy: str
+    owner: str = ""
+    """Name that was given by hand: runs of one name are replicas of each other."""
+    online: bool = False
+    cgroup: str = ""
+
+    @property
+    def core(self) -> int:
+        """Percent of compute on each card; 0: none was promised."""
+        return self.slices[0].core
+
+
+def dump(entry: Entry) -> str:
+    """The entry as it stands on disk."""
+    record = {
+        "format": FORMAT,
+        "id": entry.id,
+        "name": entry.name,
+        "boot": entry.boot,
+        "created": entry.created,
+        "uid": entry.uid,
+        "runner": [entry.runner.pid, entry.runner.start],
+        "command": list(entry.command),
+        "cards": [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in entry.slices],
+        "policy": entry.policy,
+        "owner": entry.owner,
+        "online": entry.online,
+        "cgroup": entry.cgroup,
+    }
+    return json.dumps(record) + "\n"
+
+
+def load(text: str) -> Entry:
+    """The entry that `dump` wrote."""
+    if len(text) > MOST_CHARS:
+        raise EntryError("larger than any entry")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise EntryError("not JSON: cut short or overwritten") from None
+    if not isinstance(record, dict):
+        raise EntryError("not an entry")
+    if record.get("format") != FORMAT:
+        raise EntryError(f"format {str(record.get('format'))[:20]}; this gpushare reads format {FORMAT}")
+    return Entry(
+        id=_text(record, "id"),
+        name=_text(record, "name"),
+        boot=_text(record, "boot"),
+        created=float(_of(record, "created", float | int)),
+        uid=_count(record, "uid"),
+        runner=_process(_of(record, "runner", list)),
+        command=tuple(_word(word) for word in _of(record, "command", list)),
+        slices=_slices(_of(record, "cards", list)),
+        policy=_text(record, "policy"),
+        owner=_text(record, "owner"),
+        online=_of(record, "online", bool),
+        cgroup=_text(record, "cgroup"),
+    )
+
+
+def _of(record: dict[str, Any], key: str, kind: Any) -> Any:
+    value = record.get(key)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise EntryError(f"{key} is missing or no {getattr(kind, '__name__', 'number')}")
+    return value
+
+
+def _text(record: dict[str, Any], key: str) -> str:
+    return str(_of(record, key, str))
+
+
+def _count(record: dict[str, Any], key: str) -> int:
+    value = int(_of(record, key, int))
+    if value < 0:
+        raise EntryError(f"{key} is negative")
+    return value
+
+
+def _word(word: object) -> str:
+    if not isinstance(word, str):
+        raise EntryError("command holds something that is no text")
+    return word
+
+
+def _process(pair: list[Any]) -> Process:
+    if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):  # noqa: PLR2004 (a pair)
+        raise EntryError("runner is no pid with its start time")
+    return Process(*pair)
+
+
+def _slices(cards: list[Any]) -> tuple[Slice, ...]:
+    if not cards or not all(isinstance(card, dict) for card in cards):
+        raise EntryError("cards are missing")
+    found = tuple(
+        Slice(_text(card, "uuid"), _count(card, "index"), _count(card, "bytes"), _count(card, "core")) for card in cards
+    )
+    if len({part.uuid for part in found}) != len(found):
+        raise EntryError("one card stands twice")
+    if any(not part.bytes or part.core > FULL_CORE for part in found):
+        raise EntryError("an impossible amount")
+    return found

@@ -1,0 +1,103 @@
+"""
+What the person sees of a running command: its signals, its exit status.
+
+Starts the keeper and waits for its word. Signals meant for us go to the command, unless they came from
+the terminal: those the command has already, as a member of the same process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.run.launch import BROKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from isolation.run.keeper import Keep
+
+FORWARDED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+)
+_SI_KERNEL: Final = 0x80  # sent by the kernel, here by the terminal: linux/include/uapi/asm-generic/siginfo.h
+_SIGNALLED: Final = 128
+
+
+class FrontError(Exception):
+    """The command could not be started, or its end cannot be told; `code` is our exit status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def hold_signals() -> frozenset[int]:
+    """Keep signals waiting until there is a command to hand them to; what was blocked before."""
+    ours = {number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    return frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD}))
+
+
+def supervise(keep: Keep, listen: int) -> int:
+    """Start the keeper, wait for the command: its exit status as a shell would tell it."""
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(listen)
+        keep.run()
+    os.close(keep.talk)
+    os.close(keep.command.lock)
+    for line in _lines(listen):
+        if "pid" in line:
+            _forward_to(int(line["pid"]))
+        elif "failed" in line:
+            word = keep.command.words[0]
+            raise FrontError(int(line["failed"]), f"{word}: {os.strerror(int(line['errno']))}")
+        elif "code" in line:
+            code = int(line["code"])
+            return code if code >= 0 else _SIGNALLED - code
+    raise FrontError(
+        BROKEN,
+        "the keeper was killed, so the end of the command cannot be told; "
+        f"what still runs of it keeps its hold {keep.held.entry.id}",
+    )
+
+
+def _lines(fd: int) -> Iterator[dict[str, Any]]:
+    with os.fdopen(fd, encoding="ascii") as stream:
+        for line in stream:
+            yield json.loads(line)
+
+
+def _forward_to(pid: int) -> None:
+    """From now on signals reach the command; a descriptor names it, so a reused pid is never hit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError as exc:
+        if exc.errno not in {errno.ENOSYS, errno.ESRCH}:
+            raise
+        handle = -1
+    threading.Thread(target=_forward, args=(pid, handle), name="signals", daemon=True).start()
+
+
+def _forward(pid: int, handle: int) -> None:
+    ours = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    while True:
+        got = signal.sigwaitinfo(ours)
+        with contextlib.suppress(ProcessLookupError):
+            if got.si_code == _SI_KERNEL and os.getpgid(pid) == os.getpgrp():
+                continue
+            if handle >= 0:
+                signal.pidfd_send_signal(handle, got.si_signo)
+            else:
+                os.kill(pid, got.si_signo)

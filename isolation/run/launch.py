@@ -1,0 +1,144 @@
+"""
+Starting the command: its files, its environment, and the moment it becomes the command.
+
+The command is in the book before its first instruction: it waits at a gate until the keeper has
+written it down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract import abi
+from isolation.contract.names import ACK
+from isolation.contract.quantity import GIB
+from isolation.lib import files
+from isolation.run import cgroup
+from isolation.run.evidence import MARK, REGION
+from isolation.run.feed import FEED, uuid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from isolation.contract.model import Card, Slice
+    from isolation.run.entry import Entry
+
+LIMITS: Final = "limits"
+LIMITS_ENV: Final = "GPUSHARE_LIMITS"
+FEED_ENV: Final = "GPUSHARE_FEED"
+REGION_ENV: Final = "GPUSHARE_REGION"
+CANNOT_RUN, NOT_FOUND, BROKEN = 126, 127, 125
+_PATHS: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
+_HIGH: Final = 200
+"""The lock's descriptor stands above those that shells and programs use by number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be run, as whom and in which state."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    mask: frozenset[int]
+    """Signals that were blocked when we were started."""
+    lock: int
+    group: str
+
+
+def promise(entry: Entry, folder: Path, policy: abi.Policy) -> None:
+    """Write the limits, the feed and an empty region where the library will look."""
+    cards = tuple(_limit(part, policy, online=entry.online) for part in entry.slices)
+    files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))
+    files.write_feed(folder / FEED, [abi.CardFeed(0, 0) for _ in cards], now_ns=1)
+    files.create_region(folder / REGION, entry.id)
+    (folder / REGION).chmod(0o644)  # the command's own user books; neighbours' keepers read
+
+
+def _limit(part: Slice, policy: abi.Policy, *, online: bool) -> abi.CardLimit:
+    ppm = part.core * (abi.PPM // 100)
+    return abi.CardLimit(uuid_of(part.uuid), part.bytes, 0, ppm, policy, max(1, part.core), online)
+
+
+def environment(
+    base: Mapping[str, str],
+    machine: Mapping[str, str],
+    held: tuple[str, Iterable[Slice], Mapping[str, Card]],
+    library: Path | None,
+    folder: Path,
+) -> dict[str, str]:
+    """The command's environment; without `library` nothing is enforced."""
+    ident, parts, cards = held
+    slices = tuple(parts)
+    made = dict(base)
+    made[MARK] = ident
+    made["CUDA_VISIBLE_DEVICES"] = ",".join(part.uuid for part in slices)
+    made[ACK.env_container_memory] = str(slices[0].bytes // GIB)
+    made[ACK.env_card_memory] = str(cards[slices[0].uuid].offered_bytes // GIB)
+    added = dict(machine)
+    if library is not None:
+        added["LD_PRELOAD"] = str(library)
+        added |= {
+            LIMITS_ENV: str(folder / LIMITS),
+            FEED_ENV: str(folder / FEED),
+            REGION_ENV: str(folder / REGION),
+        }
+    for name, value in added.items():
+        before = base.get(name, "") if name in _PATHS else ""
+        made[name] = f"{value}:{before}" if before else value
+    return made
+
+
+def start(command: Command) -> tuple[int, int, int]:
+    """Fork the command up to its gate: (pid, gate to write to, pipe that tells a failed exec)."""
+    gate_read, gate_write = os.pipe()
+    error_read, error_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(gate_write)
+        os.close(error_read)
+        _become(command, gate_read, error_write)
+    os.close(gate_read)
+    os.close(error_write)
+    return pid, gate_write, error_read
+
+
+def _become(command: Command, gate: int, errors: int) -> None:
+    """In the child: never returns."""
+    code = BROKEN
+    try:
+        if command.group:
+            with contextlib.suppress(OSError):
+                cgroup.join(Path(command.group))
+        os.set_inheritable(_out_of_the_way(command.lock), True)
+        if os.read(gate, 1):
+            _restore(command.mask)
+            os.execvpe(command.words[0], command.words, command.environment)  # noqa: S606 (that is the job)
+    except OSError as exc:
+        code = NOT_FOUND if isinstance(exc, FileNotFoundError) else CANNOT_RUN
+        with contextlib.suppress(OSError):
+            os.write(errors, f"{code} {exc.errno}".encode())
+    finally:
+        os._exit(code)
+
+
+def _out_of_the_way(lock: int) -> int:
+    """The lock's descriptor where nobody uses it by number, if that many are allowed."""
+    try:
+        return fcntl.fcntl(lock, fcntl.F_DUPFD, _HIGH)
+    except OSError:
+        return os.dup(lock)
+
+
+def _restore(mask: Iterable[int]) -> None:
+    """Signals as they were before Python changed them; what was ignored (nohup) stays ignored."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

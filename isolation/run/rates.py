@@ -1,0 +1,57 @@
+"""
+How much of a card each of its tenants is granted right now.
+
+Pure: promises and who wants the card go in, millionths of the card's time come out. A tenant without
+a word (0) obeys its promise. Every tenant's keeper asks for its own tenant and comes to the same
+answer, so nobody has to be in charge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.abi import PPM, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TRICKLE_PPM: Final = 10_000
+"""What an offline job gets while an online one computes: it goes on, and nobody notices."""
+ACTIVE_NS: Final = 200_000_000
+"""A tenant wants the card for this long after its last launch or wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One hold on one card."""
+
+    core_ppm: int
+    policy: Policy
+    online: bool = False
+    active: bool = True
+
+
+def granted(mine: Tenant, others: Sequence[Tenant]) -> int:
+    """Millionths of the card for `mine`, who counts as active; 0: as promised."""
+    if not mine.core_ppm or mine.policy in {Policy.FIXED, Policy.NONE}:
+        return 0
+    active = [other for other in others if other.active]
+    rivals = [other for other in active if other.policy is mine.policy]
+    left = PPM - sum(other.core_ppm for other in active if other.policy is not mine.policy)
+    match mine.policy:
+        case Policy.BURST:
+            spare = left - mine.core_ppm - sum(rival.core_ppm for rival in rivals)
+            rate = mine.core_ppm + max(0, spare) // (1 + len(rivals))
+        case Policy.PRIORITY:
+            if not mine.online and any(rival.online for rival in rivals):
+                return TRICKLE_PPM
+            rate = _part(mine, [rival for rival in rivals if rival.online is mine.online], left)
+        case _:
+            rate = _part(mine, rivals, left)
+    return min(PPM, max(TRICKLE_PPM, rate))
+
+
+def _part(mine: Tenant, rivals: Sequence[Tenant], left: int) -> int:
+    """Mine of what is left, by weight: the promises are the weights."""
+    return max(0, left) * mine.core_ppm // (mine.core_ppm + sum(rival.core_ppm for rival in rivals))

@@ -1,0 +1,55 @@
+"""
+Who uses a card without a hold: started outside `gpushare run`, or out of its reach.
+
+Only told, never acted upon: a promise beside a stranger may not be kept, and the person should know
+before the command fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isolation.contract.quantity import show_bytes
+from isolation.run import cgroup, evidence, process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from isolation.contract.model import Card, Slice
+    from isolation.run.book import Held
+    from isolation.run.machine import Machine
+
+
+def warnings(
+    slices: Iterable[Slice], cards: Mapping[str, Card], held: Sequence[Held], machine: Machine
+) -> tuple[str, ...]:
+    """One sentence for each card of ours on which strangers hold what has been promised."""
+    told = []
+    known = pids_of(held)
+    for part in slices:
+        card = cards[part.uuid]
+        users = {
+            pid: used
+            for pid, used in machine.users(part.uuid).items()
+            if pid not in known and not process.carries(pid, f"{evidence.MARK}=".encode())
+        }
+        promised = sum(other.bytes for one in held for other in one.entry.slices if other.uuid == part.uuid)
+        used = sum(users.values())
+        if promised + part.bytes + used > card.offered_bytes:
+            who = ", ".join(f"pid {pid}" for pid in sorted(users)[:3]) + (" and others" if len(users) > 3 else "")  # noqa: PLR2004
+            told.append(
+                f"card {card.index}: {show_bytes(used)} are used outside any hold ({who});"
+                f" the promised {show_bytes(part.bytes)} may not all be there"
+            )
+    return tuple(told)
+
+
+def pids_of(held: Iterable[Held]) -> frozenset[int]:
+    """Processes that are known to live on a hold."""
+    found: set[int] = set()
+    for one in held:
+        found.update(member.pid for member in evidence.members(one.folder))
+        if one.entry.cgroup:
+            found.update(cgroup.pids(Path(one.entry.cgroup)))
+    return frozenset(found)

@@ -1,0 +1,132 @@
+"""
+Who holds what of this machine, for people and for programs.
+
+Decides how it looks and nothing else: a table on a terminal, plain lines in a pipe.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from isolation.contract.model import Card
+    from isolation.run.entry import Entry
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+HEADINGS: Final = ("NAME", "ID", "CARDS", "GIB", "CORE", "POLICY", "PID", "SINCE", "COMMAND")
+_COMMAND_CHARS: Final = 60
+_LEAST_COMMAND: Final = 10
+_GAP: Final = 2
+"""Columns between columns of the table."""
+
+
+def as_json(held: Sequence[Entry]) -> dict[str, Any]:
+    """The holds in the shape that programs read."""
+    return {
+        "holds": [
+            {
+                "id": entry.id,
+                "name": entry.name,
+                "pid": entry.runner.pid,
+                "uid": entry.uid,
+                "created": entry.created,
+                "policy": entry.policy,
+                "command": list(entry.command),
+                "cards": [
+                    {"uuid": part.uuid, "index": part.index, "gib": part.bytes // GIB, "core": part.core}
+                    for part in entry.slices
+                ],
+            }
+            for entry in held
+        ]
+    }
+
+
+def rows(held: Sequence[Entry], now: float) -> list[tuple[str, ...]]:
+    """One row per hold, in the order of HEADINGS."""
+    return [
+        (
+            clean(entry.name),
+            entry.id,
+            ",".join(str(part.index) for part in entry.slices),
+            f"{entry.slices[0].bytes // GIB}" + (" each" if len(entry.slices) > 1 else ""),
+            f"{entry.core} %" if entry.core else "-",
+            entry.policy,
+            str(entry.runner.pid),
+            ago(now - entry.created),
+            words(entry),
+        )
+        for entry in held
+    ]
+
+
+def listed(held: Sequence[Entry], now: float, console: Console) -> str:
+    """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
+    found = rows(held, now)
+    if not found:
+        return ""
+    if not console.is_terminal:
+        return "\n".join("\t".join(row) for row in (HEADINGS, *found))
+    from rich.table import Table  # noqa: PLC0415 (a command that runs needs no terminal view)
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for heading in HEADINGS:
+        table.add_column(heading, overflow="ellipsis", no_wrap=True)
+    others = sum(max(map(len, column)) + _GAP for column in list(zip(HEADINGS, *found, strict=True))[:-1])
+    left = max(_LEAST_COMMAND, console.width - others)
+    for *cells, command in found:
+        table.add_row(*(Text(cell) for cell in (*cells, cut(command, left))))
+    with console.capture() as text:
+        console.print(table)
+    return text.get().rstrip("\n")
+
+
+def taken(cards: Sequence[Card], held: Sequence[Entry]) -> list[str]:
+    """A line per card: what is taken of it, and by whom."""
+    lines = []
+    for card in cards:
+        takers = [(entry, part) for entry in held for part in entry.slices if part.uuid == card.uuid]
+        used = sum(part.bytes for _, part in takers) // GIB
+        names = ", ".join(f"{clean(entry.name)} {part.bytes // GIB}" for entry, part in takers) or "free"
+        lines.append(f"card {card.index}: {used} of {card.offered_bytes // GIB} GiB held: {names}")
+    return lines
+
+
+def waiting(reason: str, cards: Sequence[Card], held: Sequence[Entry], seconds: float) -> str:
+    """One line of progress: how long, for what, and who is in the way."""
+    uuids = {card.uuid for card in cards}
+    holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
+    by = ", ".join(f"{clean(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
+    return f"waiting {ago(seconds)}: {reason}" + (f"; held by {by}" if by else "")
+
+
+def clean(text: str) -> str:
+    """Without what would steer a terminal: names and commands are anybody's."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def words(entry: Entry) -> str:
+    """The command as one short line."""
+    return cut(clean(" ".join(entry.command)), _COMMAND_CHARS)
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters, and one can see that there were more."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def ago(seconds: float) -> str:
+    """A span for people."""
+    whole = max(0, math.floor(seconds))
+    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if whole >= unit:
+            return f"{whole // unit}{letter}"
+    return f"{whole}s"

@@ -1,0 +1,95 @@
+"""
+One line of the book: written, read back, and refused whenever it is not exactly that.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract.model import Slice
+from isolation.contract.quantity import gib
+from isolation.run.entry import Entry, EntryError, dump, load
+from isolation.run.process import Process
+
+
+def entry(**more):
+    """A hold of 5 GiB on one card."""
+    given_ = {
+        "id": "run-1",
+        "name": "train",
+        "boot": "b",
+        "created": 1.5,
+        "uid": 7,
+        "runner": Process(10, 20),
+        "command": ("python", "train.py"),
+        "slices": (Slice("GPU-0", 0, gib(5), 30),),
+        "policy": "fixed",
+    }
+    return Entry(**(given_ | more))
+
+
+def changed(**fields):
+    """The text of an entry with some fields replaced, or left out where None."""
+    record = json.loads(dump(entry())) | fields
+    return json.dumps({key: value for key, value in record.items() if value is not None})
+
+
+def test_an_entry_is_read_as_it_was_written():
+    """
+    Every field survives, also words that are no ASCII.
+    """
+    written = entry(command=("sh", "-c", "echo ü \udcff\n"), owner="a", online=True, cgroup="/sys/x")
+    assert written == load(dump(written))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "cut short"),
+        ("{", "cut short"),
+        ("[]", "not an entry"),
+        ("null", "not an entry"),
+        (changed(format=2), "format 2; this gpushare reads format 1"),
+        (changed(format=None), "format None"),
+        (changed(id=None), "id is missing"),
+        (changed(uid=-1), "uid is negative"),
+        (changed(uid=True), "uid is missing or no int"),
+        (changed(runner=[1]), "runner is no pid"),
+        (changed(cards=[]), "cards are missing"),
+        (changed(cards=["x"]), "cards are missing"),
+        (changed(cards=[{"uuid": "a", "index": 0, "bytes": 0, "core": 0}]), "impossible amount"),
+        (changed(cards=[{"uuid": "a", "index": 0, "bytes": 1, "core": 101}]), "impossible amount"),
+        (changed(cards=[{"uuid": "a", "index": 0, "bytes": 1, "core": 0}] * 2), "one card stands twice"),
+        (changed(command=[1]), "no text"),
+    ],
+)
+def test_what_is_no_entry_is_refused_with_the_reason(text, complaint):
+    """
+    A misread hold would be sold twice: nothing is guessed.
+    """
+    with pytest.raises(EntryError, match=complaint):
+        load(text)
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(text):
+    """
+    Any text is an entry or a complaint, never another failure.
+    """
+    with pytest.raises(EntryError):
+        load(text)
+
+
+@given(st.integers(0, 400))
+def test_a_cut_entry_is_never_believed(length):
+    """
+    A file cut short by a full disk is told from a whole one at every length.
+    """
+    whole = dump(entry())
+    if length < len(whole) - 1:
+        with pytest.raises(EntryError):
+            load(whole[:length])
