@@ -32,6 +32,12 @@ class BuildC(build_ext):
         suffix = ".so.1" if fullname.rpartition(".")[2] in DRIVER else ".so"
         return fullname.replace(".", "/") + suffix
 
+    def copy_extensions_to_source(self) -> None:
+        """An editable install puts the objects beside the sources; a folder may hold nothing else."""
+        for ext in self.extensions:
+            Path(self.get_ext_filename(ext.name)).parent.mkdir(parents=True, exist_ok=True)
+        super().copy_extensions_to_source()
+
     def build_extension(self, ext: Extension) -> None:
         """One gcc call; its error output is the error."""
         target = Path(self.get_ext_fullpath(ext.name))
