@@ -37,7 +37,7 @@ def screenshot() -> None:
 def curve(*files: str) -> None:
     """Allocation against arrived demand, three policies."""
     given = ["--nodes", files[0], "--pods", files[1]] if files else ["--synthetic"]
-    policies = ["--policy", "potential,fgd,best-fit,random", "--seeds", "42-44"]
+    policies = ["--policy", "potential,fgd,best-fit,random", "--seeds", "42-51"]
     command = [sys.executable, "-m", "gpushare", "sim", *given, *policies, "--plot", str(HERE / "packing.svg")]
     subprocess.run(command, check=True)
 

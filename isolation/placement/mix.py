@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIRST: Final = 32
 STEADY: Final = 4096
 MEMORY: Final = 65536
-CPU_MARGIN: Final = 0.8
+CPU_MARGIN: Final = 0.75
 """Part of the mean CPU per card that a free card must find beside it to count as sellable (0.6 and 1.0 pack worse)."""
 
 
