@@ -455,7 +455,12 @@ def test_the_book_stands_on_every_kind_of_evidence(box):
         with book.deciding():
             return [(held, evidence.members(held.folder)) for held in book.holds()]
 
-    assert soon(lambda: noted() and not list(Path(f"/proc/{noted()[0][1][0].pid}/fd").iterdir()))
+    def noted_and_closed():
+        # the note follows within a second; until then the hold names nobody
+        members = [member for _, found in noted() for member in found]
+        return members and not list(Path(f"/proc/{members[0].pid}/fd").iterdir())
+
+    assert soon(noted_and_closed)
     (held, (command, *_)), *_ = noted()
     keeper = int(Path(f"/proc/{command.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(keeper, signal.SIGKILL)
