@@ -41,6 +41,7 @@ def test_a_kill_while_a_slot_is_taken_leaves_it_free(kill):
     assert (0, 0) == (figures["wrong"], figures["left"])
 
 
+@pytest.mark.stress
 def test_kills_under_contention_leave_the_books_right(kill):
     """Processes with several threads each, killed at random: no overshoot, sums agree, the rest is reaped."""
     figures = kill("storm", "4", "6", "3")

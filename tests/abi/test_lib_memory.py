@@ -197,6 +197,7 @@ def test_each_card_has_its_own_promise(job):
     assert [[0, 2 * GIB]] * 4 == job(2, 2, 2, 2).run(code, FAKE_CUDA_CARDS="4")["cards"]
 
 
+@pytest.mark.stress
 def test_processes_share_one_promise_and_the_dead_cost_nothing(job):
     """A second process is refused while the first holds the memory, and gets it at once after SIGKILL."""
     one = job(2)
@@ -327,6 +328,7 @@ def test_a_newer_minor_is_understood(job):
     assert [0, GIB] == one.run("say(rc=[begin(), info()[2]])")["rc"]
 
 
+@pytest.mark.stress
 def test_a_scribbled_region_never_crashes_the_program(job):
     """The tenant writes noise over its own books while it allocates: refusals perhaps, no crash, no hang."""
     one = job(1)
