@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,15 @@ def test_a_full_disk_is_said_in_one_line_and_is_no_refusal():
     assert 74 == done.returncode
     assert "No space left" in done.stderr
     assert 1 == len(done.stderr.splitlines())
+
+
+@pytest.mark.skipif(os.environ.get("CI") != "true", reason="a machine of one's own may lack the optional parts")
+def test_under_ci_nothing_that_the_set_up_provides_is_missing():
+    """
+    Other tests skip without these; in CI that would hide a broken set-up behind a green run.
+    """
+    parts = ("placement/_kernel.so", "lib/libgpushare.so", "lib/libgpushare-strict.so")
+    drivers = ("simgpu/_hardware.so", "simgpu/lib/libcuda.so.1", "simgpu/lib/libnvidia-ml.so.1")
+
+    assert [] == [part for part in (*parts, *drivers) if not (ROOT / "isolation" / part).is_file()]
+    assert [] == [name for name in ("pynvml", "cuda.bindings", "isolation.simgpu.hardware") if not find_spec(name)]
