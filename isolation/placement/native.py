@@ -8,7 +8,7 @@ holder; a struct only points at them.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -121,6 +121,3 @@ LIB: Final = _load()
 def pointer(array: np.ndarray[Any, Any]) -> int:
     """Address of a C-contiguous array; the caller keeps it alive."""
     return int(array.ctypes.data)
-
-
-__all__ = ["LIB", "MAX_CARDS", "MAX_SHAPES", "MAX_SIZES", "PRICE_STEPS", "c_uint8", "c_uint32", "c_uint64"]
