@@ -221,3 +221,98 @@ tell(version=n.nvmlSystemGetCudaDriverVersion(), status=error("nvmlDeviceGetMemo
     )
 
     assert {"version": 12020, "status": 3} == found
+
+
+def test_a_driver_that_went_away_must_be_started_anew(make_box):
+    """
+    While the parameter says so every call answers its error, the start as well; afterwards those who were
+    there are strangers until they start again.
+    """
+    box = make_box()
+    code = """
+print("ready", flush=True); sys.stdin.readline()
+gone = [error("nvmlDeviceGetPowerUsage", h), error("nvmlDeviceGetCount")]
+print("gone", flush=True); sys.stdin.readline()
+orphaned = error("nvmlDeviceGetPowerUsage", h)
+n.nvmlShutdown(); n.nvmlInit()
+tell(gone=gone, orphaned=orphaned, again=error("nvmlDeviceGetPowerUsage", n.nvmlDeviceGetHandleByIndex(0)))
+"""
+    env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert "ready\n" == client.stdout.readline()
+        box.set("nvml_status", 9)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert "gone\n" == client.stdout.readline()
+        box.set("nvml_status", 0)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        told = json.loads(client.stdout.readline())
+
+    assert {"gone": [9, 9], "orphaned": 1, "again": 0} == told
+
+
+def test_a_driver_that_hangs_answers_when_it_does_not_any_more(make_box):
+    """
+    A call stands for as long as the parameter says, and answers then.
+    """
+    box = make_box()
+    code = 'print("ready", flush=True); sys.stdin.readline(); tell(status=error("nvmlDeviceGetPowerUsage", h))'
+    env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert "ready\n" == client.stdout.readline()
+        box.set("nvml_hang", 1)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            client.wait(0.3)
+        box.set("nvml_hang", 0)
+        assert {"status": 0} == json.loads(client.stdout.readline())
+
+
+def test_accounts_outlive_their_processes(make_box, run):
+    """
+    With accounting on: the most bytes of a process, while it lives and afterwards; off, there are none.
+    """
+    box = make_box()
+    client = run(box, "start(); a = alloc(1 << 30); do('cuMemFree_v2', a); say('up'); wait()")
+    client.line()
+    look = """
+pids = n.nvmlDeviceGetAccountingPids(h)
+stats = [n.nvmlDeviceGetAccountingStats(h, pid) for pid in pids]
+tell(mode=n.nvmlDeviceGetAccountingMode(h), found=[[p, s.maxMemoryUsage, s.isRunning] for p, s in zip(pids, stats)])
+"""
+
+    off = ask(box, 'tell(mode=n.nvmlDeviceGetAccountingMode(h), status=error("nvmlDeviceGetAccountingPids", h))')
+    box.set("accounting", 1)
+    alive = ask(box, look)
+    client.kill()
+    gone = ask(box, look)
+
+    assert {"mode": 0, "status": 3} == off
+    most = (1024 + 306) * MIB
+    assert {"mode": 1, "found": [[client.process.pid, most, 1]]} == alive
+    assert {"mode": 1, "found": [[client.process.pid, most, 0]]} == gone
+
+
+def test_lists_without_bytes_and_with_clients_of_mps(make_box, run):
+    """
+    What NVML cannot tell is None in nvidia-ml-py; clients of MPS stand in both lists.
+    """
+    box = make_box(nvml_no_bytes=1, mps=1)
+    client = run(box, "start(); say('up'); wait()")
+    client.line()
+
+    found = ask(
+        box,
+        """
+lists = n.nvmlDeviceGetComputeRunningProcesses(h), n.nvmlDeviceGetMPSComputeRunningProcesses(h)
+tell(lists=[[[p.pid, p.usedGpuMemory] for p in one] for one in lists])
+""",
+    )
+
+    assert {"lists": [[[client.process.pid, None]]] * 2} == found

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 3u
+#define HW_VERSION 4u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -55,7 +55,12 @@
     X(sample_quantum, 1)         /* percent; utilisation is rounded to multiples of it */       \
     X(sample_missing_permille, 20) /* samples that are lost */                                  \
     X(queue_depth, 1024)         /* launches in flight before a launch blocks */                \
-    X(seed, 1)
+    X(seed, 1)                                                                                  \
+    X(nvml_status, 0)            /* NVML answers this error until it is started anew */         \
+    X(nvml_hang, 0)              /* 1: NVML does not answer until this is 0 again */            \
+    X(nvml_no_bytes, 0)          /* 1: processes are listed, their bytes are not available */   \
+    X(accounting, 0)             /* 1: NVML keeps accounts of processes, the gone included */    \
+    X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */
 
 struct hw_params {
 #define X(name, value) uint64_t name;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { DEVICE_TAG = 0x4E564D4C };
@@ -14,19 +15,40 @@ enum { DEVICE_TAG = 0x4E564D4C };
 struct hw nvml_hw;
 static struct nvml_device devices[HW_MAX_CARDS];
 static int users;
+static int orphaned; /* the driver went away under us: only a new start helps */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Injected trouble of the driver as a whole: it hangs, or answers an error and forgets its users. */
+static int troubled(void)
+{
+    while (__atomic_load_n(&nvml_hw.file->params.nvml_hang, __ATOMIC_ACQUIRE))
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    int status = (int)__atomic_load_n(&nvml_hw.file->params.nvml_status, __ATOMIC_ACQUIRE);
+    if (status)
+        orphaned = 1;
+    return status ? status : orphaned ? NVML_UNINITIALIZED : NVML_SUCCESS;
+}
+
+/* Map the box for the first user, unless the driver is in trouble. */
+static int begin(void)
+{
+    char path[4096];
+    if (hw_path(path, sizeof path, (const void *)nvml_card) || hw_open(&nvml_hw, path))
+        return NVML_DRIVER_NOT_LOADED;
+    orphaned = 0;
+    int status = troubled();
+    if (status)
+        hw_close(&nvml_hw);
+    return status;
+}
 
 /* Several users in one process share one mapping; the last one ends it. */
 API int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
-    char path[4096];
-    int status = NVML_SUCCESS;
     pthread_mutex_lock(&lock);
-    if (!users && (hw_path(path, sizeof path, (const void *)nvml_card) || hw_open(&nvml_hw, path)))
-        status = NVML_DRIVER_NOT_LOADED;
-    else
-        users++;
+    int status = users ? NVML_SUCCESS : begin();
+    users += !status;
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -66,6 +88,9 @@ int nvml_card(struct nvml_device *device, struct hw_card **card)
         return NVML_UNINITIALIZED;
     if (!device || device->tag != DEVICE_TAG || device->card >= nvml_hw.file->cards)
         return NVML_INVALID_ARGUMENT;
+    int trouble = troubled();
+    if (trouble)
+        return trouble;
     hw_spin(nvml_hw.file->params.nvml_ns);
     struct hw_card *found = &nvml_hw.file->card[device->card];
     if (found->fault == HW_FAULT_LOST)
@@ -94,6 +119,9 @@ API int nvmlDeviceGetCount_v2(unsigned *count)
     if (!nvml_hw.file)
         return NVML_UNINITIALIZED;
     NEED(count);
+    int trouble = troubled();
+    if (trouble)
+        return trouble;
     *count = 0;
     for (uint64_t i = 0; i < nvml_hw.file->cards; i++)
         *count += !nvml_hw.file->card[i].model.parent;

@@ -15,8 +15,9 @@ static void list_card(const struct hw_card *card, struct nvml_process *out, unsi
         const struct hw_client *client = &card->client[i];
         if (client->state != HW_LIVE || !client->total_bytes)
             continue;
+        uint64_t bytes = nvml_hw.file->params.nvml_no_bytes ? UINT64_MAX : client->total_bytes;
         if (out && *found < room)
-            out[*found] = (struct nvml_process){(unsigned)client->pid, client->total_bytes, gi, ci};
+            out[*found] = (struct nvml_process){(unsigned)client->pid, bytes, gi, ci};
         ++*found;
     }
 }
@@ -34,13 +35,19 @@ static int compute_processes(struct nvml_device *device, unsigned *count, struct
     return found > room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* Nobody draws here, and nobody uses MPS. */
+/* Nobody draws here. */
 static int no_processes(struct nvml_device *device, unsigned *count)
 {
     LOOK(device);
     NEED(count);
     *count = 0;
     return NVML_SUCCESS;
+}
+
+/* Nobody uses MPS here, unless it is said that all do: clients stand in both lists. */
+static int mps_processes(struct nvml_device *device, unsigned *count, struct nvml_process *out)
+{
+    return nvml_hw.file && nvml_hw.file->params.mps ? compute_processes(device, count, out) : no_processes(device, count);
 }
 
 #define LISTS(version)                                                                                               \
@@ -54,10 +61,10 @@ static int no_processes(struct nvml_device *device, unsigned *count)
         (void)out;                                                                                                   \
         return no_processes(device, count);                                                                          \
     }                                                                                                                \
-    API int nvmlDeviceGetMPSComputeRunningProcesses##version(struct nvml_device *device, unsigned *count, void *out) \
+    API int nvmlDeviceGetMPSComputeRunningProcesses##version(struct nvml_device *device, unsigned *count,            \
+                                                             struct nvml_process *out)                               \
     {                                                                                                                \
-        (void)out;                                                                                                   \
-        return no_processes(device, count);                                                                          \
+        return mps_processes(device, count, out);                                                                    \
     }
 
 LISTS(_v3)
