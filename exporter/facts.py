@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from isolation.contract.abi import BreachRecord, RegionReading
-    from isolation.contract.hold import Hold
+    from isolation.contract.hold import Hold, Process
 
 T = TypeVar("T")
 
@@ -98,6 +98,12 @@ class CardFacts:
     """Most bytes a process ever had, by pid, where the driver's accounting is on."""
     compute_mode: str = ""
     """default, exclusive, prohibited."""
+    gpu_instance: int | None = None
+    """GPU instance id of a MIG instance: N of nvidiaX/giN, as some device plugins name it."""
+    copy_busy: Mapping[int, float] | None = None
+    """As `busy`, for the memory controller."""
+    encoder_busy: Mapping[int, float] | None = None
+    decoder_busy: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,13 @@ class MachineFacts:
     driver: str = ""
     mps: bool = False
     """An MPS server is among the processes: its clients' memory may stand under its pid."""
+    mps_servers: frozenset[int] = frozenset()
+    """Pids that call themselves an MPS server: a name that any program can take."""
+    divided: tuple[CardFacts, ...] = ()
+    """
+    Physical cards that MIG divides, which nobody uses as such: their power, energy, temperature, errors
+    and links. Memory and processes stand in their instances, in `cards`; summing both counts twice.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,8 @@ class ProcessFacts:
     hold: str = ""
     """Promise id of the `gpushare run` hold that it descends from."""
     parent_name: str = ""
+    namespace_pid: int | None = None
+    """Its pid in its own PID namespace (the last of NSpid), as it stands in the container's region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,8 @@ class IdentityFacts:
     """By 64 hex digits."""
     source: str = ""
     """pods-api or log-directory."""
+    pods: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Namespace and name by pod UID, also of pods whose containers cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +194,8 @@ class KubeletFacts:
     """Devices by container."""
 
     grants: tuple[DeviceGrant, ...]
+    unanswered: frozenset[tuple[str, str]] = frozenset()
+    """Namespace and name of pods that the kubelet has not told of yet, for its rate limit: cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +220,11 @@ class HoldFacts:
     pids: tuple[int, ...] = ()
     """Who descends from the command, as its keeper noted; empty for pods."""
     limits_error: str = ""
-    """Why the limits file cannot be read."""
+    """Why the limits file cannot be read, or in which way it is not what was promised."""
+    members: tuple[Process, ...] = ()
+    """The same as `pids`, each with its start time."""
+    limits_generation: int | None = None
+    """Of the limits file; the region tells which one its library goes by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,142 @@
+"""
+Where processes belong, as the kernel tells: pod, container, `gpushare run` hold.
+
+Reads /proc (`--proc`) and the control groups (`--cgroup`), nothing that a tenant writes. Asked for pids, it
+answers for those that live. A process is known by its pid and start time, so a pid that is used again is a
+new process; what is known of a process is not read again, but for its start time and name, in one read.
+
+Does not know who was promised what, and not whether a pid means the same to the driver: `host_pids` says
+whether it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exporter.facts import KernelFacts, ProcessFacts
+from exporter.sources import cgroup_paths, processes
+from exporter.sources.errors import SourceError
+from exporter.sources.lineage import Lineage
+from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from exporter.facts import HoldFacts
+    from exporter.sources.cgroup_paths import Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A process that was read before."""
+
+    facts: ProcessFacts
+    place: Place
+    groups: str
+    """Its control groups, as text."""
+
+
+class KernelSource:
+    """See the module. Not for several threads at once."""
+
+    def __init__(self, proc: Path, cgroup: Path) -> None:
+        self._proc, self._cgroup = str(proc), str(cgroup)
+        self._live = LivePods(self._cgroup)
+        self._known: dict[int, _Known] = {}
+        self._own = ("", cgroup_paths.NOWHERE)
+        """Where our own pods begin, and our own place."""
+        self._trusted: dict[str, bool] = {}
+
+    def read(self, now: float, pids: Collection[int], holds: Iterable[HoldFacts] = ()) -> KernelFacts:
+        """Facts about those of `pids` that live; `holds` as the promises tell them. `now`: monotonic seconds."""
+        self._check()
+        self._trusted.clear()
+        host = processes.sees_host(self._proc)
+        lineage = Lineage(holds, self._proc, self._cgroup)
+        known: dict[int, _Known] = {}
+        for pid in pids:
+            one = self._look(pid, lineage)
+            if one is not None:
+                known[pid] = one
+        self._known = known
+        return KernelFacts({pid: one.facts for pid, one in known.items()}, host, self._live.read(now))
+
+    def _check(self) -> None:
+        """That /proc can be read, and with it who we are."""
+        try:
+            own = processes.cgroup_text(self._proc, "self")
+            first = processes.stat(self._proc, 1)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise SourceError(
+                f"{self._proc} cannot be read ({why}): mount the host's /proc and name it with --proc"
+            ) from None
+        if first is None:
+            raise SourceError(
+                f"{self._proc} hides other users' processes (hidepid): run as root, or mount it with hidepid=0"
+            )
+        below = cgroup_paths.nest(own)
+        self._own = (below, cgroup_paths.place(own, below))
+
+    def _look(self, pid: int, lineage: Lineage) -> _Known | None:
+        try:
+            seen = processes.stat(self._proc, pid)
+            if seen is None or pid <= 0:
+                return None
+            one = self._known.get(pid)
+            if one is None or one.facts.start_ticks != seen.start:
+                one = self._read(pid, seen, "")
+            elif one.facts.name != seen.name:  # it became another program
+                one = self._read(pid, seen, one.facts.hold)
+        except (OSError, ValueError):
+            return None  # it ended while we read
+        hold = one.facts.hold
+        if not lineage.knows(hold):
+            hold = self._hold(pid, seen, one, lineage) if lineage else ""
+        return one if hold == one.facts.hold else replace(one, facts=replace(one.facts, hold=hold))
+
+    def _read(self, pid: int, seen: processes.Stat, hold: str) -> _Known:
+        groups = processes.cgroup_text(self._proc, processes.body(self._proc, pid) if seen.headless else pid)
+        status = processes.status(self._proc, pid)
+        place = self._place(groups)
+        parent = processes.stat(self._proc, seen.parent) if seen.parent > 0 else None
+        facts = ProcessFacts(
+            pid,
+            seen.start,
+            status.uid,
+            seen.name,
+            place.pod_uid,
+            place.container_id,
+            hold,
+            parent_name=parent.name if parent else "",
+            namespace_pid=status.namespace_pid,
+        )
+        return _Known(facts, place, groups)
+
+    def _place(self, groups: str) -> Place:
+        """Nowhere, if somebody other than root could have given the group its name. Where we are ourselves is fine."""
+        below, own = self._own
+        place = cgroup_paths.place(groups, below)
+        if own.pod_uid and place.within == own.within:
+            return place
+        if place.within and place.within not in self._trusted:
+            group = f"{below}/{place.within}"
+            mounts = (self._cgroup, *(f"{self._cgroup}/{name}" for name in HIERARCHIES))
+            found = next((mount for mount in mounts if Path(mount + group).is_dir()), "")
+            self._trusted[place.within] = bool(found) and made_by_root(found + group)
+        return place if self._trusted.get(place.within, True) else cgroup_paths.NOWHERE
+
+    def _hold(self, pid: int, seen: processes.Stat, one: _Known, lineage: Lineage) -> str:
+        """A pod's process lives on the pod's promise, unless the pod is the one that we are in ourselves."""
+        ours = one.place == self._own[1]
+        if one.place.pod_uid and not ours:
+            return ""
+        contained = bool(one.place.container_id) and not ours
+        # in a PID namespace of its own, or where that cannot be told, a mark may be a container's
+        marked = not contained and one.facts.namespace_pid == pid
+        try:
+            return lineage.hold_of(pid, seen, one.groups, marked=marked)
+        except (OSError, ValueError):
+            return ""

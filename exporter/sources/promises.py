@@ -1,0 +1,247 @@
+"""
+Every promise that somebody wrote down on this machine, with what its tenant's library says.
+
+Two writers, one format (`isolation.contract.hold`):
+
+    <book>/<promise id>/                     by `gpushare run`; promises of one boot
+        hold.json  limits  feed  region      region: the command's to write
+        members                              "<pid> <start time>" per line, by its keeper
+    <run-dir>/alloc/<hash of device IDs>/    by the node agent, with the container's names in `pod`
+        hold.json                            comes last: a folder without it is no promise yet
+        limits/limits  limits/feed           read-only in the container
+        region/region                        the container's to write, as is the folder
+
+`<run-dir>/alloc` stands as long as an agent of ours keeps the node, restarts and updates included; it makes
+the folder before it registers and removes it when it leaves the node.
+
+A hold counts while somebody lives on it (`evidence`); those of pods while the agent lets them stand. In a
+book that several users share, an entry is believed only if its file belongs to the user it speaks of, and
+of two entries with one id only the older file: nobody speaks for somebody else. Limits are compared with
+the hold; regions are their tenants' word (`regions`). What is said of which cards is not judged here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from exporter.facts import HoldFacts, PromiseFacts
+from exporter.sources.errors import SourceError
+from exporter.sources.evidence import Evidence
+from exporter.sources.files import read_kernel, read_whole
+from exporter.sources.limits import difference, read_limits
+from exporter.sources.regions import Regions
+from isolation.contract import abi
+from isolation.contract.hold import MOST_CHARS, HoldError, Process, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from exporter.facts import RegionFacts
+    from isolation.contract.hold import Hold
+
+COMMON_BOOK: Final = Path("/run/gpushare/book")
+ANYBODYS_BOOK: Final = Path("/var/tmp/gpushare-book")  # noqa: S108 (sticky; entries are checked one by one)
+MOST_HOLDS: Final = 1024
+"""In one book: more than any machine has room for; what is beyond is counted and not read."""
+MOST_SLICES: Final = 128
+MOST_TEXT: Final = 253
+MOST_MEMBERS: Final = 4096
+MEMBER_BYTES: Final = 1 << 17
+NOTHING_ENFORCED: Final = "none"
+SETTLED_NS: Final = 100_000_000
+"""Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
+ROOT_UID: Final = 0
+
+Stamp = tuple[int, int, int, int]
+
+
+def usual_books(simgpu: Path | None = None, book: Path | None = None) -> tuple[Path, ...]:
+    """The books of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
+    if book is not None:
+        return (book,)
+    return (simgpu.with_name(f"{simgpu.name}.book"),) if simgpu is not None else (COMMON_BOOK, ANYBODYS_BOOK)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One folder as it was read last; every part is read again when its file has another stamp."""
+
+    folder: str
+    tenant: bool
+    stamp: Stamp | None = None
+    hold: Hold | None = None
+    members_stamp: Stamp | None = None
+    members: tuple[Process, ...] = ()
+    limits_stamp: Stamp | None = None
+    limits_error: str = ""
+    limits_generation: int | None = None
+
+    @property
+    def region(self) -> str:
+        """Where the library's own books are."""
+        return f"{self.folder}/region/region" if self.tenant else f"{self.folder}/region"
+
+    @property
+    def limits(self) -> str:
+        """Where the library reads what it may."""
+        return f"{self.folder}/limits/limits" if self.tenant else f"{self.folder}/limits"
+
+    @property
+    def enforced(self) -> bool:
+        """Whether there is a library to be told."""
+        return self.hold is not None and self.hold.policy != NOTHING_ENFORCED
+
+
+class PromiseSource:
+    """See the module. Not for several threads at once."""
+
+    def __init__(self, books: Sequence[Path], run_dir: Path, proc: Path, cgroup: Path) -> None:
+        """`books`: those that are not there have no holds."""
+        self._books, self._alloc, self._proc = tuple(map(str, books)), f"{run_dir}/alloc", str(proc)
+        self._evidence = Evidence(proc, cgroup)
+        self._regions = Regions()
+        self._entries: dict[str, _Entry] = {}
+        self._skipped = 0
+
+    def read(self, now: float) -> PromiseFacts:
+        """Every promise that somebody lives on. `now`: monotonic seconds."""
+        boot = self._boot()
+        agent = Path(self._alloc).is_dir()
+        self._skipped = 0
+        self._entries = {entry.folder: entry for entry in self._folders() if _refresh(entry)}
+        believed = _one_each(list(self._entries.values()))
+        living = {ident: entry for ident, entry in believed.items() if self._counts(entry, boot, now)}
+        regions = self._regions.read({ident: entry.region for ident, entry in living.items() if entry.enforced})
+        holds = tuple(_facts(entry, regions.get(ident)) for ident, entry in living.items())
+        order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
+        return PromiseFacts(tuple(order), agent, len(self._entries) - len(believed) + self._skipped)
+
+    def _boot(self) -> str:
+        try:
+            return read_kernel(f"{self._proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+        except OSError as exc:
+            advice = "which promises are of this boot cannot be told; name the host's /proc with --proc"
+            raise SourceError(f"{self._proc} cannot be read ({exc.strerror}): {advice}") from None
+
+    def _folders(self) -> Iterator[_Entry]:
+        """Every folder of a hold, as it was known before or new."""
+        for home in (self._alloc, *self._books):
+            try:
+                with os.scandir(home) as entries:
+                    names = [
+                        entry.path
+                        for entry in entries
+                        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                    ]
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as exc:
+                raise SourceError(
+                    f"{home} cannot be read ({exc.strerror}): run as root, or choose another --book"
+                ) from None
+            self._skipped += max(0, len(names) - MOST_HOLDS)
+            for path in sorted(names)[:MOST_HOLDS]:
+                yield self._entries.get(path) or _Entry(path, home == self._alloc)
+
+    def _counts(self, entry: _Entry, boot: str, now: float) -> bool:
+        """Whether somebody lives on it. Nothing outlives a boot."""
+        hold = entry.hold
+        if hold is None or hold.boot != boot:
+            return False
+        if entry.tenant:
+            return True
+        _refresh_members(entry)
+        return self._evidence.lives(hold, entry.folder, entry.region, entry.members, now)
+
+
+def _stamp(path: str) -> Stamp | None:
+    """Another one whenever the file has changed; None where that cannot be told. Nobody can set a ctime."""
+    about = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (hundreds of times a reading)
+    if time.time_ns() - about.st_ctime_ns < SETTLED_NS:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _refresh(entry: _Entry) -> bool:
+    """Read the hold again if it has changed; False where there is none: not yet, or not any more."""
+    path = f"{entry.folder}/hold.json"
+    try:
+        stamp = _stamp(path)
+        if stamp is not None and stamp == entry.stamp:
+            return True
+        entry.hold, entry.stamp = None, stamp
+        raw, about = read_whole(path, MOST_CHARS)
+        hold = load(raw.decode("utf-8"))
+        if entry.tenant == (hold.tenant is not None) and _may_say(entry, hold, about.st_uid):
+            entry.hold = _short(hold)
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError, HoldError):
+        entry.hold = None
+    return True
+
+
+def _short(hold: Hold) -> Hold:
+    """Without what nobody here reads, and with nothing that is longer than a name: thousands of them are kept."""
+    if len(hold.slices) > MOST_SLICES or len(hold.id) > MOST_TEXT:
+        raise HoldError("larger than any promise")
+    texts = {name: getattr(hold, name)[:MOST_TEXT] for name in ("name", "policy", "owner")}
+    slices = tuple(replace(part, uuid=part.uuid[:MOST_TEXT]) for part in hold.slices)
+    return replace(hold, command=(), slices=slices, **texts)
+
+
+def _facts(entry: _Entry, region: RegionFacts | None) -> HoldFacts:
+    assert entry.hold is not None  # noqa: S101 (only those that are believed come here)
+    if entry.enforced:
+        _check_limits(entry)
+    pids = tuple(member.pid for member in entry.members)
+    return HoldFacts(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
+
+
+def _may_say(entry: _Entry, hold: Hold, writer: int) -> bool:
+    """Whether the writer of the file may speak for that hold: the folder's name is the id, the user is himself."""
+    if entry.tenant:
+        return writer in {ROOT_UID, os.geteuid()}
+    return hold.id == entry.folder.rpartition("/")[2] and writer in {ROOT_UID, hold.uid}
+
+
+def _one_each(entries: Sequence[_Entry]) -> dict[str, _Entry]:
+    """By id; of several with one id the agent's, then the one whose file is the oldest."""
+    found: dict[str, _Entry] = {}
+    for entry in sorted(entries, key=lambda one: (not one.tenant, one.stamp[3] if one.stamp else 1 << 63, one.folder)):
+        if entry.hold is not None:
+            found.setdefault(entry.hold.id, entry)
+    return found
+
+
+def _refresh_members(entry: _Entry) -> None:
+    """The keeper's list. It replaces the file, so that a list is whole."""
+    path = f"{entry.folder}/members"
+    try:
+        stamp = _stamp(path)
+        if stamp is not None and stamp == entry.members_stamp:
+            return
+        raw, _ = read_whole(path, MEMBER_BYTES)
+        lines = raw.decode("ascii").splitlines()[:MOST_MEMBERS]
+        entry.members = tuple(Process(int(pid), int(start)) for pid, start in map(str.split, lines))
+        entry.members_stamp = stamp
+    except (OSError, ValueError):
+        entry.members, entry.members_stamp = (), None
+
+
+def _check_limits(entry: _Entry) -> None:
+    """Whether the limits file says what the hold says; it is read again when it has changed."""
+    try:
+        stamp = _stamp(entry.limits)
+        if entry.hold is None or (stamp is not None and stamp == entry.limits_stamp):
+            return
+        limits = read_limits(entry.limits)
+        entry.limits_generation, entry.limits_error = limits.generation, difference(entry.hold, limits)
+        entry.limits_stamp = stamp
+    except (OSError, abi.AbiError) as exc:
+        entry.limits_generation, entry.limits_stamp = None, None
+        entry.limits_error = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "cannot be read"

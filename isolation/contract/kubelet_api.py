@@ -1,0 +1,132 @@
+"""
+What the kubelet says on its sockets: pod-resources v1 and the Pods API, as protobuf messages.
+
+Built at run time in a pool of their own, so that no other package's `v1` gets in the way and no
+generated file has to be kept in step. Knows names, numbers and types of fields and the paths of
+methods; who connects, waits and believes is decided elsewhere. Only fields that somebody reads here
+are listed; the rest passes by as unknown.
+
+Sources: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto
+(KEP-4188; pods travel as bytes of k8s.io/api/core/v1 Pod), k8s.io/api/core/v1/generated.proto,
+k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+POD_RESOURCES_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+PODS_SOCKET: Final = "/var/lib/kubelet/pods-api/pods-api.sock"
+"""Feature gate PodsAPI: alpha in Kubernetes 1.36, on by default from 1.37."""
+
+POD_RESOURCES: Final = "v1.PodResourcesLister"
+LIST: Final = f"/{POD_RESOURCES}/List"
+GET: Final = f"/{POD_RESOURCES}/Get"
+ALLOCATABLE: Final = f"/{POD_RESOURCES}/GetAllocatableResources"
+PODS: Final = "v1alpha1.Pods"
+LIST_PODS: Final = f"/{PODS}/ListPods"
+"""Whole pods: the documentation speaks of a field mask in the metadata, the kubelet's server knows none."""
+
+_SCALARS: Final = {
+    "string": FieldDescriptorProto.TYPE_STRING,
+    "bytes": FieldDescriptorProto.TYPE_BYTES,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+    "int64": FieldDescriptorProto.TYPE_INT64,
+    "bool": FieldDescriptorProto.TYPE_BOOL,
+}
+_REPEATED: Final = "*"
+_pool: Final = DescriptorPool()
+
+
+def _package(package: str, messages: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Classes of the messages; a field reads `number type`, with a * before the type of a repeated one."""
+    file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field, text in fields.items():
+            number, kind = text.split()
+            added = message.field.add(name=field, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL)
+            if kind.startswith(_REPEATED):
+                added.label = FieldDescriptorProto.LABEL_REPEATED
+            kind = kind.removeprefix(_REPEATED)
+            added.type = _SCALARS.get(kind, FieldDescriptorProto.TYPE_MESSAGE)
+            if kind not in _SCALARS:
+                added.type_name = f".{package}.{kind}"
+    _pool.Add(file)
+    return {name: GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
+
+
+_resources: Final = _package(
+    "v1",
+    {
+        "ListPodResourcesRequest": {},
+        "ListPodResourcesResponse": {"pod_resources": "1 *PodResources"},
+        "GetPodResourcesRequest": {"pod_name": "1 string", "pod_namespace": "2 string"},
+        "GetPodResourcesResponse": {"pod_resources": "1 PodResources"},
+        "AllocatableResourcesRequest": {},
+        "AllocatableResourcesResponse": {"devices": "1 *ContainerDevices", "cpu_ids": "2 *int64"},
+        "PodResources": {"name": "1 string", "namespace": "2 string", "containers": "3 *ContainerResources"},
+        "ContainerResources": {
+            "name": "1 string",
+            "devices": "2 *ContainerDevices",
+            "cpu_ids": "3 *int64",
+            "dynamic_resources": "5 *DynamicResource",
+        },
+        "ContainerDevices": {"resource_name": "1 string", "device_ids": "2 *string", "topology": "3 TopologyInfo"},
+        "TopologyInfo": {"nodes": "1 *NUMANode"},
+        "NUMANode": {"ID": "1 int64"},
+        "DynamicResource": {
+            "claim_name": "2 string",
+            "claim_namespace": "3 string",
+            "claim_resources": "4 *ClaimResource",
+        },
+        "ClaimResource": {
+            "cdi_devices": "1 *CDIDevice",
+            "driver_name": "2 string",
+            "pool_name": "3 string",
+            "device_name": "4 string",
+            "share_id": "5 string",
+        },
+        "CDIDevice": {"name": "1 string"},
+    },
+)
+ListPodResourcesRequest: Final = _resources["ListPodResourcesRequest"]
+ListPodResourcesResponse: Final = _resources["ListPodResourcesResponse"]
+GetPodResourcesRequest: Final = _resources["GetPodResourcesRequest"]
+GetPodResourcesResponse: Final = _resources["GetPodResourcesResponse"]
+AllocatableResourcesRequest: Final = _resources["AllocatableResourcesRequest"]
+AllocatableResourcesResponse: Final = _resources["AllocatableResourcesResponse"]
+PodResources: Final = _resources["PodResources"]
+
+_pods: Final = _package(
+    "v1alpha1",
+    {
+        "ListPodsRequest": {"filter": "1 string", "page_token": "2 string", "page_size": "3 int32"},
+        "ListPodsResponse": {"pods": "1 *bytes"},
+    },
+)
+ListPodsRequest: Final = _pods["ListPodsRequest"]
+ListPodsResponse: Final = _pods["ListPodsResponse"]
+
+_core: Final = _package(
+    "core.v1",
+    {
+        "Pod": {"metadata": "1 ObjectMeta", "status": "3 PodStatus"},
+        "ObjectMeta": {"name": "1 string", "namespace": "3 string", "uid": "5 string"},
+        "PodStatus": {
+            "phase": "1 string",
+            "containerStatuses": "8 *ContainerStatus",
+            "initContainerStatuses": "10 *ContainerStatus",
+            "ephemeralContainerStatuses": "13 *ContainerStatus",
+        },
+        "ContainerStatus": {"name": "1 string", "containerID": "8 string"},
+    },
+)
+Pod: Final = _core["Pod"]
