@@ -19,45 +19,99 @@ if TYPE_CHECKING:
     from isolation.contract.metrics import Family, MetricSpec
     from isolation.contract.reading import CardReading, ContainerReading, NodeReading
 
+    Rows = Iterator[tuple[tuple[str, ...], float | None]]
+
 _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], ...]] = (
-    (metrics.CARD_TOTAL, lambda card: card.total_bytes),
+    (metrics.CARD_TOTAL, lambda card: _told(card, "total_bytes", card.total_bytes)),
     (metrics.CARD_USED, lambda card: card.used_bytes),
-    (metrics.CARD_RESERVED, lambda card: card.reserved_bytes),
-    (metrics.CARD_ALLOCATED, lambda card: card.allocated_bytes),
-    (metrics.CARD_OFFERED, lambda card: card.offered_bytes),
+    (metrics.CARD_RESERVED, lambda card: _told(card, "reserved_bytes", card.reserved_bytes)),
+    (metrics.CARD_ALLOCATED, lambda card: _told(card, "allocated_bytes", card.allocated_bytes)),
+    (metrics.CARD_OFFERED, lambda card: _told(card, "offered_bytes", card.offered_bytes)),
     (metrics.CARD_UNATTRIBUTED, lambda card: card.unattributed_bytes),
+    (metrics.CARD_LARGEST_FREE, lambda card: card.largest_free_bytes),
     (metrics.CARD_UTILISATION, lambda card: card.utilisation_ratio),
+    (metrics.CARD_MEMORY_UTILISATION, lambda card: card.memory_utilisation_ratio),
     (metrics.CARD_POWER, lambda card: card.power_watts),
+    (metrics.CARD_POWER_LIMIT, lambda card: card.power_limit_watts),
+    (metrics.CARD_ENERGY, lambda card: card.energy_joules),
     (metrics.CARD_TEMPERATURE, lambda card: card.temperature_celsius),
     (metrics.CARD_HEALTHY, lambda card: card.healthy),
+    (metrics.CARD_PCIE_REPLAYS, lambda card: card.pcie_replays),
+    (metrics.CARD_NVLINK_ERRORS, lambda card: card.nvlink_errors),
+    (metrics.CARD_EXCLUSIVE, lambda card: card.exclusive),
+    (metrics.CARD_HOLDERS, lambda card: card.holders),
+    (metrics.CARD_ATTRIBUTABLE, lambda card: card.attributable),
+    (metrics.BREACHED, lambda card: card.breaches),
+)
+_CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tuple[str, float | None]]]], ...]] = (
+    (metrics.CARD_CLOCK, lambda card: (("sm", card.sm_clock_hertz), ("memory", card.memory_clock_hertz))),
+    (metrics.CARD_THROTTLED, lambda card: _throttled(card.throttle)),
+    (metrics.CARD_XIDS, lambda card: ((str(xid), number) for xid, number in card.xids)),
+    (metrics.CARD_ECC, lambda card: (("corrected", card.ecc_corrected), ("uncorrected", card.ecc_uncorrected))),
 )
 _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
-    (metrics.CONTAINER_ALLOCATED, lambda use: use.allocated_bytes),
+    (metrics.CONTAINER_ALLOCATED, lambda use: _told(use, "allocated_bytes", use.allocated_bytes)),
     (metrics.CONTAINER_USED, lambda use: use.used_bytes),
     (metrics.CONTAINER_CORE, lambda use: use.allocated_core_ratio),
     (metrics.CONTAINER_CORE_USED, lambda use: use.used_core_ratio),
+    (metrics.CONTAINER_PEAK, lambda use: use.peak_bytes),
+    (metrics.CONTAINER_ENERGY, lambda use: use.energy_joules),
     (metrics.OVER_LIMIT, lambda use: use.over_limit_seconds),
+    (metrics.OVER_EPISODES, lambda use: use.over_limit_episodes),
 )
+_LIBRARY: Final = "library"
 
 
 def card_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
-    """Everything about cards, with no pod in any label."""
+    """Everything about nodes and cards, with no pod in any label."""
+    yield from _node_families(nodes)
     cards = [(node, card, (node.node, card.uuid, str(card.index))) for node in nodes for card in node.cards]
     yield metrics.family(
         metrics.CARD_INFO,
-        (((*labels, card.model, node.pool, node.mode, node.isolation), 1) for node, card, labels in cards),
+        (
+            ((*labels, card.model, node.pool, node.mode, node.isolation, card.parent, card.profile), 1)
+            for node, card, labels in cards
+        ),
     )
     for spec, figure in _CARD_FIGURES:
         yield metrics.family(spec, ((labels, figure(card)) for _, card, labels in cards))
+    for spec, parts in _CARD_PARTS:
+        yield metrics.family(
+            spec, (((*labels, part), value) for _, card, labels in cards for part, value in parts(card))
+        )
     yield metrics.family(metrics.CARD_REMAINDER, _remainders(nodes))
 
 
 def container_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
     """Everything about containers; allocated and used carry the same labels, so that they divide."""
     uses = [(use, _container_labels(node.node, use)) for node in nodes for use in node.containers]
-    yield metrics.family(metrics.CONTAINER_INFO, (((*labels, use.promise, use.source), 1) for use, labels in uses))
+    yield metrics.family(
+        metrics.CONTAINER_INFO,
+        (((*labels, *_provenance(use)), 1) for use, labels in uses),
+    )
     for spec, figure in _CONTAINER_FIGURES:
         yield metrics.family(spec, ((labels, figure(use)) for use, labels in uses))
+    yield metrics.family(metrics.DENIED, (((*labels, _LIBRARY), use.denied) for use, labels in uses))
+
+
+def _node_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
+    yield metrics.family(metrics.NODE_INFO, (((node.node, node.driver), 1) for node in nodes if node.driver))
+    yield metrics.family(metrics.HOST_PIDS, (((node.node,), node.host_pids) for node in nodes))
+    yield metrics.family(metrics.MPS, (((node.node,), node.mps) for node in nodes))
+    yield metrics.family(
+        metrics.BREACHES,
+        (((node.node, kind), number) for node in nodes for kind, number in node.breach_counts or ()),
+    )
+
+
+def _told(reading: CardReading | ContainerReading, name: str, value: float) -> float | None:
+    return None if name in reading.unknown else value
+
+
+def _throttled(reasons: tuple[str, ...] | None) -> Iterator[tuple[str, float]]:
+    """1 for each reason; with none, a 0 that says so, because unknown is absent."""
+    if reasons is not None:
+        yield from ((reason, 1.0) for reason in dict.fromkeys(reasons)) if reasons else iter([("none", 0.0)])
 
 
 def _container_labels(node: str, use: ContainerReading) -> tuple[str, ...]:
@@ -65,13 +119,19 @@ def _container_labels(node: str, use: ContainerReading) -> tuple[str, ...]:
     return (use.namespace, use.pod, use.container, node, use.uuid, str(use.index), mode)
 
 
-def _remainders(nodes: Iterable[NodeReading]) -> Iterator[tuple[tuple[str, ...], float | None]]:
+def _provenance(use: ContainerReading) -> tuple[str, ...]:
+    return (use.promise, use.promised_by, use.policy, use.source, use.core_source, use.peak_source)
+
+
+def _remainders(nodes: Iterable[NodeReading]) -> Rows:
     for node in nodes:
         explained: dict[str, int | None] = {card.uuid: card.unattributed_bytes for card in node.cards}
         for use in node.containers:
             before = explained.get(use.uuid)
             explained[use.uuid] = None if before is None or use.used_bytes is None else before + use.used_bytes
         for card in node.cards:
-            parts = explained[card.uuid]
-            known = None if card.used_bytes is None or parts is None else card.used_bytes - parts - card.reserved_bytes
-            yield (node.node, card.uuid, str(card.index)), known
+            left: int | None = None
+            parts, used = explained[card.uuid], card.used_bytes
+            if parts is not None and used is not None and "reserved_bytes" not in card.unknown:
+                left = used - parts - card.reserved_bytes
+            yield (node.node, card.uuid, str(card.index)), left

@@ -73,14 +73,50 @@ def frame(nodes=(), *, at=750.0, pools=None, waiting=(), happenings=(), counts=(
     return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(happenings), tuple(counts), phantoms)
 
 
+def told_in_full():
+    """What only a node's own exporter tells, of a card and of a container on it."""
+    of_card = {
+        "memory_utilisation_ratio": 0.25,
+        "power_limit_watts": 70.0,
+        "energy_joules": 5000.0,
+        "sm_clock_hertz": 1.59e9,
+        "memory_clock_hertz": 5.001e9,
+        "throttle": ("sw_power_cap",),
+        "ecc_corrected": 3,
+        "ecc_uncorrected": 0,
+        "xids": ((31, 2),),
+        "pcie_replays": 1,
+        "nvlink_errors": 0,
+        "largest_free_bytes": 5 * GIB,
+        "exclusive": False,
+        "holders": 2,
+        "attributable": True,
+        "breaches": 1,
+    }
+    of_use = {
+        "core_source": "simulation",
+        "promised_by": "agent",
+        "policy": "fixed",
+        "peak_bytes": 4 * GIB,
+        "peak_source": "accounting",
+        "energy_joules": 120.5,
+        "over_limit_episodes": 2,
+        "denied": 7,
+    }
+    return of_card, of_use
+
+
 def small_fleet():
     """A fleet with a bit of everything: over promise, unknown use, exclusive, waiting, booting, draining."""
+    of_card, of_use = told_in_full()
     uses = [
-        use("bert-0", node="shared-1", gib=5, used=3.5, core=0.3),
+        use("bert-0", node="shared-1", gib=5, used=3.5, core=0.3, **of_use),
         use("bert-1", node="shared-1", gib=5, used=6.25, core=0.3),
         use("resnet", node="shared-1", index=1, gib=8, used=None),
     ]
-    busy = node("shared-1", cards=[card(i, node="shared-1", uses=uses, unattributed=0.25) for i in range(2)], uses=uses)
+    cards = [card(i, node="shared-1", uses=uses, unattributed=0.25, **(of_card if i == 0 else {})) for i in range(2)]
+    counts = (("denied", 1), ("over_limit", 2))
+    busy = node("shared-1", cards=cards, uses=uses, driver="580.65", host_pids=True, mps=False, breach_counts=counts)
     whole = [use("train", node="whole-1", index=i, gib=15, used=12, core=1.0, exclusive=True) for i in range(4)]
     return frame(
         [

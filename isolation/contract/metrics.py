@@ -41,6 +41,8 @@ class Unit(StrEnum):
     RATIO = "ratio"
     WATTS = "watts"
     CELSIUS = "celsius"
+    JOULES = "joules"
+    HERTZ = "hertz"
     NONE = ""
     """A count of things, or a yes (1) and no (0)."""
 
@@ -48,6 +50,7 @@ class Unit(StrEnum):
 class Group(StrEnum):
     """Chapters of the catalogue."""
 
+    NODE = "Node"
     CARD = "Card"
     CONTAINER = "Container"
     ISOLATION = "Isolation"
@@ -95,29 +98,44 @@ def family(spec: MetricSpec, rows: Iterable[tuple[tuple[str, ...], float | None]
     return Family(spec, tuple((labels, value) for labels, value in sums.items() if value is not None))
 
 
+NODE_LABELS: Final = ("node",)
 CARD_LABELS: Final = ("node", "uuid", "card")
 CONTAINER_LABELS: Final = ("namespace", "pod", "container", "node", "uuid", "card", "mode")
 LABELS: Final = MappingProxyType(
     {
         "card": "Index of the card on its node, from 0.",
+        "clock": "Which clock: sm or memory.",
         "collector": "Part of the exporter that produces a group of metrics.",
-        "container": "Container name within the pod.",
+        "compute_source": "Where the used compute comes from, with the values of source.",
+        "container": "Container name within the pod; of a `gpushare run` command: its promise id.",
+        "driver": "Version of the NVIDIA driver.",
         "isolation": "What enforces promises on the node: none, library, mps, kernel.",
         "mode": "On container series: exclusive (a whole card) or shared. On the card's info series: what its node "
         "serves (share, cgpu, core_mem, default).",
-        "kind": "Kind of event, such as a pod placed, a node added or a pod moved.",
+        "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
+        "unallocated, missing_library, unreadable_region) or of ECC error (corrected, uncorrected).",
         "model": "Product name of the card.",
-        "namespace": "Namespace of the pod.",
+        "namespace": "Namespace of the pod; empty for a `gpushare run` command.",
         "node": "Name of the node that has the card.",
-        "pod": "Pod name.",
+        "peak_source": "Where the most used memory comes from, with the values of source.",
+        "parent": "UUID of the card of which a MIG instance is a part; empty for a card.",
+        "pod": "Pod name; of a `gpushare run` command: its name.",
+        "policy": "How compute is shared: fixed, burst, weight, priority, none; empty where nobody limits it.",
         "pool": "Node pool.",
-        "promise": "Promise id, as in the allocation record, the limits file, Events and logs.",
+        "profile": "MIG profile, such as 1g.10gb; empty for a card.",
+        "promise": "Promise id, as in the allocation record, the limits file, Events and logs; the pod's UID where "
+        "only the kubelet knows of the promise.",
+        "promised_by": "Who wrote the promise down: agent (the node agent), run (`gpushare run`), kubelet (its device "
+        "assignments), ids (units counted from device IDs, their card found by the processes on it).",
         "reason": "Why a pod waits: the refusal code of the placement engine (fragmented: the room is there as a sum, "
-        "but no card set has it); scheduling before it was looked at.",
-        "source": "Where the used figures come from: nvml, accounting, library, simulation.",
+        "but no card set has it); scheduling before it was looked at. On a card: why its clocks are held down.",
+        "source": "Where the figure comes from: nvml (measured per process), accounting (the driver's own book), "
+        "library (the container's word), allocation (the card's figure, where one container has it all), simulation; "
+        "empty: it cannot be told.",
         "state": "State of a node in its life: ready, booting and so on.",
         "uuid": "UUID of the card (or of the MIG instance).",
         "version": "Version of gpushare.",
+        "xid": "Number of the XID error.",
     }
 )
 
@@ -131,6 +149,14 @@ def _container(name: str, unit: Unit, text: str, *more: str, kind: Kind = Kind.G
     return MetricSpec(f"{PREFIX}container_{name}", kind, labels, unit, text, Group.CONTAINER)
 
 
+def _isolation(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.COUNTER) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}isolation_{name}", kind, labels, unit, text, Group.ISOLATION)
+
+
+def _node(name: str, text: str, *more: str, kind: Kind = Kind.GAUGE) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}node_{name}", kind, (*NODE_LABELS, *more), Unit.NONE, text, Group.NODE)
+
+
 def _pool(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.GAUGE) -> MetricSpec:
     return MetricSpec(f"{PREFIX}{name}", kind, labels, unit, text, Group.POOL)
 
@@ -142,8 +168,8 @@ def _exporter(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.
 CARD_INFO: Final = _card(
     "info",
     Unit.NONE,
-    "Model, pool, mode and enforcement of the card; always 1.",
-    *("model", "pool", "mode", "isolation"),
+    "Model, pool, mode, enforcement and MIG place of the card; always 1.",
+    *("model", "pool", "mode", "isolation", "parent", "profile"),
     kind=Kind.INFO,
 )
 CARD_TOTAL: Final = _card("memory_total_bytes", Unit.BYTES, "Memory of the card.")
@@ -161,16 +187,55 @@ CARD_REMAINDER: Final = _card(
     Unit.BYTES,
     "Used less containers, unattributed and reserved: what the measurement does not explain; 0 when it explains all.",
 )
+CARD_LARGEST_FREE: Final = _card(
+    "memory_largest_free_bytes", Unit.BYTES, "Largest promise of memory that still fits on the card, in whole units."
+)
 CARD_UTILISATION: Final = _card("utilisation_ratio", Unit.RATIO, "Part of the time in which the card ran a kernel.")
+CARD_MEMORY_UTILISATION: Final = _card(
+    "memory_utilisation_ratio", Unit.RATIO, "Part of the time in which the card's memory was read or written."
+)
 CARD_POWER: Final = _card("power_watts", Unit.WATTS, "Power drawn by the card.")
+CARD_POWER_LIMIT: Final = _card("power_limit_watts", Unit.WATTS, "Most power that the card may draw.")
+CARD_ENERGY: Final = _card(
+    "energy_joules_total", Unit.JOULES, "Energy drawn by the card since its driver was loaded.", kind=Kind.COUNTER
+)
+CARD_CLOCK: Final = _card("clock_hertz", Unit.HERTZ, "Clocks of the card now.", "clock")
+CARD_THROTTLED: Final = _card(
+    "throttled",
+    Unit.NONE,
+    "Whether clocks are held down: 1 for each reason there is; with the reason none, 0, where there is none.",
+    "reason",
+)
 CARD_TEMPERATURE: Final = _card("temperature_celsius", Unit.CELSIUS, "Temperature of the card.")
 CARD_HEALTHY: Final = _card("healthy", Unit.NONE, "Whether the card can be promised: 1 yes, 0 no.")
+CARD_XIDS: Final = _card(
+    "xid_errors_total", Unit.NONE, "XID errors since the exporter began, by number.", "xid", kind=Kind.COUNTER
+)
+CARD_ECC: Final = _card(
+    "ecc_errors_total", Unit.NONE, "ECC errors since the driver was loaded.", "kind", kind=Kind.COUNTER
+)
+CARD_PCIE_REPLAYS: Final = _card(
+    "pcie_replays_total", Unit.NONE, "PCI Express packets that had to be sent again.", kind=Kind.COUNTER
+)
+CARD_NVLINK_ERRORS: Final = _card(
+    "nvlink_errors_total", Unit.NONE, "Errors on all NVLink links of the card.", kind=Kind.COUNTER
+)
+CARD_EXCLUSIVE: Final = _card(
+    "exclusive", Unit.NONE, "Whether the whole card is promised to one container: 1 yes, 0 no (shared, or free)."
+)
+CARD_HOLDERS: Final = _card("containers", Unit.NONE, "Containers to which something of the card is promised.")
+CARD_ATTRIBUTABLE: Final = _card(
+    "attributable",
+    Unit.NONE,
+    "Whether NVML's figures on this card can be told apart by container: 1 yes, 0 no (processes that we cannot see, "
+    "MPS clients that stand under their server).",
+)
 
 CONTAINER_INFO: Final = _container(
     "info",
     Unit.NONE,
-    "Promise id and source of the figures of a container on a card; always 1.",
-    *("promise", "source"),
+    "Promise id, policy and sources of the figures of a container on a card; always 1.",
+    *("promise", "promised_by", "policy", "source", "compute_source", "peak_source"),
     kind=Kind.INFO,
 )
 CONTAINER_ALLOCATED: Final = _container(
@@ -188,14 +253,51 @@ CONTAINER_CORE_USED: Final = _container(
     "compute_used_ratio", Unit.RATIO, "Part of the card's compute that the container uses."
 )
 
-OVER_LIMIT: Final = MetricSpec(
-    f"{PREFIX}isolation_over_limit_seconds_total",
-    Kind.COUNTER,
-    CONTAINER_LABELS,
+CONTAINER_PEAK: Final = _container(
+    "memory_peak_bytes",
+    Unit.BYTES,
+    "Most memory of the card that the container was seen to use, between samples too where the driver keeps account.",
+)
+CONTAINER_ENERGY: Final = _container(
+    "energy_joules_total",
+    Unit.JOULES,
+    "Energy of the card put down to the container: of what computing takes its share of the compute, of what an idle "
+    "card draws its share of the promises.",
+    kind=Kind.COUNTER,
+)
+
+OVER_LIMIT: Final = _isolation(
+    "over_limit_seconds_total",
     Unit.SECONDS,
     "Time for which the container has used more memory of the card than promised.",
-    Group.ISOLATION,
+    *CONTAINER_LABELS,
 )
+OVER_EPISODES: Final = _isolation(
+    "over_limit_episodes_total",
+    Unit.NONE,
+    "How often the container has begun to use more memory of the card than promised.",
+    *CONTAINER_LABELS,
+)
+DENIED: Final = _isolation(
+    "denied_allocations_total",
+    Unit.NONE,
+    "Allocations refused within the container because they went past its promise, as its own library tells "
+    "(source library: do not page on this alone).",
+    *(*CONTAINER_LABELS, "source"),
+)
+BREACHES: Final = _isolation(
+    "breaches_total", Unit.NONE, "Breaches begun since the exporter did, by kind; details at /breaches.", "node", "kind"
+)
+BREACHED: Final = _isolation(
+    "breaches_open", Unit.NONE, "Breaches that go on now on the card.", *CARD_LABELS, kind=Kind.GAUGE
+)
+
+HOST_PIDS: Final = _node(
+    "host_pids",
+    "Whether the exporter sees the host's processes: 1 yes, 0 no (without hostPID no container's use can be measured).",
+)
+MPS: Final = _node("mps", "Whether an MPS server runs on the node: 1 yes, 0 no.")
+NODE_INFO: Final = _node("info", "Driver of the node's cards; always 1.", "driver", kind=Kind.INFO)
 
 POOL_NODES: Final = _pool("pool_nodes", Unit.NONE, "Nodes of the pool by state.", "pool", "state")
 POOL_SMALLEST: Final = _pool("pool_nodes_smallest", Unit.NONE, "Fewest nodes that the pool may have.", "pool")

@@ -28,9 +28,27 @@ class ContainerReading:
     """Promised part of the card's compute, 0..1; None where none was promised."""
     used_core_ratio: float | None
     source: str
-    """Where the used figures come from: nvml, accounting, library, simulation."""
+    """Where the used memory comes from: nvml, library, allocation, simulation; empty: it cannot be told."""
     over_limit_seconds: float = 0.0
     """How long this container has used more memory than promised, up to this reading."""
+    core_source: str = ""
+    """Likewise for the used compute."""
+    promised_by: str = ""
+    """Who wrote the promise down: agent, run, kubelet."""
+    policy: str = ""
+    """How compute is shared (fixed, burst ...); empty: it is not limited."""
+    pod_uid: str = ""
+    peak_bytes: int | None = None
+    """Most memory that was seen in use, by our samples or by the driver's accounting."""
+    peak_source: str = ""
+    """nvml or accounting."""
+    energy_joules: float | None = None
+    """Counter since we first saw this container on the card."""
+    over_limit_episodes: int | None = None
+    denied: int | None = None
+    """Allocations that the container's own library refused: the tenant's word."""
+    unknown: tuple[str, ...] = ()
+    """Fields above that cannot be told although their type wants a number: 0 there, and not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,41 @@ class CardReading:
     power_watts: float | None
     temperature_celsius: float | None
     healthy: bool
+    memory_utilisation_ratio: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """Counter since the driver was loaded."""
+    sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    throttle: tuple[str, ...] | None = None
+    """Reasons for which clocks are held down; empty: none."""
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    xids: tuple[tuple[int, int], ...] = ()
+    """XID errors since whoever reads began: number of the error, and how many of it."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    nvlink_errors: int | None = None
+    largest_free_bytes: int | None = None
+    """Largest promise that still fits, in whole units."""
+    exclusive: bool | None = None
+    """Whether a container has the whole card; None: who has it cannot be told."""
+    holders: int | None = None
+    """Containers to which something of the card is promised."""
+    attributable: bool | None = None
+    """Whether used memory can be told apart by container here."""
+    breaches: int | None = None
+    """Breaches that go on now."""
+    lost: bool = False
+    """Fallen off the bus."""
+    parent: str = ""
+    """UUID of the card of which this is a MIG instance."""
+    profile: str = ""
+    minor: int | None = None
+    """N of /dev/nvidiaN."""
+    unknown: tuple[str, ...] = ()
+    """Fields above that cannot be told although their type wants a number: 0 there, and not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +118,13 @@ class NodeReading:
     cards: tuple[CardReading, ...]
     containers: tuple[ContainerReading, ...]
     state: str = "ready"
+    driver: str = ""
+    host_pids: bool | None = None
+    """Whether the reader sees the host's processes; without that nobody's memory can be told from NVML's pids."""
+    mps: bool | None = None
+    """Whether an MPS server runs here."""
+    breach_counts: tuple[tuple[str, int], ...] | None = None
+    """Breaches begun since the reader did: kind and number; None: nobody looks for breaches here."""
 
 
 @dataclass(frozen=True, slots=True)

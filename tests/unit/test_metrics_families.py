@@ -4,6 +4,9 @@ Readings as families: sums that reconcile, absence instead of zero, no pod on a 
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 from frames import card, frame, node, small_fleet, use
 from hypothesis import given
@@ -38,14 +41,14 @@ def test_card_figures():
     assert {key: 0.0} == found["card_memory_remainder_bytes"]
     assert {key: 0.5} == found["card_utilisation_ratio"]
     assert {key: 1.0} == found["card_healthy"]
-    assert {(*key, "T4", "shared", "cgpu", "library"): 1.0} == found["card_info"]
+    assert {(*key, "T4", "shared", "cgpu", "library", "", ""): 1.0} == found["card_info"]
 
 
 def test_families_are_the_catalogue():
-    """Every metric of cards, containers and isolation is produced, and nothing besides."""
+    """Every metric of nodes, cards, containers and isolation is produced, and nothing besides."""
     fleet = small_fleet()
     produced = {f.spec.name for f in [*card_families(fleet.nodes), *container_families(fleet.nodes)]}
-    groups = (Group.CARD, Group.CONTAINER, Group.ISOLATION)
+    groups = (Group.NODE, Group.CARD, Group.CONTAINER, Group.ISOLATION)
 
     assert {spec.name for spec in CATALOGUE.values() if spec.group in groups} == produced
 
@@ -56,6 +59,69 @@ def test_pool_families_are_the_catalogue():
     produced = {f.spec.name for run in (pool_families, pending_families, event_families) for f in run(fleet)}
 
     assert {spec.name for spec in CATALOGUE.values() if spec.group is Group.POOL} == produced
+
+
+def test_figures_of_a_nodes_own_exporter():
+    """What only NVML and the node tell, with its parts by label."""
+    fleet = small_fleet()
+    cards, uses = values(card_families(fleet.nodes)), values(container_families(fleet.nodes))
+
+    key, who = (
+        ("shared-1", "GPU-shared-1-0", "0"),
+        ("team", "bert-0", "main", "shared-1", "GPU-shared-1-0", "0", "shared"),
+    )
+    assert {(*key, "sm"): 1.59e9, (*key, "memory"): 5.001e9} == cards["card_clock_hertz"]
+    assert {(*key, "corrected"): 3.0, (*key, "uncorrected"): 0.0} == cards["card_ecc_errors_total"]
+    assert {(*key, "31"): 2.0} == cards["card_xid_errors_total"]
+    assert {(*key, "sw_power_cap"): 1.0} == cards["card_throttled"]
+    assert {key: 5.0 * GIB} == cards["card_memory_largest_free_bytes"]
+    assert {("shared-1", "580.65"): 1.0} == cards["node_info"]
+    assert {("shared-1", "denied"): 1.0, ("shared-1", "over_limit"): 2.0} == cards["isolation_breaches_total"]
+    assert {(*who, "library"): 7.0} == uses["isolation_denied_allocations_total"]
+    assert 120.5 == uses["container_energy_joules_total"][who]
+    assert (*who, "uid-bert-0", "agent", "fixed", "simulation", "simulation", "accounting") in uses["container_info"]
+
+
+def test_a_frame_is_plain():
+    """Values alone: a frame can be written as JSON, compared and hashed."""
+    fleet = small_fleet()
+
+    assert len(fleet.nodes) == len(json.loads(json.dumps(asdict(fleet)))["nodes"])
+    assert 1 == len({fleet, small_fleet()})
+
+
+def test_nothing_held_down_is_told():
+    """No throttle reason is a 0 of its own; an unknown one is absent."""
+    known, unknown = card(throttle=()), card(throttle=None)
+
+    key = ("n-0", "GPU-n-0-0", "0", "none")
+    assert {key: 0.0} == values(card_families([node(cards=[known])]))["card_throttled"]
+    assert {} == values(card_families([node(cards=[unknown])]))["card_throttled"]
+
+
+@pytest.mark.parametrize(
+    ("field", "metric"),
+    [
+        ("total_bytes", "card_memory_total_bytes"),
+        ("reserved_bytes", "card_memory_reserved_bytes"),
+        ("allocated_bytes", "card_memory_allocated_bytes"),
+        ("offered_bytes", "card_memory_offered_bytes"),
+    ],
+)
+def test_a_placeholder_is_not_shown(field, metric):
+    """A figure that is listed as unknown has no series, and with reserved the remainder goes too."""
+    found = values(card_families([node(cards=[card(unknown=(field,))])]))
+
+    assert {} == found[metric]
+    assert (field == "reserved_bytes") == ({} == found["card_memory_remainder_bytes"])
+
+
+def test_no_promise_of_memory_is_no_series():
+    """A container that was promised no memory has no allocated series; what it uses is told."""
+    found = values(container_families([node(uses=[use("a", gib=0, unknown=("allocated_bytes",))])]))
+
+    assert {} == found["container_memory_allocated_bytes"]
+    assert 1 == len(found["container_memory_used_bytes"])
 
 
 @pytest.mark.parametrize(

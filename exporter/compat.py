@@ -1,0 +1,243 @@
+"""
+The same facts under the names of Alibaba ACK's GPU exporters, for dashboards and HPA rules that exist.
+
+Pure. This is GPU monitoring 2.0, `DCGM_*`; what came before is `exporter.compat_legacy`. Names, labels and units
+are theirs (MiB, percent, millijoules); what a figure means and whether it can be told is decided before
+(`exporter.attribute`): what cannot be told is absent here too. ACK's rules average or add per pod over series of
+single processes, so a container that has started nothing yet has none.
+
+Sources: Alibaba Cloud, "Introduction to metrics" (GPU monitoring 2.0) and "Enable auto scaling based on GPU
+metrics"; NVIDIA, DCGM field identifiers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from exporter.compat_legacy import LEGACY_SPECS, legacy_families
+from exporter.sight import Stay, Verdict
+from isolation.contract.metrics import Group, Kind, MetricSpec, Unit, family
+from isolation.contract.quantity import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from exporter.attribute import Attribution
+    from exporter.facts import CardFacts, MachineFacts
+    from isolation.contract.metrics import Family
+    from isolation.contract.reading import CardReading, ContainerReading
+
+    Row = tuple[tuple[str, ...], float | None]
+
+_PERCENT: Final = 100.0
+_MILLI: Final = 1000.0
+_MEGA: Final = 1e6
+POD_SOURCE: Final = "ecs"
+"""Where pods run: on servers that somebody manages."""
+NODE_MODES: Final = {"none": 0, "exclusive": 1, "share": 2}
+_TYPES: Final = {"compute": "C", "graphics": "G", "mps": "M+C"}
+
+_DEVICE: Final = ("Hostname", "NodeName", "NodePoolId", "PodSource", "UUID", "device", "gpu", "modelName")
+_CUSTOM: Final = ("DriverVersion", "NodeName", "NodePoolId", "PodSource", "SupportDCGM", *_DEVICE[4:])
+_OWNER: Final = ("AllocateMode", "ContainerName", "NamespaceName", "NodeName", "NodePoolId", "PodName", "PodSource")
+_CONTAINER: Final = (*_OWNER, *_DEVICE[4:])
+_PROCESS: Final = (*_OWNER, "ProcessId", "ProcessName", "ProcessType", *_DEVICE[4:])
+
+
+def _spec(name: str, labels: tuple[str, ...], text: str) -> MetricSpec:
+    return MetricSpec(name, Kind.GAUGE, labels, Unit.NONE, text, Group.CARD)
+
+
+NODE_MODE: Final = _spec(
+    "DCGM_CUSTOM_ALLOCATE_MODE", (), "How cards of the node are allocated: 0 none is, 1 exclusive, 2 shared."
+)
+COUNT: Final = _spec("DCGM_FI_DEV_COUNT", (), "Cards of the node.")
+FB_TOTAL: Final = _spec("DCGM_CUSTOM_DEV_FB_TOTAL", _CUSTOM, "Memory of the card, in MiB.")
+FB_ALLOCATED: Final = _spec(
+    "DCGM_CUSTOM_DEV_FB_ALLOCATED", _CUSTOM, "Part of the card's memory that is promised, 0 to 1."
+)
+MEM_ALLOCATED: Final = _spec(
+    "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", _CONTAINER, "Memory of the card promised to the container, in MiB."
+)
+CP_ALLOCATED: Final = _spec(
+    "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED",
+    _CONTAINER,
+    "Compute of the card promised to the container, 0 to 1; 0 where it is not limited, or exclusive.",
+)
+_FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], ...]] = (
+    (
+        _spec("DCGM_FI_DEV_GPU_UTIL", _DEVICE, "Utilisation of the card, in percent."),
+        lambda card: _percent(card.utilisation_ratio),
+    ),
+    (
+        _spec("DCGM_FI_DEV_MEM_COPY_UTIL", _DEVICE, "Utilisation of the card's memory bandwidth, in percent."),
+        lambda card: _percent(card.memory_utilisation_ratio),
+    ),
+    (_spec("DCGM_FI_DEV_FB_FREE", _DEVICE, "Free memory of the card, in MiB."), lambda card: _mib(_free(card))),
+    (
+        _spec("DCGM_FI_DEV_FB_USED", _DEVICE, "Memory in use on the card less what the driver keeps, in MiB."),
+        lambda card: _mib(_used(card)),
+    ),
+    (_spec("DCGM_FI_DEV_GPU_TEMP", _DEVICE, "Temperature of the card."), lambda card: card.temperature_celsius),
+    (_spec("DCGM_FI_DEV_POWER_USAGE", _DEVICE, "Power drawn by the card, in watts."), lambda card: card.power_watts),
+    (
+        _spec("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", _DEVICE, "Energy since the driver was loaded, in millijoules."),
+        lambda card: _times(card.energy_joules, _MILLI),
+    ),
+    (
+        _spec("DCGM_FI_DEV_SM_CLOCK", _DEVICE, "Clock of the multiprocessors, in MHz."),
+        lambda card: _times(card.sm_clock_hertz, 1 / _MEGA),
+    ),
+    (
+        _spec("DCGM_FI_DEV_MEM_CLOCK", _DEVICE, "Clock of the memory, in MHz."),
+        lambda card: _times(card.memory_clock_hertz, 1 / _MEGA),
+    ),
+)
+_ENGINES: Final[tuple[tuple[str, str, Callable[[CardFacts], Mapping[int, float] | None]], ...]] = (
+    ("SM", "Compute", lambda card: card.busy),
+    ("MEM_COPY", "Memory bandwidth", lambda card: card.copy_busy),
+    ("ENCODE", "Encoder", lambda card: card.encoder_busy),
+    ("DECODE", "Decoder", lambda card: card.decoder_busy),
+)
+
+
+def _of_processes(prefix: str, whose: str) -> tuple[tuple[MetricSpec, ...], MetricSpec]:
+    engines = tuple(
+        _spec(f"DCGM_CUSTOM_{prefix}_{name}_UTIL", _PROCESS, f"{what} that {whose} uses, in percent.")
+        for name, what, _ in _ENGINES
+    )
+    return engines, _spec(f"DCGM_CUSTOM_{prefix}_MEM_USED", _PROCESS, f"Memory that {whose} uses, in MiB.")
+
+
+PROCESS: Final = _of_processes("PROCESS", "a process of a container")
+ILLEGAL: Final = _of_processes("ILLEGAL_PROCESS", "a process of a container without a claim on the card")
+
+SPECS: Final = (
+    *(NODE_MODE, COUNT, FB_TOTAL, FB_ALLOCATED, MEM_ALLOCATED, CP_ALLOCATED),
+    *(*PROCESS[0], PROCESS[1], *ILLEGAL[0], ILLEGAL[1]),
+    *(spec for spec, _ in _FIELDS),
+    *LEGACY_SPECS,
+)
+"""Every metric of both generations, in order."""
+
+
+def ack_families(found: Attribution, machine: MachineFacts | None) -> Iterator[Family]:
+    """Both generations. Nothing without cards: a failure is not an idle node."""
+    if machine is None:
+        return
+    reading = found.reading
+    whole = [card for card in reading.cards if "total_bytes" not in card.unknown]
+    modes = {"exclusive" if one.exclusive else "share" for one in reading.containers}
+    mode = next((name for name in ("share", "exclusive") if name in modes), "none")
+    yield family(NODE_MODE, [((), NODE_MODES[mode] if found.claims.complete else None)])
+    yield family(COUNT, [((), len(machine.cards))])
+    custom = [(card, _custom(found, card)) for card in whole]
+    yield family(FB_TOTAL, ((labels, card.total_bytes / MIB) for card, labels in custom))
+    yield family(FB_ALLOCATED, ((labels, _promised(card)) for card, labels in custom))
+    for spec, figure in _FIELDS:
+        yield family(spec, ((_device(found, card), figure(card)) for card in reading.cards))
+    yield from _containers(found)
+    yield from _processes(found, machine, PROCESS, lambda stay: stay.claim is not None)
+    yield from _processes(found, machine, ILLEGAL, _illegal)
+    yield from legacy_families(found)
+
+
+def _containers(found: Attribution) -> Iterator[Family]:
+    cards = {card.uuid: card for card in found.reading.cards}
+    rows = [
+        (one, (*_owner(found, one), *_place(cards[one.uuid]))) for one in found.reading.containers if one.uuid in cards
+    ]
+    yield family(MEM_ALLOCATED, ((labels, _mib(_allocated(one))) for one, labels in rows))
+    yield family(
+        CP_ALLOCATED, ((labels, 0.0 if one.exclusive else one.allocated_core_ratio or 0.0) for one, labels in rows)
+    )
+
+
+def _illegal(stay: Stay) -> bool:
+    return stay.verdict is Verdict.NOBODY and stay.owner is not None and stay.owner.in_pod
+
+
+def _processes(
+    found: Attribution,
+    machine: MachineFacts,
+    specs: tuple[tuple[MetricSpec, ...], MetricSpec],
+    chosen: Callable[[Stay], bool],
+) -> Iterator[Family]:
+    cards = {card.uuid: card for card in found.reading.cards}
+    facts = {card.uuid: card for card in machine.cards}
+    rows = [
+        (stay, _process(found, stay, cards[stay.uuid])) for stay in found.stays if stay.uuid in cards and chosen(stay)
+    ]
+    for spec, (_, _, engine) in zip(specs[0], _ENGINES, strict=True):
+        yield family(spec, ((labels, _percent(_part(engine(facts[stay.uuid]), stay))) for stay, labels in rows))
+    yield family(specs[1], ((labels, _mib(stay.process.bytes)) for stay, labels in rows))
+
+
+def _part(busy: Mapping[int, float] | None, stay: Stay) -> float | None:
+    return None if busy is None else busy.get(stay.process.pid, 0.0)
+
+
+def _process(found: Attribution, stay: Stay, card: CardReading) -> tuple[str, ...]:
+    owner, claim = stay.owner, stay.claim
+    mode = "none" if claim is None else "exclusive" if claim.exclusive else "share"
+    names = ("", "", "")
+    if claim is not None:
+        names = claim.names
+    elif owner is not None:
+        names = (owner.namespace, owner.pod, owner.container)
+    namespace, pod, container = names
+    node = found.reading
+    whose = (mode, container, namespace, node.node, node.pool, pod, POD_SOURCE)
+    kind = _TYPES.get(stay.process.kind, "C")
+    return (*whose, str(stay.process.pid), owner.name if owner else "", kind, *_place(card))
+
+
+def _place(card: CardReading) -> tuple[str, ...]:
+    minor = card.index if card.minor is None else card.minor
+    return (card.uuid, f"nvidia{minor}", str(card.index), card.model)
+
+
+def _device(found: Attribution, card: CardReading) -> tuple[str, ...]:
+    node = found.reading
+    return (node.node, node.node, node.pool, POD_SOURCE, *_place(card))
+
+
+def _custom(found: Attribution, card: CardReading) -> tuple[str, ...]:
+    node = found.reading
+    return (node.driver, node.node, node.pool, POD_SOURCE, "No", *_place(card))
+
+
+def _owner(found: Attribution, one: ContainerReading) -> tuple[str, ...]:
+    node, mode = found.reading, "exclusive" if one.exclusive else "share"
+    return (mode, one.container, one.namespace, node.node, node.pool, one.pod, POD_SOURCE)
+
+
+def _allocated(one: ContainerReading) -> int | None:
+    return None if "allocated_bytes" in one.unknown else one.allocated_bytes
+
+
+def _promised(card: CardReading) -> float | None:
+    known = "allocated_bytes" not in card.unknown and card.total_bytes > 0
+    return card.allocated_bytes / card.total_bytes if known else None
+
+
+def _used(card: CardReading) -> int | None:
+    known = card.used_bytes is not None and "reserved_bytes" not in card.unknown
+    return (card.used_bytes or 0) - card.reserved_bytes if known else card.used_bytes
+
+
+def _free(card: CardReading) -> int | None:
+    known = card.used_bytes is not None and "total_bytes" not in card.unknown
+    return card.total_bytes - (card.used_bytes or 0) if known else None
+
+
+def _percent(ratio: float | None) -> float | None:
+    return _times(ratio, _PERCENT)
+
+
+def _mib(amount: float | None) -> float | None:
+    return _times(amount, 1 / MIB)
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

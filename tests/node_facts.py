@@ -1,0 +1,181 @@
+"""
+Builders of snapshots for the exporter's pure parts: what a test does not name is plausible and harmless.
+
+`Node` collects who is on which card, the way a test tells a story; `snapshot` makes the facts of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from exporter.facts import (
+    CardFacts,
+    CardProcess,
+    ContainerIdentity,
+    DeviceGrant,
+    HoldFacts,
+    IdentityFacts,
+    KernelFacts,
+    KubeletFacts,
+    MachineFacts,
+    Outcome,
+    ProcessFacts,
+    PromiseFacts,
+    RegionFacts,
+    Snapshot,
+)
+from isolation.contract.abi import CardBook, RegionReading, SlotReading
+from isolation.contract.hold import Hold, Process, Tenant
+from isolation.contract.model import Slice
+from isolation.contract.quantity import GIB, MIB
+
+RESERVED = 512 * MIB
+
+
+def uuid(index=0):
+    """UUID of the card with that index."""
+    return f"GPU-{UUID(int=0xA0 + index)}"
+
+
+def card(index=0, processes=(), **more):
+    """A card of 16 GiB whose used memory is what its processes have, plus the driver's part."""
+    fields = {
+        "uuid": uuid(index),
+        "index": index,
+        "model": "Tesla T4",
+        "total_bytes": 16 * GIB,
+        "reserved_bytes": RESERVED,
+        "processes": None if processes is None else tuple(processes),
+        "busy": {},
+        "utilisation_ratio": 0.5,
+        "power_watts": 40.0,
+        "energy_joules": 1000.0,
+        "temperature_celsius": 50.0,
+        "minor": index,
+    }
+    used = sum(one.bytes or 0 for one in processes or ()) + RESERVED
+    fields["free_bytes"] = fields["total_bytes"] - used
+    return CardFacts(**(fields | more))
+
+
+def region(*, used=0, denied=0, slots=(), card_index=0, uuid_text=None, breaches=(), limit=5 * GIB, ghost=()):
+    """A region as a container's library would write it; `slots` are pids in the container's own counting."""
+    zeros = dict.fromkeys(
+        ("denied_bytes", "charged_ns", "event_ns", "launches", "throttled_ns", "wanted_ns", "rate_ppm"), 0
+    )
+    ident = (uuid_text or uuid(card_index)).removeprefix("GPU-").removeprefix("MIG-")
+    book = CardBook(
+        uuid=UUID(ident), used_bytes=used, limit_bytes=limit, peak_bytes=used, denied=denied, uncorrected=False, **zeros
+    )
+    taken = tuple(SlotReading(i, pid, 1, 0, "python", (), 0, ghost=pid in ghost) for i, pid in enumerate(slots))
+    return RegionFacts(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
+
+
+def hold(name="job", *, ident=None, gib=5, core=0, index=0, tenant=None, policy="fixed", slices=None):
+    """A hold: of `gpushare run`, or of a pod's container (`tenant`: namespace, pod, uid, container)."""
+    return Hold(
+        id=ident or f"run-{name}",
+        name=name,
+        boot="b",
+        created=1.0,
+        uid=0,
+        runner=Process(1, 1),
+        command=("python",),
+        slices=slices or (Slice(uuid(index), index, gib * GIB, core),),
+        policy=policy,
+        tenant=None if tenant is None else Tenant(*tenant),
+    )
+
+
+class Node:
+    """A node with people on its cards; every method returns the node."""
+
+    def __init__(self, cards=1, **more):
+        self.cards = {i: [] for i in range(cards)}
+        self.card_more = {}
+        self.processes, self.containers, self.holds, self.grants, self.live = {}, {}, [], [], set()
+        self.agent = False
+        self.unanswered, self.pods = set(), {}
+        self.kubelet_ok = self.promises_ok = self.identities_ok = self.kernel_ok = self.machine_ok = True
+        self.kubernetes = self.host_pids = True
+        self.mps = False
+        self.at = 100.0
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def lives(self, pod_uid):
+        """A pod with a control group."""
+        self.live.add(pod_uid)
+        return self
+
+    def container(self, pod, container="main", *, namespace="team", pod_uid=None, ident=None):
+        """A running container that the kubelet's records name."""
+        pod_uid = pod_uid or f"uid-{pod}"
+        self.containers[ident or f"{pod_uid}/{container}"] = ContainerIdentity(namespace, pod, container, pod_uid)
+        return self.lives(pod_uid)
+
+    def grant(self, pod, ids, *, container="main", namespace="team", resource="nvidia.com/gpu", pod_uid=""):
+        """Devices that the kubelet gave to a container."""
+        self.grants.append(DeviceGrant(namespace, pod, container, resource, tuple(ids), pod_uid))
+        return self
+
+    def hold(self, made, reading=None, pids=()):
+        """A promise that somebody wrote down."""
+        self.holds.append(HoldFacts(made, reading, tuple(pids)))
+        if made.tenant is not None:
+            self.lives(made.tenant.uid)
+        return self
+
+    def pod_hold(self, pod, *, container="main", namespace="team", pod_uid=None, reading=None, **more):
+        """A promise to a pod's container, which runs."""
+        pod_uid = pod_uid or f"uid-{pod}"
+        made = hold(pod, ident=f"p-{pod_uid}-{container}", tenant=(namespace, pod, pod_uid, container), **more)
+        return self.hold(made, reading).container(pod, container, namespace=namespace, pod_uid=pod_uid)
+
+    def process(self, pid, gib, *, index=0, pod="", container="main", run="", kind="compute", seen=True, **more):
+        """A process on a card: of a pod's container, of a hold of `gpushare run`, or of nobody."""
+        amount = None if gib is None else int(gib * GIB)
+        self.cards[index].append(CardProcess(pid, amount, kind))
+        pod_uid = more.pop("pod_uid", f"uid-{pod}" if pod else "")
+        fields = {
+            "pid": pid,
+            "start_ticks": pid,
+            "uid": 0,
+            "name": "python",
+            "pod_uid": pod_uid,
+            "container_id": f"{pod_uid}/{container}" if pod_uid else "",
+            "hold": run,
+            "namespace_pid": pid,
+        }
+        if seen:
+            self.processes[pid] = ProcessFacts(**(fields | more))
+        return self.lives(pod_uid) if pod_uid else self
+
+    def card(self, index=0, **more):
+        """Figures of a card that are not those of the builder."""
+        self.card_more.setdefault(index, {}).update(more)
+        return self
+
+    def snapshot(self, **more):
+        """The facts of it all."""
+        cards = tuple(card(i, **({"processes": found} | self.card_more.get(i, {}))) for i, found in self.cards.items())
+        machine = MachineFacts(cards, "580.65", mps=self.mps)
+        kernel = KernelFacts(dict(self.processes), self.host_pids, frozenset(self.live))
+        told = KubeletFacts(tuple(self.grants), frozenset(self.unanswered))
+        records = IdentityFacts(dict(self.containers), pods=dict(self.pods))
+        made = Snapshot(
+            at=self.at,
+            epoch=1.7e9 + self.at,
+            machine=outcome(machine, self.machine_ok),
+            kernel=outcome(kernel, self.kernel_ok),
+            promises=outcome(PromiseFacts(tuple(self.holds), agent=self.agent), self.promises_ok),
+            kubelet=outcome(told, self.kubelet_ok) if self.kubernetes else None,
+            identities=outcome(records, self.identities_ok) if self.kubernetes else None,
+        )
+        return replace(made, **more)
+
+
+def outcome(value, ok=True):  # noqa: FBT002 (read aloud: this outcome, ok or not)
+    """A source that worked, or failed."""
+    return Outcome(value) if ok else Outcome(None, "it did not work")
