@@ -3,6 +3,7 @@
  */
 #include "hook.h"
 #include "pool.h"
+#include "spin.h"
 
 #define CONTEXT_BYTES (320 * GS_MIB) /* where the host gives no figure for the chip */
 #define HEAP_DEFAULT (8 * GS_MIB)    /* CU_LIMIT_MALLOC_HEAP_SIZE that a context has from the start */
@@ -13,6 +14,15 @@ static struct {
     uint64_t charged; /* for the primary context of this device */
     CUcontext context;
 } primary[DEVICES];
+
+/* A forked child has none. */
+void gs_contexts_forget(void)
+{
+    for (int device = 0; device < DEVICES; device++) {
+        primary[device].lock = 0;
+        primary[device].charged = 0;
+    }
+}
 
 static uint64_t estimate(int card)
 {
@@ -82,12 +92,11 @@ static int enter(CUdevice device)
 {
     if (device < 0 || device >= DEVICES || !gs_managed())
         return 0;
-    while (__atomic_exchange_n(&primary[device].lock, 1, __ATOMIC_ACQUIRE))
-        gs_yield();
+    gs_spin_enter(&primary[device].lock);
     return 1;
 }
 
-static void leave(CUdevice device) { __atomic_store_n(&primary[device].lock, 0, __ATOMIC_RELEASE); }
+static void leave(CUdevice device) { gs_spin_leave(&primary[device].lock); }
 
 /* Charged by the first retain of this process, and again after the context was gone. */
 GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
@@ -148,20 +157,22 @@ GS_API CUresult cuCtxSetLimit(int limit, size_t value)
     int card;
     if (limit != CU_LIMIT_MALLOC_HEAP || !gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)
         return GS_REAL(cuCtxSetLimit)(limit, value);
+    static uint32_t lock; /* two threads that change one context's limit must not both replace the old charge */
     struct gs_entry old = {0};
     uint64_t context = gs_context_here(), bytes = value > HEAP_DEFAULT ? value - HEAP_DEFAULT : 0;
     CUresult rc = gs_charge(card, bytes, __func__);
     if (rc != CUDA_SUCCESS)
         return rc;
-    (void)gs_table_take(context, GS_KIND_HEAP, &old);
+    gs_spin_enter(&lock);
+    (void)gs_table_get(context, GS_KIND_HEAP, &old);
     rc = GS_REAL(cuCtxSetLimit)(limit, value);
     if (rc == CUDA_SUCCESS) {
         gs_uncharge(old.card, old.bytes);
-        return gs_keep(rc, card, bytes, context, GS_KIND_HEAP);
+        (void)gs_keep(rc, card, bytes, context, GS_KIND_HEAP);
+    } else {
+        gs_uncharge(card, bytes);
     }
-    if (old.kind)
-        (void)gs_table_put(&old);
-    gs_uncharge(card, bytes);
+    gs_spin_leave(&lock);
     return rc;
 }
 

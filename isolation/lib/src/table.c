@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "sys.h"
+#include "spin.h"
 
 #define SHARDS 64
 #define FIRST 128 /* entries of a fresh shard */
@@ -24,14 +24,8 @@ static uint64_t mix(uint64_t key, uint32_t kind)
     return key ^ key >> 32;
 }
 
-static void lock(struct shard *s)
-{
-    for (uint32_t tries = 1; __atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE); tries++)
-        if (tries % 64 == 0)
-            gs_yield();
-}
-
-static void unlock(struct shard *s) { __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE); }
+static void lock(struct shard *s) { gs_spin_enter(&s->lock); }
+static void unlock(struct shard *s) { gs_spin_leave(&s->lock); }
 
 static struct gs_entry *slot_for(struct gs_entry *entries, uint64_t capacity, uint64_t key, uint32_t kind)
 {

@@ -21,7 +21,8 @@ enum gs_kind {
     GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */
     GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
     GS_KIND_BLOCK,  /* a block of small allocations: key is address >> 21, `count` how many live in it */
-    GS_KIND_MAPPING /* VMM: an address; `extra` is its object, `bytes` the length mapped */
+    GS_KIND_MAPPING, /* VMM: an address; `extra` is its object, `bytes` the length mapped */
+    GS_KIND_EXEC /* an executable graph: `bytes` a launch may need, `extra` on which device; not charged */
 };
 
 struct gs_entry {
