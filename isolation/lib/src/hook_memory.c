@@ -150,17 +150,15 @@ void gs_freed(const struct gs_entry *entry)
     GS_API CUresult name(type it)                                                                                      \
     {                                                                                                                  \
         struct gs_entry entry;                                                                                         \
-        if (!gs_managed() || gs_table_take((uint64_t)(key_of), kind, &entry) < 0) {                                    \
-            CUresult passed = GS_REAL(name)(it);                                                                       \
-            if (passed == CUDA_SUCCESS)                                                                                \
-                gs_pools_freed((uint64_t)(key_of));                                                                    \
-            return passed;                                                                                             \
-        }                                                                                                              \
+        int direct = gs_managed() && gs_table_take((uint64_t)(key_of), kind, &entry) == 0;                             \
+        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pooled_take((uint64_t)(key_of), &entry);                \
         CUresult rc = GS_REAL(name)(it);                                                                               \
-        if (rc == CUDA_SUCCESS)                                                                                        \
-            gs_freed(&entry);                                                                                          \
-        else                                                                                                           \
+        if (rc != CUDA_SUCCESS && (direct || pooled))                                                                  \
             (void)gs_table_put(&entry);                                                                                \
+        else if (direct)                                                                                               \
+            gs_freed(&entry);                                                                                          \
+        else if (pooled)                                                                                               \
+            gs_pool_gone(entry.extra, entry.bytes), gs_pools_look();                                                   \
         return rc;                                                                                                     \
     }
 
