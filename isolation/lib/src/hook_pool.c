@@ -131,4 +131,8 @@ THEN_LOOK(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
 THEN_LOOK(cuEventSynchronize, (CUevent event), (event))
 THEN_LOOK(cuCtxSynchronize, (void), ())
 THEN_LOOK(cuCtxSynchronize_v2, (CUcontext context), (context))
-THEN_LOOK(cuDeviceGraphMemTrim, (CUdevice device), (device))
+
+GS_API CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    return gs_managed() ? gs_graphs_trim(device) : GS_REAL(cuDeviceGraphMemTrim)(device);
+}

@@ -80,6 +80,15 @@ static int true_up(struct gs_pool *p, uint64_t guess)
     return 0;
 }
 
+/* Let the driver take back what the pool does not use: not from under a launch that counts on it. pre: entered. */
+static void trim(const struct gs_pool *p)
+{
+    if (p->pool)
+        GS_REAL(cuMemPoolTrimTo)(p->pool, 0);
+    else if (!p->asked)
+        GS_REAL(cuDeviceGraphMemTrim)(p->device);
+}
+
 /* Only one call at a time, of all processes, may ask the driver for what perhaps passes the promise.
  * A descriptor to close, or -1 where another one does not get done. */
 static int edge_enter(int card)
@@ -96,12 +105,33 @@ static int edge_enter(int card)
     return -1;
 }
 
-/* How far the request passes what the pool has to spare. pre: entered. */
+/* How far the request passes what the pool has to spare. A graph takes again what it had, so that is
+ * counted; elsewhere any synchronisation may have given it back by the time of the call. pre: entered. */
 static uint64_t lacking(const struct gs_pool *p, uint64_t asked)
 {
+    if (p->pool)
+        return asked;
     uint64_t have = figure(p, 0, 0), used = figure(p, 1, have) + p->asked;
     uint64_t spare = have > used ? have - used : 0;
     return asked > spare ? asked - spare : 0;
+}
+
+/* Charge what the request lacks, in units of `granule`. 0 or -ENOMEM. From here to the end of the
+ * call graph memory is not trimmed. */
+static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
+{
+    enter();
+    guess->bytes = whole(lacking(p, guess->asked), granule);
+    p->asked += guess->asked;
+    leave();
+    int rc = gs_charge_quietly(p->card, guess->bytes);
+    enter();
+    if (rc == 0)
+        p->guessed += guess->bytes;
+    else
+        p->asked -= guess->asked;
+    leave();
+    return rc;
 }
 
 /* Charge what a call may make the pool grow by, before the driver is asked. CUDA_SUCCESS, or
@@ -109,36 +139,15 @@ static uint64_t lacking(const struct gs_pool *p, uint64_t asked)
 CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess, const char *api)
 {
     *guess = (struct gs_guess){.pool = p, .number = p->number, .asked = asked, .edge = -1};
-    enter();
-    uint64_t lacks = lacking(p, asked);
-    p->asked += asked;
-    leave();
-    if (p->pool) /* it may grow all the same, where what it has to spare lies in pieces */
-        guess->bytes = lacks ? whole(asked, GROWTH) : whole(asked, GS_CHUNK);
-    else
-        guess->bytes = whole(lacks, GROWTH);
-    CUresult rc = gs_charge_quietly(p->card, guess->bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    if (rc != CUDA_SUCCESS && p->card >= 0 && (guess->edge = edge_enter(p->card)) >= 0) {
-        enter();
-        p->asked -= asked; /* ours: not in our own way */
-        lacks = lacking(p, asked);
-        p->asked += asked;
-        leave();
-        guess->bytes = whole(lacks, GS_CHUNK);
-        rc = gs_charge_quietly(p->card, guess->bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    enter();
-    if (rc == CUDA_SUCCESS)
-        p->guessed += guess->bytes;
-    else
-        p->asked -= asked;
-    leave();
-    if (rc == CUDA_SUCCESS)
-        return rc;
-    if (guess->edge >= 0)
+    if (guess_at(p, guess, GROWTH) == 0)
+        return CUDA_SUCCESS;
+    if (p->card >= 0 && (guess->edge = edge_enter(p->card)) >= 0) {
+        if (guess_at(p, guess, GS_CHUNK) == 0)
+            return CUDA_SUCCESS;
         gs_close(guess->edge);
+    }
     gs_breach(p->card == GS_CARD_UNLISTED ? GS_BREACH_UNLISTED : GS_BREACH_DENIED, p->card, asked, api);
-    return rc;
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The driver has done it and handed out `handed` bytes: the guess gives way to the pool's own figure.
@@ -167,10 +176,7 @@ void gs_pool_end(struct gs_guess *guess)
     } else {
         p->asked -= guess->asked;
         if (guess->bytes && true_up(p, guess->bytes) < 0) {
-            if (p->pool)
-                GS_REAL(cuMemPoolTrimTo)(p->pool, 0);
-            else
-                GS_REAL(cuDeviceGraphMemTrim)(p->device);
+            trim(p);
             if (true_up(p, guess->bytes) < 0) { /* others' memory: charged as far as the promise goes */
                 p->charged += guess->bytes;
                 p->guessed -= guess->bytes;
@@ -220,10 +226,7 @@ uint64_t gs_pools_trim(int card)
         struct gs_pool *p = &pools[i];
         if (!p->number || p->destroyed || p->card != card)
             continue;
-        if (p->pool)
-            GS_REAL(cuMemPoolTrimTo)(p->pool, 0);
-        else
-            GS_REAL(cuDeviceGraphMemTrim)(p->device);
+        trim(p);
         uint64_t now = reserved(p);
         if (now < p->charged) {
             gs_uncharge(card, p->charged - now);
@@ -239,6 +242,21 @@ uint64_t gs_pools_trim(int card)
 int gs_pooled_take(uint64_t at, struct gs_entry *entry)
 {
     return __atomic_load_n(&count, __ATOMIC_ACQUIRE) && gs_table_take(at, GS_KIND_POOLED, entry) == 0;
+}
+
+/* The program gives back a device's graph memory. CUDA_SUCCESS, perhaps with nothing done yet. */
+CUresult gs_graphs_trim(CUdevice device)
+{
+    CUresult rc = CUDA_SUCCESS;
+    int busy = 0;
+    enter();
+    for (uint32_t i = 0; i < count; i++)
+        busy |= pools[i].number && !pools[i].pool && pools[i].device == device && pools[i].asked;
+    if (!busy)
+        rc = GS_REAL(cuDeviceGraphMemTrim)(device);
+    leave();
+    gs_pools_look();
+    return rc;
 }
 
 static void forget(struct gs_pool *p)

@@ -37,6 +37,7 @@ uint64_t gs_pools_trim(int card);
 void gs_pools_look(void);
 int gs_pooled_take(uint64_t at, struct gs_entry *entry);
 int gs_graphs_over(void);
+CUresult gs_graphs_trim(CUdevice device);
 void gs_pools_forget(void);
 
 /* hook_graph.c */
