@@ -111,9 +111,9 @@ GS_API CUresult cuMemPoolCreate(CUpool *pool, const struct cu_pool_props *props)
 
 GS_API CUresult cuMemPoolDestroy(CUpool pool)
 {
+    uint64_t number = gs_managed() ? gs_pool_ending(pool) : 0;
     CUresult rc = GS_REAL(cuMemPoolDestroy)(pool);
-    if (rc == CUDA_SUCCESS && gs_managed())
-        gs_pool_destroyed(pool);
+    gs_pool_ended(number, rc == CUDA_SUCCESS);
     return rc;
 }
 

@@ -135,13 +135,14 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
 }
 
 /* Charge what a call may make the pool grow by, before the driver is asked. CUDA_SUCCESS, or
- * CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair with gs_pool_end(). */
+ * CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair with gs_pool_end(). A graph does not try the
+ * edge: what it took too much cannot be trimmed from under another one. */
 CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess, const char *api)
 {
     *guess = (struct gs_guess){.pool = p, .number = p->number, .asked = asked, .edge = -1};
     if (guess_at(p, guess, GROWTH) == 0)
         return CUDA_SUCCESS;
-    if (p->card >= 0 && (guess->edge = edge_enter(p->card)) >= 0) {
+    if (p->pool && p->card >= 0 && (guess->edge = edge_enter(p->card)) >= 0) {
         if (guess_at(p, guess, GS_CHUNK) == 0)
             return CUDA_SUCCESS;
         gs_close(guess->edge);
@@ -280,16 +281,32 @@ void gs_pool_gone(uint64_t number, uint64_t bytes)
     leave();
 }
 
-/* A destroyed pool keeps what is still allocated from it, and stays charged for as long. */
-void gs_pool_destroyed(CUpool pool)
+/* A pool is about to be destroyed: from now on its handle may mean another one. Our number of it, or 0. */
+uint64_t gs_pool_ending(CUpool pool)
+{
+    uint64_t number = 0;
+    enter();
+    for (uint32_t i = 0; i < count; i++)
+        if (pools[i].number && !pools[i].destroyed && pools[i].pool == pool && pool) {
+            (void)true_up(&pools[i], 0);
+            pools[i].destroyed = 1;
+            number = pools[i].number;
+        }
+    leave();
+    return number;
+}
+
+/* It was destroyed, or was not. A destroyed pool keeps what is still allocated from it, and stays
+ * charged for as long. */
+void gs_pool_ended(uint64_t number, int gone)
 {
     enter();
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; number && i < count; i++) {
         struct gs_pool *p = &pools[i];
-        if (!p->number || p->destroyed || p->pool != pool)
+        if (p->number != number)
             continue;
-        p->destroyed = 1;
-        if (p->live == 0)
+        p->destroyed = (uint32_t)gone;
+        if (gone && p->live == 0)
             forget(p);
     }
     leave();

@@ -31,7 +31,8 @@ CUresult gs_pool_begin(struct gs_pool *pool, uint64_t asked, struct gs_guess *gu
 int gs_pool_fits(struct gs_guess *guess, uint64_t handed);
 void gs_pool_end(struct gs_guess *guess);
 void gs_pool_gone(uint64_t number, uint64_t bytes);
-void gs_pool_destroyed(CUpool pool);
+uint64_t gs_pool_ending(CUpool pool);
+void gs_pool_ended(uint64_t number, int gone);
 
 uint64_t gs_pools_trim(int card);
 void gs_pools_look(void);
