@@ -202,8 +202,21 @@ static int held_outside(uint32_t slot)
     return held;
 }
 
-static const char *const cases[] = {"plain", "foreign close", "close all", "fork", "exec", "exit"};
-enum { PLAIN, FOREIGN_CLOSE, CLOSE_ALL, FORK, EXEC, EXIT, CASES };
+static const char *const cases[] = {"plain", "foreign close", "close all", "fork", "unmapped", "exec", "exit"};
+enum { PLAIN, FOREIGN_CLOSE, CLOSE_ALL, FORK, UNMAPPED, EXEC, EXIT, CASES };
+
+/* Take away the mapping that keeps the lock: the one page of the region that may only be read. */
+static void unmap_anchor(void)
+{
+    char line[512];
+    unsigned long from, to;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (strstr(line, path) && strstr(line, "r--s") && sscanf(line, "%lx-%lx", &from, &to) == 2)
+            munmap((void *)from, to - from);
+    if (maps)
+        fclose(maps);
+}
 
 /* Take a slot, do `what`, say so, wait to be killed. */
 static void live(int what, int ready)
@@ -217,6 +230,8 @@ static void live(int what, int ready)
         sleep(2);
         _exit(0);
     }
+    if (what == UNMAPPED)
+        unmap_anchor();
     if (write(ready, "x", 1) != 1)
         _exit(3);
     for (int fd = 0; what == CLOSE_ALL && fd < 64; fd++)
@@ -251,11 +266,11 @@ static int lives_and_dies(int what)
     int right = read(ready[0], &byte, 1) == 1;
     close(ready[0]);
     usleep(20000);
-    right &= comes_to(what < EXEC); /* exec and exit have yet to come, perhaps */
+    right &= comes_to(what < UNMAPPED); /* exec and exit have yet to come, perhaps */
     if (what == EXIT)
         right &= waitid(P_PID, (id_t)pid, &death, WEXITED | WNOWAIT) == 0;
     gs_reap(region, path, -1, NULL);
-    right &= (region->slots[0].state == GS_SLOT_LIVE) == (what < EXIT); /* exec: the same process still */
+    right &= (region->slots[0].state == GS_SLOT_LIVE) == (what < EXEC); /* exec: the image that held it is gone */
     kill(pid, SIGKILL);
     right &= waitid(P_PID, (id_t)pid, &death, WEXITED | WNOWAIT) == 0; /* a zombie now: dead, and nobody's yet */
     right &= comes_to(0); /* somebody who reads its /proc may keep the address space a little longer */
