@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 TESTS: Final = build.HERE / "tests"
-JUDGE: Final = ("families.c", "judge.c", *(f"../src/{name}.c" for name in ("ledger", "slot", "ring", "sys")))
+UNITS: Final = tuple(f"../src/{name}.c" for name in ("ledger", "slot", "ring", "sys"))
+JUDGE: Final = ("families.c", "judge.c", *UNITS)
+HARDWARE: Final = hardware.LIBRARIES.parent / "_hardware.so"
 FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
 PATIENCE: Final = 240.0
 """Seconds beyond its own that a crowd may take on a busy machine before somebody counts as wedged."""
@@ -166,12 +168,20 @@ def _wait(until: Callable[[], bool], seconds: float) -> None:
 
 
 def killed(box: Box, program: str, *arguments: str) -> dict[str, int]:
-    """Run one of the killing programs; its figures, and what it said where it failed."""
-    command = [str(compiled(program, f"{program}.c", *JUDGE)), str(hardware.LIBRARIES.parent / "_hardware.so")]
+    """Run one of the programs that kill over all families; its figures."""
+    return _figures(box, compiled(program, f"{program}.c", *JUDGE), str(HARDWARE), *arguments)
+
+
+def killed_inside(box: Box, *arguments: str) -> dict[str, int]:
+    """Run the program that kills inside the ledger's and the slots' own steps; its figures."""
+    return _figures(box, compiled("kill", "kill.c", *UNITS), *arguments)
+
+
+def _figures(box: Box, program: Path, *arguments: str) -> dict[str, int]:
     done = subprocess.run(
-        [*command, *arguments], env=box.environment(), capture_output=True, text=True, timeout=3600, check=False
+        [str(program), *arguments], env=box.environment(), capture_output=True, text=True, timeout=3600, check=False
     )
     words = done.stdout.split()
     if not words:
-        raise RuntimeError(f"{program} {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-400:]}")
+        raise RuntimeError(f"{program.name} {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-400:]}")
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}

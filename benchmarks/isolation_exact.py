@@ -24,7 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a file here may be called like the package
 
-from exact_box import Size, boxed, crowd, killed
+from exact_box import Size, boxed, crowd, killed, killed_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,12 @@ def crowd_findings(size: Size, library: Path | None = None) -> Iterator[Finding]
 
 
 def step_findings(size: Size, library: Path | None = None) -> Iterator[Finding]:
-    """Killed at the boundaries of each family's path."""
+    """Killed at the boundaries of a ledger step, of taking a slot, and of each family's path."""
+    for name, arguments in {"ledger step": ["step"], "slot": ["take", "211" if size.samples else "3"]}.items():
+        with boxed(CARD, library) as box:
+            seen = killed_inside(box, *arguments)
+        yield Finding("step", f"{name}: kills", seen["boundaries"], 20, least=True)
+        yield Finding("step", f"{name}: kills after which the book was wrong", seen["wrong"] + seen["left"], 0)
     for family in ("primary", *FAMILIES):
         with boxed(CARD, library) as box:
             box.promise(4 * GIB)

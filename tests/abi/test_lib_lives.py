@@ -141,9 +141,12 @@ begin()
 stop = False
 def work():
     ok(cu.cuCtxSetCurrent(context))
+    held = c_void_p()
     while not stop:
         rc, at = alloc(3 * MIB)
         cu.cuMemFree_v2(at)
+        cu.cuDevicePrimaryCtxRetain(byref(held), 0)
+        cu.cuDevicePrimaryCtxRelease_v2(0)
 context = c_void_p()
 ok(cu.cuCtxGetCurrent(byref(context)))
 threads = [threading.Thread(target=work) for _ in range(4)]
