@@ -140,9 +140,11 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
 CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess, const char *api)
 {
     *guess = (struct gs_guess){.pool = p, .number = p->number, .asked = asked, .edge = -1};
+    uint64_t limit;
     if (guess_at(p, guess, GROWTH) == 0)
         return CUDA_SUCCESS;
-    if (p->pool && p->card >= 0 && (guess->edge = edge_enter(p->card)) >= 0) {
+    int near = p->pool && p->card >= 0 && whole(asked, GS_CHUNK) <= gs_left(p->card, &limit);
+    if (near && (guess->edge = edge_enter(p->card)) >= 0) {
         if (guess_at(p, guess, GS_CHUNK) == 0)
             return CUDA_SUCCESS;
         gs_close(guess->edge);
