@@ -169,11 +169,13 @@ int main(int argc, char **argv)
     wedged += run(family, ENDLESS, &total) != ENDED;
     left += !judge_settles(ledger, truth);
     long samples = atol(argv[3]), runs = samples && samples < total ? samples : total;
-    for (long i = 0; i < runs; i++) {
+    for (long i = 0, ended = 0; i < runs; i++) {
         long done = 0;
         enum outcome outcome = run(family, runs == total ? i + 1 : 1 + rand_r(&seed) % total, &done);
         wedged += outcome == WEDGED;
         killed += outcome == KILLED;
+        if (outcome == ENDED && runs < total && ended++ < samples)
+            i--; /* no two runs are of quite the same length: this one was over before its turn */
         wrong += judge_difference() != 0;
         left += !judge_settles(ledger, truth) || judge_difference() != 0;
     }
