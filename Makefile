@@ -6,7 +6,7 @@ ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check stress bench clean help promtool
+.PHONY: up test check bench clean help promtool
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -35,11 +35,8 @@ promtool:
 	@command -v promtool >/dev/null || bash tests/get_promtool.sh
 
 test: check promtool    ## everything that proves the house
-	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not stress' $(ARGS)
-	timeout -k 30 600 $(BIN)/pytest -m 'clock and not stress' $(ARGS)
-
-stress: $(STAMP) ## many processes at once against the isolation library
-	timeout -k 30 900 $(BIN)/pytest -m stress $(ARGS)
+	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock' $(ARGS)
+	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
 
 bench: $(STAMP)  ## packing and speed against the published figures
 	$(BIN)/python benchmarks/placement.py $(ARGS)

@@ -57,7 +57,7 @@ class CardBook(Structure):
         *((name, c_uint64) for name in ("clock_ns", "used_bytes", "busy_ns", "copy_ns", "energy_uj")),
         *((name, c_uint64) for name in ("temperature_mc", "fault", "ecc_corrected", "ecc_uncorrected")),
         *((name, c_uint64) for name in ("throttle", "xids", "last_xid", "active")),
-        *((name, c_uint64) for name in ("utilisation_percent", "unowned_bytes")),
+        *((name, c_uint64) for name in ("utilisation_percent", "unowned_bytes", "peak_bytes")),
     ]
 
 

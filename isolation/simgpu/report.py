@@ -60,6 +60,7 @@ def _card(index: int, card: CardBook, clients: list[ClientBook]) -> dict[str, An
         "reserved_bytes": model.reserved_bytes,
         "used_bytes": card.used_bytes,
         "unowned_bytes": card.unowned_bytes,
+        "peak_bytes": card.peak_bytes,
         "clock_ns": card.clock_ns,
         "busy_seconds": card.busy_ns / SECOND,
         "busy_ns": card.busy_ns,

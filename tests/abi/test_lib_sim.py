@@ -154,31 +154,6 @@ sys.stdin.read()
     assert {abi.Breach.DENIED} == {record.kind for record in files.read_breaches(machine.folder / "one.region")[2]}
 
 
-@pytest.mark.stress
-def test_every_family_by_many_threads_never_passes_the_promise(machine, c_program):
-    """Three processes of four threads through six families: the card never holds more, the ledger ends at 0."""
-    machine.job("one", 2)
-    program = c_program(
-        "families", "tests/families.c", flags=(f"-L{DRIVER.parent}", "-Wl,--no-as-needed", "-l:libcuda.so.1")
-    )
-    code = f"os.execv({str(program)!r}, ['families', '2', '4', sys.argv[-1]])"
-    running = [machine.start("one", code.replace("sys.argv[-1]", f"'{seed}'")) for seed in (1, 2, 3)]
-    most = 0
-    end = time.monotonic() + 60
-    while any(process.poll() is None for process in running) and time.monotonic() < end:
-        most = max(most, machine.box.cards()[0].used_bytes)
-        time.sleep(0.005)
-    figures = [list(map(int, process.communicate(timeout=30)[0].split())) for process in running]
-
-    assert [0, 0, 0] == [process.returncode for process in running]
-    assert [0, 0, 0] == [other for _, _, other, _ in figures]
-    assert sum(refused for _, refused, _, _ in figures) > 10, figures
-    assert most <= 2 * GIB
-    (card,) = machine.book("one").cards
-    assert (0, True) == (card.used_bytes, card.peak_bytes <= 2 * GIB)
-
-
-@pytest.mark.stress
 def test_a_killed_exporters_memory_is_charged_while_an_importer_lives(machine):
     """IPC: counted once, at the exporter; after SIGKILL it stays charged until the importer goes too."""
     machine.job("one", 4)

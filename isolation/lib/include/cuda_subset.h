@@ -26,8 +26,11 @@ enum {
 };
 
 enum { CU_LOCATION_DEVICE = 1 };                             /* CUmemLocationType */
-enum { CU_POOL_RESERVED_CURRENT = 5, CU_GRAPH_RESERVED = 2 }; /* CUmemPool_attribute, CUgraphMem_attribute */
-enum { CU_LIMIT_MALLOC_HEAP = 2 };                           /* CUlimit */
+enum { CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 }; /* CUmemPool_attribute */
+enum { CU_GRAPH_USED = 0, CU_GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
+enum { CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 }; /* CUgraphNodeType */
+enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_MALLOC_HEAP = 2 }; /* CUlimit */
+enum { CU_DEVICE_UNITS = 16, CU_DEVICE_THREADS = 39 }; /* CUdevice_attribute: multiprocessors, threads of each */
 enum { CU_ARRAY_LAYERED = 1, CU_ARRAY_CUBEMAP = 4, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 enum { CU_PROC_PER_THREAD = 2 }; /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 #define CU_STREAM_PER_THREAD ((CUstream)2)
@@ -61,6 +64,7 @@ GS_CU(cuGetProcAddress_v2, const char *, void **, int, uint64_t, int *);
 GS_CU(cuGetExportTable, const void **, const void *);
 GS_CU(cuDeviceGetUuid, struct cu_uuid *, CUdevice);
 GS_CU(cuDeviceGetUuid_v2, struct cu_uuid *, CUdevice);
+GS_CU(cuDeviceGetAttribute, int *, int, CUdevice);
 GS_CU(cuDeviceTotalMem, unsigned *, CUdevice);
 GS_CU(cuDeviceTotalMem_v2, size_t *, CUdevice);
 GS_CU(cuDeviceGetDefaultMemPool, CUpool *, CUdevice);
@@ -168,6 +172,18 @@ GS_CU(cuLaunchCooperativeKernelMultiDevice, struct cu_launch_params *, unsigned,
 GS_CU(cuGraphLaunch, CUgraphExec, CUstream);
 GS_CU(cuGraphLaunch_ptsz, CUgraphExec, CUstream);
 GS_CU(cuGraphExecDestroy, CUgraphExec);
+GS_CU(cuGraphInstantiate, CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
+GS_CU(cuGraphInstantiate_v2, CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
+GS_CU(cuGraphInstantiateWithFlags, CUgraphExec *, CUgraph, uint64_t);
+GS_CU(cuGraphInstantiateWithParams, CUgraphExec *, CUgraph, void *);
+GS_CU(cuGraphInstantiateWithParams_ptsz, CUgraphExec *, CUgraph, void *);
+GS_CU(cuGraphUpload, CUgraphExec, CUstream);
+GS_CU(cuGraphUpload_ptsz, CUgraphExec, CUstream);
+GS_CU(cuGraphGetNodes, CUgraph, CUgraphNode *, size_t *);
+GS_CU(cuGraphNodeGetType, CUgraphNode, int *);
+GS_CU(cuGraphMemAllocNodeGetParams, CUgraphNode, struct cu_alloc_node *);
+GS_CU(cuGraphMemFreeNodeGetParams, CUgraphNode, CUdeviceptr *);
+GS_CU(cuGraphChildGraphNodeGetGraph, CUgraphNode, CUgraph *);
 GS_CU(cuGraphAddMemAllocNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, struct cu_alloc_node *);
 
 #endif

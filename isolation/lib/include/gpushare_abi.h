@@ -29,6 +29,7 @@
 #define GS_RING 1024  /* breach records kept */
 #define GS_GRANULE 512ULL /* bytes; the ledger's unit. cuMemAlloc aligns to 256 or more */
 #define GS_LOCK_OFFSET (1ULL << 40) /* slot i is locked at byte GS_LOCK_OFFSET + i, past the end */
+#define GS_EDGE_OFFSET (GS_LOCK_OFFSET + GS_SLOTS) /* + card: by one call that may pass the promise for a moment */
 
 /* Card word: granules used (32) | owner lane (12) | sequence (20). */
 #define GS_WORD_OWNER_SHIFT 32

@@ -10,6 +10,7 @@
 #include "ring.h"
 #include "slot.h"
 #include "small.h"
+#include "spin.h"
 #include "symbols.h"
 #include "table.h"
 
@@ -22,9 +23,9 @@ struct gs_core gs;
 
 /* What belongs to one process and must not survive a fork: the kernel zeroes this page in a child. */
 struct own {
-    uint32_t pid; /* 0: not yet, or a forked child */
+    uint32_t alive; /* 1; 0 in a child that still knows what its parent did, 2 while it forgets */
+    uint32_t pid;   /* 0: no slot yet */
     uint32_t taking;
-    uint32_t failed_slot;
     uint32_t pad;
     struct gs_desk desk;
     uint8_t busy[GS_CARDS][GS_LANES];
@@ -92,21 +93,42 @@ static enum gs_mode begin(void)
     }
     gs_limiter_forget();
     own_needs_pid = gs_advise(own, 4096, WIPEONFORK) < 0;
+    own->alive = 1;
     gs_copy_text((char *)gs.region->library, sizeof gs.region->library, GS_VERSION);
     adopt(&limits);
     return GS_MODE_ACTIVE;
 }
 
-/* Read the promise and map the books, once per process; others wait. */
+/* Read the promise and map the books, once per process; others wait. A child that was forked while
+ * its parent was at it begins anew. */
 enum gs_mode gs_start(void)
 {
-    static uint32_t turn;
-    uint32_t mine = 0;
-    if (__atomic_compare_exchange_n(&turn, &mine, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        __atomic_store_n(&gs.mode, begin(), __ATOMIC_RELEASE);
-    while (__atomic_load_n(&gs.mode, __ATOMIC_ACQUIRE) == GS_MODE_NEW)
-        gs_yield();
+    static uint32_t starter; /* its pid */
+    uint32_t me = gs_pid();
+    while (__atomic_load_n(&gs.mode, __ATOMIC_ACQUIRE) == GS_MODE_NEW) {
+        uint32_t seen = __atomic_load_n(&starter, __ATOMIC_ACQUIRE);
+        if (seen == me)
+            gs_yield();
+        else if (__atomic_compare_exchange_n(&starter, &seen, me, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            __atomic_store_n(&gs.mode, begin(), __ATOMIC_RELEASE);
+    }
     return gs.mode;
+}
+
+/* A forked child owns nothing of its parent's, and no thread of it holds what the parent's threads
+ * held at the fork. Does nothing in any other process. */
+void gs_after_fork(void)
+{
+    uint32_t forked = 0;
+    if (!own || __atomic_load_n(&own->alive, __ATOMIC_ACQUIRE) == 1)
+        return;
+    if (__atomic_compare_exchange_n(&own->alive, &forked, 2, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_contexts_forget();
+        gs_limiter_forget();
+        __atomic_store_n(&own->alive, 1, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&own->alive, __ATOMIC_ACQUIRE) == 2)
+        gs_yield();
 }
 
 /* Look for a changed promise, at most every LOOK_NS: the head first, the rest only if it differs.
@@ -139,15 +161,12 @@ struct gs_desk *gs_desk(void)
         return &own->desk;
     if (pid)
         *own = (struct own){0};
+    gs_after_fork();
     while (__atomic_exchange_n(&own->taking, 1, __ATOMIC_ACQUIRE))
         gs_yield();
     if (!own->pid) {
-        static uint32_t before;
-        if (before) /* a forked child: nothing of the parent's is ours */
-            gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_limiter_forget();
         int rc = gs_slot_take(gs.region, gs.region_path, &own->desk.slot);
         if (rc == 0) {
-            before = 1;
             own->desk.region = gs.region;
             own->desk.busy = own->busy;
             __atomic_store_n(&own->pid, gs_pid(), __ATOMIC_RELEASE);

@@ -40,6 +40,7 @@ CUresult gs_charge(int card, uint64_t bytes, const char *api);
 int gs_charge_quietly(int card, uint64_t bytes);
 void gs_uncharge(int card, uint64_t bytes);
 uint64_t gs_left(int card, uint64_t *limit);
+void gs_contexts_forget(void);
 void gs_share(int card, int64_t exported, int64_t imported);
 int gs_shared_still(int card);
 void gs_breach(enum gs_breach kind, int card, uint64_t requested, const char *api);

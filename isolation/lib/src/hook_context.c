@@ -1,18 +1,28 @@
-/* Contexts, device heaps, modules: memory that no allocation call names. Charged as an upper
+/* Contexts, their limits, modules: memory that no allocation call names. Charged as an upper
  * estimate when they are made, inside the promise, and given back when they go.
  */
 #include "hook.h"
 #include "pool.h"
+#include "spin.h"
 
 #define CONTEXT_BYTES (320 * GS_MIB) /* where the host gives no figure for the chip */
-#define HEAP_DEFAULT (8 * GS_MIB)    /* CU_LIMIT_MALLOC_HEAP_SIZE that a context has from the start */
 #define DEVICES 64
 
 static struct {
     uint32_t lock;
+    uint32_t users;
     uint64_t charged; /* for the primary context of this device */
     CUcontext context;
 } primary[DEVICES];
+
+/* A forked child has none. */
+void gs_contexts_forget(void)
+{
+    for (int device = 0; device < DEVICES; device++) {
+        primary[device].lock = 0;
+        primary[device].charged = primary[device].users = 0;
+    }
+}
 
 static uint64_t estimate(int card)
 {
@@ -67,11 +77,14 @@ GS_API CUresult cuGreenCtxCreate(CUcontext *context, void *resources, CUdevice d
 
 static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
 {
+    struct gs_cut cut;
+    if (!gs_managed())
+        return real(context);
+    gs_table_cut((uint64_t)context, &cut); /* the driver frees all that was made in it, and hands it out again */
     CUresult rc = real(context);
-    if (rc == CUDA_SUCCESS && gs_managed()) {
-        gs_table_drop((uint64_t)context, gs_freed); /* the driver frees all that was made in it */
+    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_freed : NULL);
+    if (rc == CUDA_SUCCESS)
         gs_pools_look();
-    }
     return rc;
 }
 
@@ -82,12 +95,11 @@ static int enter(CUdevice device)
 {
     if (device < 0 || device >= DEVICES || !gs_managed())
         return 0;
-    while (__atomic_exchange_n(&primary[device].lock, 1, __ATOMIC_ACQUIRE))
-        gs_yield();
+    gs_spin_enter(&primary[device].lock);
     return 1;
 }
 
-static void leave(CUdevice device) { __atomic_store_n(&primary[device].lock, 0, __ATOMIC_RELEASE); }
+static void leave(CUdevice device) { gs_spin_leave(&primary[device].lock); }
 
 /* Charged by the first retain of this process, and again after the context was gone. */
 GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
@@ -103,8 +115,9 @@ GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         rc = GS_REAL(cuDevicePrimaryCtxRetain)(context, device);
         if (rc != CUDA_SUCCESS) {
             gs_uncharge(card, bytes);
-        } else if (bytes) {
-            primary[device].charged = bytes;
+        } else {
+            primary[device].users = bytes ? 1 : primary[device].users + 1;
+            primary[device].charged += bytes;
             primary[device].context = *context;
         }
     }
@@ -112,56 +125,96 @@ GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return rc;
 }
 
-/* After a release or a reset: give the context back if that was the end of it. */
-static CUresult maybe_gone(CUdevice device, CUresult rc, int entered)
+/* A release or a reset: the context and all in it is given back if that was the end of it. What is in it
+ * leaves the table before the driver may hand its addresses out again. */
+static CUresult release(CUdevice device, CUresult (*real)(CUdevice), int all)
 {
     unsigned flags;
-    int active = 0;
-    if (!entered)
-        return rc;
-    if (rc == CUDA_SUCCESS && primary[device].charged &&
-        GS_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active) {
-        gs_table_drop((uint64_t)primary[device].context, gs_freed);
+    int active = 1;
+    struct gs_cut cut = {0};
+    if (!enter(device))
+        return real(device);
+    int last = primary[device].charged && (all || primary[device].users <= 1);
+    if (last)
+        gs_table_cut((uint64_t)primary[device].context, &cut);
+    CUresult rc = real(device);
+    if (rc == CUDA_SUCCESS && primary[device].users)
+        primary[device].users--;
+    if (rc == CUDA_SUCCESS && primary[device].charged)
+        (void)GS_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
+    if (!active && !last) /* somebody retained it behind our back */
+        gs_table_cut((uint64_t)primary[device].context, &cut);
+    gs_table_cut_end(&cut, active ? NULL : gs_freed);
+    if (!active) {
         gs_uncharge(gs_card_of(device), primary[device].charged);
-        primary[device].charged = 0;
+        primary[device].charged = primary[device].users = 0;
         gs_pools_look();
     }
     leave(device);
     return rc;
 }
 
-#define RELEASE(name)                                                                                                  \
-    GS_API CUresult name(CUdevice device)                                                                              \
-    {                                                                                                                  \
-        int entered = enter(device);                                                                                   \
-        return maybe_gone(device, GS_REAL(name)(device), entered);                                                     \
+#define RELEASE(name, all)                                                                                             \
+    GS_API CUresult name(CUdevice device) { return release(device, GS_REAL(name), all); }
+
+RELEASE(cuDevicePrimaryCtxRelease, 0)
+RELEASE(cuDevicePrimaryCtxRelease_v2, 0)
+RELEASE(cuDevicePrimaryCtxReset, 1)
+RELEASE(cuDevicePrimaryCtxReset_v2, 1)
+
+/* Bytes that a limit takes beyond what a context has from the start: the stack once for each thread
+ * that can be resident, the buffer of printf and the heap as they are. */
+static uint64_t extra_bytes(int limit, uint64_t value)
+{
+    static const uint64_t first[] = {1024, 1 << 20, 8 << 20}; /* cuCtxGetLimit of a fresh context */
+    CUdevice device;
+    int units = 0, threads = 0;
+    uint64_t more = value > first[limit] ? value - first[limit] : 0;
+    if (limit != CU_LIMIT_STACK || !more)
+        return more;
+    if (GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
+        GS_REAL(cuDeviceGetAttribute)(&units, CU_DEVICE_UNITS, device) != CUDA_SUCCESS ||
+        GS_REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_THREADS, device) != CUDA_SUCCESS)
+        return 0;
+    return __builtin_mul_overflow(more, (uint64_t)units * (uint64_t)threads, &more) ? UINT64_MAX : more;
+}
+
+/* What all limits of the current context take once `limit` is `value`, in whole blocks. */
+static uint64_t limits_bytes(int limit, uint64_t value)
+{
+    uint64_t sum = 0;
+    for (int i = CU_LIMIT_STACK; i <= CU_LIMIT_MALLOC_HEAP; i++) {
+        size_t now = 0;
+        if (i != limit && GS_REAL(cuCtxGetLimit)(&now, i) != CUDA_SUCCESS)
+            now = 0;
+        if (__builtin_add_overflow(sum, extra_bytes(i, i == limit ? value : now), &sum))
+            return UINT64_MAX;
     }
+    return sum > UINT64_MAX - GS_CHUNK ? sum : (sum + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
+}
 
-RELEASE(cuDevicePrimaryCtxRelease)
-RELEASE(cuDevicePrimaryCtxRelease_v2)
-RELEASE(cuDevicePrimaryCtxReset)
-RELEASE(cuDevicePrimaryCtxReset_v2)
-
-/* The heap of device-side malloc comes on top of everything else. */
+/* Device heap, stacks and printf buffer come on top of everything else. */
 GS_API CUresult cuCtxSetLimit(int limit, size_t value)
 {
+    static uint32_t lock; /* two threads that change one context's limits must not both replace the old charge */
     int card;
-    if (limit != CU_LIMIT_MALLOC_HEAP || !gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)
+    if (limit < CU_LIMIT_STACK || limit > CU_LIMIT_MALLOC_HEAP || !gs_managed() ||
+        (card = gs_card_here()) == GS_CARD_NONE)
         return GS_REAL(cuCtxSetLimit)(limit, value);
     struct gs_entry old = {0};
-    uint64_t context = gs_context_here(), bytes = value > HEAP_DEFAULT ? value - HEAP_DEFAULT : 0;
-    CUresult rc = gs_charge(card, bytes, __func__);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    (void)gs_table_take(context, GS_KIND_HEAP, &old);
-    rc = GS_REAL(cuCtxSetLimit)(limit, value);
+    uint64_t context = gs_context_here();
+    gs_spin_enter(&lock);
+    uint64_t bytes = limits_bytes(limit, value);
+    (void)gs_table_get(context, GS_KIND_LIMITS, &old);
+    CUresult rc = bytes > old.bytes ? gs_charge(card, bytes - old.bytes, __func__) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
-        gs_uncharge(old.card, old.bytes);
-        return gs_keep(rc, card, bytes, context, GS_KIND_HEAP);
+        rc = GS_REAL(cuCtxSetLimit)(limit, value);
+        uint64_t now = rc == CUDA_SUCCESS ? bytes : old.bytes, most = bytes > old.bytes ? bytes : old.bytes;
+        gs_uncharge(card, most - now);
+        if (rc == CUDA_SUCCESS)
+            (void)gs_keep(rc, card, bytes, context, GS_KIND_LIMITS);
     }
-    if (old.kind)
-        (void)gs_table_put(&old);
-    gs_uncharge(card, bytes);
+    gs_spin_leave(&lock);
     return rc;
 }
 

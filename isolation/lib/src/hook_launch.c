@@ -53,26 +53,34 @@ LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream)
 LAUNCH(cuLaunchCooperativeKernelMultiDevice, (struct cu_launch_params * list, unsigned number, unsigned flags),
        list &&number ? list->function : NULL, 1, list &&number ? list->stream : NULL, list, number, flags)
 
-/* A graph is one launch of a cost of its own. Memory that its nodes took is read afterwards; past
- * the promise the graph is waited for, its memory trimmed, and the next launch refused. */
+/* A graph is one launch of a cost of its own. Memory that its nodes take is charged before and read
+ * afterwards; past the promise the graph is waited for, its memory trimmed, and the next launch refused. */
 static CUresult graph(CUgraphExec it, CUstream stream, CUstream timed, CUresult (*real)(CUgraphExec, CUstream),
                       const char *api)
 {
     struct gs_launch launch = {0};
+    struct gs_guess guess;
+    uint64_t bytes;
+    CUresult rc = CUDA_SUCCESS;
     if (!gs_managed())
         return real(it, stream);
     if (gs_graphs_over()) {
         gs_breach(GS_BREACH_DENIED, gs_card_here(), 0, api);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    struct gs_pool *pool = gs_graph_pool(it, &bytes);
+    if (pool && (rc = gs_pool_begin(pool, bytes, &guess, api)) != CUDA_SUCCESS)
+        return rc;
     if (limited())
         gs_launch_begin(&launch, (uint64_t)it, 1, timed);
-    CUresult rc = real(it, stream);
+    rc = real(it, stream);
     gs_launch_end(&launch, rc);
-    if (rc == CUDA_SUCCESS && gs_graphs_over()) {
+    if (pool && rc == CUDA_SUCCESS && !gs_pool_fits(&guess, 0)) {
         GS_REAL(cuStreamSynchronize)(stream);
-        gs_breach(GS_BREACH_OVER, gs_card_here(), gs_pools_trim(gs_card_here()), api);
+        gs_breach(GS_BREACH_OVER, pool->card, bytes, api);
     }
+    if (pool)
+        gs_pool_end(&guess);
     return rc;
 }
 
@@ -85,8 +93,6 @@ GS_API CUresult cuGraphLaunch_ptsz(CUgraphExec it, CUstream stream)
 {
     return graph(it, stream, OWN(stream), GS_REAL(cuGraphLaunch_ptsz), __func__);
 }
-
-GS_API CUresult cuGraphExecDestroy(CUgraphExec it) { return GS_REAL(cuGraphExecDestroy)(it); }
 
 #define CAPTURE(name, parameters, counted, ...)                                                                        \
     GS_API CUresult name parameters                                                                                    \

@@ -150,17 +150,15 @@ void gs_freed(const struct gs_entry *entry)
     GS_API CUresult name(type it)                                                                                      \
     {                                                                                                                  \
         struct gs_entry entry;                                                                                         \
-        if (!gs_managed() || gs_table_take((uint64_t)(key_of), kind, &entry) < 0) {                                    \
-            CUresult passed = GS_REAL(name)(it);                                                                       \
-            if (passed == CUDA_SUCCESS)                                                                                \
-                gs_pools_freed((uint64_t)(key_of));                                                                    \
-            return passed;                                                                                             \
-        }                                                                                                              \
+        int direct = gs_managed() && gs_table_take((uint64_t)(key_of), kind, &entry) == 0;                             \
+        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pooled_take((uint64_t)(key_of), &entry);                \
         CUresult rc = GS_REAL(name)(it);                                                                               \
-        if (rc == CUDA_SUCCESS)                                                                                        \
-            gs_freed(&entry);                                                                                          \
-        else                                                                                                           \
+        if (rc != CUDA_SUCCESS && (direct || pooled))                                                                  \
             (void)gs_table_put(&entry);                                                                                \
+        else if (direct)                                                                                               \
+            gs_freed(&entry);                                                                                          \
+        else if (pooled)                                                                                               \
+            gs_pool_gone(entry.extra, entry.bytes), gs_pools_look();                                                   \
         return rc;                                                                                                     \
     }
 
@@ -171,7 +169,8 @@ FREE(cuMipmappedArrayDestroy, CUmipmap, it, GS_KIND_ARRAY)
 FREE(cuModuleUnload, CUmodule, it, GS_KIND_MODULE)
 FREE(cuLibraryUnload, CUlibrary, it, GS_KIND_LIBRARY)
 
-/* Bytes of an array by its format: 1 to 4 bytes per channel; block formats are below that. */
+/* Bytes of an array by its format: 1 to 4 bytes per channel; block formats are below that. Rows are
+ * padded as those of cuMemAllocPitch may be. */
 static uint64_t array_bytes(const struct cu_array3d *a, unsigned levels)
 {
     static const uint8_t element[0x30] = {[0x01] = 1, [0x02] = 2, [0x03] = 4, [0x08] = 1, [0x09] = 2,
@@ -183,7 +182,7 @@ static uint64_t array_bytes(const struct cu_array3d *a, unsigned levels)
         return 0; /* backed by cuMemMapArrayAsync with memory of cuMemCreate, charged there */
     for (unsigned level = 0; level < levels || level == 0; level++) {
         uint64_t one;
-        if (__builtin_mul_overflow(width * size * a->channels, height, &one) ||
+        if (__builtin_mul_overflow((width * size * a->channels + 511) & ~511ULL, height, &one) ||
             __builtin_mul_overflow(one, depth, &one) || __builtin_add_overflow(sum, one, &sum))
             return UINT64_MAX;
         width = width > 1 ? width / 2 : 1;

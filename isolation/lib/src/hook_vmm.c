@@ -4,17 +4,13 @@
  */
 #include "hook.h"
 #include "pool.h"
+#include "spin.h"
 
 static uint32_t lock; /* one for all: these calls cost microseconds in the driver */
 static uint64_t next_object;
 
-static void enter(void)
-{
-    while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
-        gs_yield();
-}
-
-static void leave(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+static void enter(void) { gs_spin_enter(&lock); }
+static void leave(void) { gs_spin_leave(&lock); }
 
 /* An object's `extra`: it was exported, or it came from another process. */
 enum { OWN, EXPORTED, IMPORTED };

@@ -2,6 +2,7 @@
 
 #include "core.h"
 #include "meter.h"
+#include "spin.h"
 #include "symbols.h"
 
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
@@ -242,8 +243,7 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
 
 static void stop_clock(struct gs_meter *m, const struct gs_launch *launch, int launched)
 {
-    while (!try_enter(m))
-        gs_yield();
+    gs_spin_enter(&m->lock);
     CUevent end = launched && m->count < GS_PENDING ? event_for(m) : NULL;
     if (end && GS_REAL(cuEventRecord)(end, launch->stream) == CUDA_SUCCESS) {
         m->pending[(m->first + m->count++) % GS_PENDING] =

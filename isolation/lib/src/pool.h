@@ -1,14 +1,48 @@
-/* Stream-ordered memory: what is charged is what a pool keeps reserved, not what is handed out. */
+/* The books of stream-ordered memory: what is charged is what a pool keeps reserved, not what is
+ * handed out. The driver's own figure rules; a guess stands in for it while a call is under way.
+ */
 #ifndef GS_POOL_H
 #define GS_POOL_H
 
-#include <stdint.h>
+#include "cuda_subset.h"
+#include "table.h"
+
+struct gs_pool {
+    uint64_t number; /* ours, never used twice; 0: this place is free */
+    CUpool pool;     /* NULL: the graph memory of `device` */
+    CUdevice device;
+    int32_t card;
+    uint32_t destroyed; /* it lives on until `live` is 0 */
+    uint64_t charged;   /* what it had reserved when it was looked at last */
+    uint64_t guessed;   /* charged for calls under way, on top */
+    uint64_t asked;     /* bytes that those calls want */
+    uint64_t live;      /* bytes handed out */
+};
+
+/* One call that may make a pool grow, between gs_pool_begin() and gs_pool_end(). */
+struct gs_guess {
+    struct gs_pool *pool;
+    uint64_t number, bytes, asked;
+    int edge; /* descriptor that holds the card's edge, or -1 */
+};
+
+struct gs_pool *gs_pool_place(CUpool pool, CUdevice device, int card);
+CUresult gs_pool_begin(struct gs_pool *pool, uint64_t asked, struct gs_guess *guess, const char *api);
+int gs_pool_fits(struct gs_guess *guess, uint64_t handed);
+void gs_pool_end(struct gs_guess *guess);
+void gs_pool_gone(uint64_t number, uint64_t bytes);
+uint64_t gs_pool_ending(CUpool pool);
+void gs_pool_ended(uint64_t number, int gone);
 
 uint64_t gs_pools_trim(int card);
 void gs_pools_look(void);
-void gs_pools_freed(uint64_t at);
+int gs_pooled_take(uint64_t at, struct gs_entry *entry);
 int gs_graphs_over(void);
+CUresult gs_graphs_trim(CUdevice device);
 void gs_pools_forget(void);
+
+/* hook_graph.c */
+struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes);
 
 /* Shared memory that we released and another process still maps (hook_vmm.c). */
 uint64_t gs_lingering_release(int card);

@@ -63,14 +63,52 @@ static uint64_t pid_namespace(void)
     return number(text + 5);
 }
 
-/* Does the process that took this slot still run here? Only asked where its lock is free. Our own
- * pid is an image of ours before an exec: its memory is gone with it. */
-static int seen_alive(const struct gs_slot *slot)
+/* Does one line of /proc/<pid>/maps (address, rights, offset, device, inode, path) name this inode? */
+static int names_inode(const char *line, uint64_t inode)
+{
+    return number(skip_fields(line, 4)) == inode;
+}
+
+/* Does the process map the file of this inode? An unreadable list says yes. */
+static int maps_inode(uint32_t pid, uint64_t inode)
+{
+    char path[32], text[1024];
+    size_t have = 0;
+    proc_path(path, sizeof path, pid, "/maps");
+    int fd = inode ? gs_open(path, O_RDONLY) : -1, found = fd < 0, whole = 1;
+    for (long got; !found && (got = gs_read(fd, text + have, sizeof text - 1 - have)) > 0;) {
+        char *line = text;
+        have += (size_t)got;
+        text[have] = 0;
+        for (char *p = text; *p && !found; p++) {
+            if (*p != '\n')
+                continue;
+            found = whole && names_inode(line, inode);
+            whole = 1;
+            line = p + 1;
+        }
+        if (line == text && have == sizeof text - 1) { /* one long path: what matters of its line has been here */
+            found |= whole && names_inode(line, inode);
+            whole = 0;
+            line = text + have;
+        }
+        have = (size_t)(text + have - line);
+        for (size_t i = 0; i < have; i++)
+            text[i] = line[i];
+    }
+    if (fd >= 0)
+        gs_close(fd);
+    return found;
+}
+
+/* Does the process that took this slot still run here, as the image that took it? Only asked where its
+ * lock is free. After an exec the pid and its start are the same, but the region is no longer mapped. */
+static int seen_alive(const struct gs_slot *slot, int fd)
 {
     if (!slot->pid || slot->pid == gs_pid() || slot->pid_namespace != pid_namespace())
         return 0;
     uint64_t ticks = start_ticks(slot->pid);
-    return ticks && ticks == slot->start_ticks;
+    return ticks && ticks == slot->start_ticks && maps_inode(slot->pid, gs_inode(fd));
 }
 
 /* 0 where the mapped region is one that we understand, else -EINVAL. */
@@ -151,15 +189,15 @@ uint64_t gs_imports_of(const struct gs_region *region, uint32_t card, uint32_t b
     return mapped > answered ? mapped - answered : 0;
 }
 
-/* Empty a slot whose lock the caller has just got, but for memory that a living process still maps:
+/* Empty a slot whose lock the caller has just got with `fd`, but for memory that a living process still maps:
  * then it becomes a ghost. Adds the bytes given back. 0, or -EBUSY where it is not free now: a ghost,
  * or a process seen alive after all (it unmapped its anchor). */
-static int clear(struct gs_region *region, uint32_t index, uint64_t *bytes)
+static int clear(struct gs_region *region, uint32_t index, int fd, uint64_t *bytes)
 {
     struct gs_slot *slot = &region->slots[index];
     uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_SEQ_CST);
     uint64_t keep[GS_CARDS], kept = 0;
-    if (state == GS_SLOT_LIVE && seen_alive(slot))
+    if (state == GS_SLOT_LIVE && seen_alive(slot, fd))
         return -EBUSY;
     for (uint32_t card = 0; card < GS_CARDS; card++) {
         uint64_t exported = peek(&slot->exported[card]), mapped = gs_imports_of(region, card, index);
@@ -185,7 +223,7 @@ static int try_take(struct gs_region *region, const char *path, uint32_t index)
     uint64_t given = 0;
     rc = gs_lock_byte(fd, region->lock_offset + index);
     if (rc == 0)
-        rc = clear(region, index, &given);
+        rc = clear(region, index, fd, &given);
     if (rc == 0) {
         void *anchor = gs_map(4096, PROT_READ, MAP_SHARED, fd);
         rc = anchor ? gs_advise(anchor, 4096, DONTFORK) : -ENOMEM;
@@ -232,7 +270,7 @@ static uint64_t reap(struct gs_region *region, const char *path, int mine, uint3
         int fd = gs_open(path, O_RDWR);
         if (fd < 0)
             break;
-        if (gs_lock_byte(fd, region->lock_offset + i) == 0 && clear(region, i, &bytes) == 0)
+        if (gs_lock_byte(fd, region->lock_offset + i) == 0 && clear(region, i, fd, &bytes) == 0)
             ++*count;
         gs_close(fd);
     }

@@ -13,7 +13,7 @@ static struct {
 
 static int take_spare(int card)
 {
-    int32_t seen = __atomic_load_n(&cards[card].spare, __ATOMIC_ACQUIRE);
+    int32_t seen = __atomic_load_n(&cards[card].spare, __ATOMIC_SEQ_CST);
     while (seen > 0)
         if (__atomic_compare_exchange_n(&cards[card].spare, &seen, seen - 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return 1;
@@ -24,8 +24,9 @@ static void put_spare(int card)
 {
     int32_t none = 0;
     if (__atomic_load_n(&cards[card].live, __ATOMIC_ACQUIRE) > 0 &&
-        __atomic_compare_exchange_n(&cards[card].spare, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return;
+        __atomic_compare_exchange_n(&cards[card].spare, &none, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
+        (__atomic_load_n(&cards[card].live, __ATOMIC_SEQ_CST) > 0 || !take_spare(card)))
+        return; /* else the last one went meanwhile, and found no spare to give back */
     gs_uncharge(card, GS_BLOCK);
 }
 
@@ -57,7 +58,7 @@ void gs_small_freed(int card, uint64_t at)
 {
     if (gs_table_count(at / GS_BLOCK, GS_KIND_BLOCK, -1) == 0)
         gs_uncharge(card, GS_BLOCK);
-    if (__atomic_sub_fetch(&cards[card].live, 1, __ATOMIC_ACQ_REL) == 0 && take_spare(card))
+    if (__atomic_sub_fetch(&cards[card].live, 1, __ATOMIC_SEQ_CST) == 0 && take_spare(card))
         gs_uncharge(card, GS_BLOCK);
 }
 

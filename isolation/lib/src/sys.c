@@ -58,6 +58,16 @@ long gs_pread(int fd, void *into, size_t bytes, uint64_t offset)
     return gs_call(SYS_pread64, fd, (long)into, (long)bytes, (long)offset, 0, 0);
 }
 
+/* What one read gives; 0 at the end. */
+long gs_read(int fd, void *into, size_t bytes)
+{
+    long got;
+    do
+        got = CALL3(SYS_read, fd, into, bytes);
+    while (got == -EINTR);
+    return got;
+}
+
 /* The first `bytes` of a file: how many there were, or -errno. Opened anew each time: the program
  * may close any descriptor behind our back. */
 long gs_read_file(const char *path, void *into, size_t bytes)
@@ -68,9 +78,7 @@ long gs_read_file(const char *path, void *into, size_t bytes)
     size_t have = 0;
     long got = 0;
     while (have < bytes) {
-        got = CALL3(SYS_read, fd, (char *)into + have, bytes - have);
-        if (got == -EINTR)
-            continue;
+        got = gs_read(fd, (char *)into + have, bytes - have);
         if (got <= 0)
             break;
         have += (size_t)got;
@@ -121,6 +129,13 @@ int64_t gs_file_size(int fd)
     if (rc < 0)
         return rc;
     return S_ISREG(about.st_mode) ? (int64_t)about.st_size : -EINVAL;
+}
+
+/* Number of the file within its file system; 0 where it cannot be told. */
+uint64_t gs_inode(int fd)
+{
+    struct stat about;
+    return (int)CALL3(SYS_fstat, fd, &about, 0) < 0 ? 0 : (uint64_t)about.st_ino;
 }
 
 uint32_t gs_pid(void) { return (uint32_t)CALL3(SYS_getpid, 0, 0, 0); }

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "sys.h"
+#include "spin.h"
 
 #define SHARDS 64
 #define FIRST 128 /* entries of a fresh shard */
@@ -24,14 +24,8 @@ static uint64_t mix(uint64_t key, uint32_t kind)
     return key ^ key >> 32;
 }
 
-static void lock(struct shard *s)
-{
-    for (uint32_t tries = 1; __atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE); tries++)
-        if (tries % 64 == 0)
-            gs_yield();
-}
-
-static void unlock(struct shard *s) { __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE); }
+static void lock(struct shard *s) { gs_spin_enter(&s->lock); }
+static void unlock(struct shard *s) { gs_spin_leave(&s->lock); }
 
 static struct gs_entry *slot_for(struct gs_entry *entries, uint64_t capacity, uint64_t key, uint32_t kind)
 {
@@ -141,28 +135,55 @@ int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by)
     return rc < 0 ? rc : count;
 }
 
-/* Take out everything that dies with a context, telling `each`, which may use the table. */
-void gs_table_drop(uint64_t owner, void (*each)(const struct gs_entry *))
+/* Take one more into the cut, making room. 0 or -ENOMEM. */
+static int keep_cut(struct gs_cut *cut, const struct gs_entry *entry)
 {
+    if (cut->count == cut->room) {
+        uint64_t wider = cut->room ? cut->room * 4 : FIRST;
+        struct gs_entry *fresh =
+            gs_map(wider * sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+        if (!fresh)
+            return -ENOMEM;
+        for (uint64_t i = 0; i < cut->count; i++)
+            fresh[i] = cut->entries[i];
+        if (cut->room)
+            gs_unmap(cut->entries, cut->room * sizeof *fresh);
+        cut->entries = fresh;
+        cut->room = wider;
+    }
+    cut->entries[cut->count++] = *entry;
+    return 0;
+}
+
+/* Take out everything that dies with a context. Each shard in one go: whoever removes an entry
+ * meanwhile moves others about. What there is no memory for stays in. */
+void gs_table_cut(uint64_t owner, struct gs_cut *cut)
+{
+    *cut = (struct gs_cut){0};
     for (int i = 0; i < SHARDS; i++) {
         struct shard *s = &shards[i];
         lock(s);
         for (uint64_t at = 0; at < s->capacity;) {
-            struct gs_entry gone = s->entries[at];
-            if (gone.kind == GS_KIND_NONE || gone.kind >= GS_KIND_IMPORT || gone.extra != owner) {
+            const struct gs_entry *e = &s->entries[at];
+            if (e->kind == GS_KIND_NONE || e->kind >= GS_KIND_IMPORT || e->extra != owner || keep_cut(cut, e) < 0) {
                 at++;
                 continue;
             }
-            uint64_t capacity = s->capacity;
             close_gap(s, at); /* may move another one here: look again */
             s->live--;
-            unlock(s);
-            each(&gone);
-            lock(s);
-            at = s->capacity == capacity ? at : 0;
         }
         unlock(s);
     }
+}
+
+/* Done with a cut: tell `each` of its entries, or put them back where that is NULL. */
+void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *))
+{
+    for (uint64_t i = 0; i < cut->count; i++)
+        each ? each(&cut->entries[i]) : (void)gs_table_put(&cut->entries[i]);
+    if (cut->room)
+        gs_unmap(cut->entries, cut->room * sizeof *cut->entries);
+    *cut = (struct gs_cut){0};
 }
 
 /* Forget everything: a forked child owns nothing of its parent's. */

@@ -13,7 +13,7 @@ enum gs_kind {
     GS_KIND_MEMORY,  /* cuMemAlloc and its like: key is the address */
     GS_KIND_ARRAY,
     GS_KIND_CONTEXT,
-    GS_KIND_HEAP, /* the device heap of a context */
+    GS_KIND_LIMITS, /* heap, stacks and printf buffer of a context, beyond its first */
     GS_KIND_MODULE,
     GS_KIND_LIBRARY,
     GS_KIND_IMPORT, /* somebody else's memory: 0 bytes */
@@ -21,7 +21,8 @@ enum gs_kind {
     GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */
     GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
     GS_KIND_BLOCK,  /* a block of small allocations: key is address >> 21, `count` how many live in it */
-    GS_KIND_MAPPING /* VMM: an address; `extra` is its object, `bytes` the length mapped */
+    GS_KIND_MAPPING, /* VMM: an address; `extra` is its object, `bytes` the length mapped */
+    GS_KIND_EXEC /* an executable graph: `bytes` a launch may need, `extra` on which device; not charged */
 };
 
 struct gs_entry {
@@ -33,11 +34,18 @@ struct gs_entry {
     uint64_t extra; /* the context it dies with, or what the kind says */
 };
 
+/* Entries taken out together, in memory of their own. */
+struct gs_cut {
+    struct gs_entry *entries;
+    uint64_t count, room;
+};
+
 int gs_table_put(const struct gs_entry *entry);
 int gs_table_take(uint64_t key, enum gs_kind kind, struct gs_entry *out);
 int gs_table_get(uint64_t key, enum gs_kind kind, struct gs_entry *out);
 int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by);
-void gs_table_drop(uint64_t owner, void (*each)(const struct gs_entry *));
+void gs_table_cut(uint64_t owner, struct gs_cut *cut);
+void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *));
 void gs_table_forget(void);
 
 #endif

@@ -145,6 +145,9 @@ static void table_holds_many(void)
     CHECK(gs_table_get(1024, GS_KIND_ARRAY, &out) < 0);
 }
 
+/* No process of these tests forks. */
+void gs_after_fork(void) {}
+
 int main(int argc, char **argv)
 {
     pthread_t thread[THREADS];

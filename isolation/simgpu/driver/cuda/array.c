@@ -25,19 +25,25 @@ static uint64_t format_bytes(int format)
     }
 }
 
-/* Make an array; its bytes are whole granules of the card. */
-static CUresult make(struct sim_array **made, const struct cu_array3 *shape)
+/* Bytes of an array, its rows padded; 0 where the shape makes no sense. */
+static uint64_t shape_bytes(const struct cu_array3 *shape, uint64_t *row, uint64_t *rows)
+{
+    *row = sim_round(shape->width * format_bytes(shape->format) * shape->channels, 512);
+    *rows = shape->height ? shape->height : 1;
+    return *row * *rows * (shape->depth ? shape->depth : 1);
+}
+
+/* Make an array that takes `whole` bytes of the card. */
+static CUresult make(struct sim_array **made, const struct cu_array3 *shape, uint64_t whole)
 {
     struct sim_context *context;
     TRY(sim_current(&context));
-    uint64_t element = shape ? format_bytes(shape->format) * shape->channels : 0;
-    if (!made || !element || !shape->width)
+    uint64_t row, rows, bytes = made && shape ? shape_bytes(shape, &row, &rows) : 0;
+    if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
     struct sim_device *device = sim_device_of(context);
-    uint64_t row = sim_round(shape->width * element, 512), rows = shape->height ? shape->height : 1;
-    uint64_t bytes = row * rows * (shape->depth ? shape->depth : 1);
-    uint64_t whole = sim_round(bytes, sim_params()->granule_bytes);
-    TRY(sim_charge(device, HW_ARRAY, whole));
+    if (whole)
+        TRY(sim_charge(device, HW_ARRAY, whole));
     struct sim_range *range = sim_range_new(SIM_RANGE_SYMBOL, context, bytes);
     if (!range) {
         sim_refund(device, HW_ARRAY, whole);
@@ -50,11 +56,18 @@ static CUresult make(struct sim_array **made, const struct cu_array3 *shape)
     return CUDA_SUCCESS;
 }
 
+/* An array of its own: whole granules of the card. */
+static CUresult make_alone(struct sim_array **made, const struct cu_array3 *shape)
+{
+    uint64_t row, rows, bytes = shape ? shape_bytes(shape, &row, &rows) : 0;
+    return make(made, shape, sim_round(bytes, sim_params()->granule_bytes));
+}
+
 API CUresult cuArray3DCreate_v2(struct sim_array **made, const struct cu_array3 *shape)
 {
     ENTER();
     LOCKED();
-    return make(made, shape);
+    return make_alone(made, shape);
 }
 
 API CUresult cuArrayCreate_v2(struct sim_array **made, const struct cu_array2 *shape)
@@ -64,7 +77,7 @@ API CUresult cuArrayCreate_v2(struct sim_array **made, const struct cu_array2 *s
         return CUDA_ERROR_INVALID_VALUE;
     struct cu_array3 full = {shape->width, shape->height, 0, shape->format, shape->channels, 0};
     LOCKED();
-    return make(made, &full);
+    return make_alone(made, &full);
 }
 
 static CUresult end(struct sim_array *array)
@@ -101,6 +114,14 @@ API CUresult cuArrayGetDescriptor_v2(struct cu_array2 *shape, struct sim_array *
     return CUDA_SUCCESS;
 }
 
+/* From one level to the next. */
+static void halve(struct cu_array3 *size)
+{
+    size->width = size->width > 1 ? size->width / 2 : 1;
+    size->height = size->height > 1 ? size->height / 2 : size->height;
+    size->depth = size->depth > 1 ? size->depth / 2 : size->depth;
+}
+
 API CUresult cuMipmappedArrayCreate(struct sim_array **made, const struct cu_array3 *shape, unsigned levels)
 {
     ENTER();
@@ -109,17 +130,18 @@ API CUresult cuMipmappedArrayCreate(struct sim_array **made, const struct cu_arr
     LOCKED();
     struct sim_array *array = sim_new(sizeof *array);
     *array = (struct sim_array){.tag = SIM_ARRAY, .shape = *shape, .level = sim_new(levels * sizeof *array->level)};
+    uint64_t row, rows, bytes = 0;
     struct cu_array3 size = *shape;
-    for (unsigned i = 0; i < levels; i++) {
-        CUresult result = make(&array->level[i], &size);
+    for (unsigned i = 0; i < levels; i++, halve(&size))
+        bytes += shape_bytes(&size, &row, &rows);
+    size = *shape;
+    for (unsigned i = 0; i < levels; i++, halve(&size)) { /* all levels lie in one allocation: the first has it */
+        CUresult result = make(&array->level[i], &size, i ? 0 : sim_round(bytes, sim_params()->granule_bytes));
         if (result) {
             end(array);
             return result;
         }
         array->levels++;
-        size.width = size.width > 1 ? size.width / 2 : 1;
-        size.height = size.height > 1 ? size.height / 2 : size.height;
-        size.depth = size.depth > 1 ? size.depth / 2 : size.depth;
     }
     *made = array;
     return CUDA_SUCCESS;

@@ -139,6 +139,8 @@ int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enu
     if (client->total_bytes > client->peak_bytes)
         hw_put(card, &client->peak_bytes, client->total_bytes);
     hw_put(card, &card->used_bytes, card->used_bytes + bytes);
+    if (card->used_bytes > card->peak_bytes)
+        hw_put(card, &card->peak_bytes, card->used_bytes);
     hw_commit(card);
     return 0;
 }

@@ -176,7 +176,7 @@ struct hw_card {
     struct hw_model model;
     struct hw_lock lock;
     uint64_t clock_ns; /* the simulation has come this far */
-    uint64_t used_bytes;
+    uint64_t used_bytes, peak_bytes; /* peak: the most there ever was */
     uint64_t active, rotation; /* client index + 1 that has the card; where to look next */
     uint64_t slice_end_ns, switch_end_ns;
     uint64_t busy_ns, copy_ns, energy_uj;

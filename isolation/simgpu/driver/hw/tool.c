@@ -21,7 +21,7 @@ struct card_book {
     struct hw_model model;
     uint64_t clock_ns, used_bytes, busy_ns, copy_ns, energy_uj, temperature_mc;
     uint64_t fault, ecc_corrected, ecc_uncorrected, throttle, xids, last_xid, active;
-    uint64_t utilisation_percent, unowned_bytes;
+    uint64_t utilisation_percent, unowned_bytes, peak_bytes;
 };
 
 struct client_book {
@@ -220,6 +220,7 @@ int simgpu_card(void *handle, uint64_t index, struct card_book *book)
         .last_xid = card->xids ? card->xid[(card->xids - 1) % HW_XIDS].xid : 0, .active = card->active,
         .utilisation_percent = card->samples ? card->sample[latest].percent : 0,
         .unowned_bytes = card->used_bytes - owned,
+        .peak_bytes = card->peak_bytes,
     };
     hw_unlock(card);
     return 0;
