@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOME: Final = Path(__file__).resolve().parents[1] / "build" / "glibc"
-SECONDS: Final = 60
+SECONDS: Final = 20
 XZ: Final = b"\xfd7zXZ\x00"
 
 

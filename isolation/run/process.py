@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROC: Final = Path("/proc")
+MOST_PIDS: Final = 1 << 22
+"""PID_MAX_LIMIT: linux/include/linux/threads.h."""
 _GONE: Final = frozenset("ZXx")
 
 
