@@ -220,6 +220,14 @@ def api_code(name: str) -> int:
     return crc32(name.encode())
 
 
+def _packed(form: struct.Struct, what: str, *values: int | bytes) -> bytes:
+    """AbiError where a number does not fit its field."""
+    try:
+        return form.pack(*values)
+    except struct.error as exc:
+        raise AbiError(f"{what}: {exc}") from None
+
+
 def _sealed(magic: int, size: int, sequence: int, body: bytes) -> bytes:
     body = body.ljust(size - _LIMITS_HEAD.size, b"\0")
     return _LIMITS_HEAD.pack(magic, MAJOR, MINOR, size, sequence, crc32(body)) + body
@@ -236,18 +244,20 @@ def pack_limits(limits: Limits, sequence: int = 0) -> bytes:
         raise AbiError(f"{len(limits.cards)} cards in one container; the ABI holds {CARDS}")
     promise = limits.promise.encode("ascii", "replace")[:63]
     head = (len(limits.cards), 256, _LIMIT_CARD.size)
-    body = _LIMITS_BODY.pack(limits.generation, limits.flags, *head, promise)
+    body = _packed(_LIMITS_BODY, "limits", limits.generation, limits.flags, *head, promise)
     for card in limits.cards:
         sizes = (card.memory_bytes, card.context_bytes, card.core_ppm)
-        body += _LIMIT_CARD.pack(card.uuid.bytes, *sizes, card.policy, card.weight, card.online)
+        body += _packed(_LIMIT_CARD, "limits", card.uuid.bytes, *sizes, card.policy, card.weight, card.online)
     return _sealed(LIMITS_MAGIC, LIMITS_BYTES, sequence, body)
 
 
 def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> bytes:
     """The feed file, cards in the order of the limits file."""
-    body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
+    if len(cards) > CARDS:
+        raise AbiError(f"{len(cards)} cards in one container; the ABI holds {CARDS}")
+    body = _packed(_FEED_BODY, "feed", written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
-        body += _FEED_CARD.pack(card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)
+        body += _packed(_FEED_CARD, "feed", card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)
     return _sealed(FEED_MAGIC, FEED_BYTES, sequence, body)
 
 

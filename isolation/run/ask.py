@@ -96,11 +96,11 @@ def _place(request: Request, cards: Sequence[Card], held: Sequence[Entry], choic
     mode = Mode.CORE_MEM if request.card_core else Mode.CGPU
     node = Node(HERE, tuple(cards), mode, choice, cpu_milli=_PLENTY, memory_bytes=_PLENTY, pods=_MANY)
     engine = Engine((node,))
-    for entry in held:
+    for at, entry in enumerate(held):  # two books may hold the same id
         owner = f"run/{entry.owner}" if entry.owner else ""
         first = entry.slices[0]
         booked = Request(cards=len(entry.slices), card_bytes=first.bytes, card_core=first.core, owner=owner)
-        engine.hold(entry.id, booked, Placement(HERE, entry.slices), force=True)
+        engine.hold(f"{at} {entry.id}", booked, Placement(HERE, entry.slices), force=True)
     return engine.place(request)
 
 

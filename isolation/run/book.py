@@ -227,7 +227,7 @@ def _forget(folder: Path) -> None:
     Only our own note of a group is believed: we may be root.
     """
     gone = True
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, ValueError):  # no text, or no path
         if folder.stat(follow_symlinks=False).st_uid == os.geteuid():
             gone = cgroup.drop(Path(evidence.read_small(folder / GROUP)))
     if gone:
