@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from isolation.contract import abi
-from isolation.lib import build, files
+from isolation.lib import build, files, native
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -64,6 +64,53 @@ def test_what_is_no_regular_file_means_no_memory(job, which, kind):
 
     assert (OOM, 1) == (done["rc"], done["stderr"].count("\n"))
     assert time.monotonic() - began < 10
+
+
+def test_a_link_to_somebody_elses_region_is_not_followed(job):
+    """Booking in another container's ledger, or having the host reap there, would be a way to harm it."""
+    one, other = job(2), job(3)
+    one.region.unlink()
+    one.region.symlink_to(other.region)
+
+    assert OOM == one.run("say(rc=begin())")["rc"]
+    with pytest.raises(abi.AbiError):
+        native.reap(one.region)
+
+
+def test_a_region_is_there_in_full(tmp_path):
+    """No holes: writing to one on a full file system would end the program that does."""
+    files.create_region(tmp_path / "region")
+
+    assert (tmp_path / "region").stat().st_blocks * 512 >= abi.REGION_BYTES
+
+
+HOLDER = """
+import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+ticks = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
+space = int(os.readlink("/proc/self/ns/pid")[5:-1])
+for slot in range(1024):
+    os.pwrite(fd, struct.pack("<IIIIQQ", 1, 1, os.getpid(), 0, ticks, space), 8192 + 2048 * slot)
+os.pwrite(fd, struct.pack("<I", 1024), 128)
+fcntl.fcntl(fd, 37, struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 1 << 40, 1024, 0))
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_when_every_slot_is_taken_the_next_process_is_refused_and_that_is_recorded(job):
+    """1,024 that live leave no room for books, hence no memory; once they are dead their slots are given on."""
+    one = job(2)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(one.region)], **pipes) as holder:
+        assert "taken\n" == holder.stdout.readline()
+        refused = one.run("say(rc=begin())")["rc"]
+        kinds = {breach.kind for breach in one.breaches()}
+        holder.communicate("", timeout=30)
+    allowed = one.run("say(rc=begin())")["rc"]
+
+    assert (OOM, 0) == (refused, allowed)
+    assert abi.Breach.NO_SLOT in kinds
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device", "garbage", "missing"])
@@ -213,7 +260,13 @@ def test_old_and_new_libraries_run_side_by_side(job, newer_library, agent):
         for name, scribbles in RESERVED.items():
             as_minor(getattr(one, name), agent, scribbles, sealed=name != "region")
     older = one.library
-    code = "begin()\nsay(first=alloc(512 * MIB)[0])\nsys.stdin.readline()\nsay(rc=alloc(512 * MIB)[0], info=info()[1:])"
+    code = """
+begin()
+say(first=alloc(512 * MIB)[0])
+sys.stdin.readline()
+say(rc=alloc(512 * MIB)[0], info=info()[1:])
+sys.stdin.read()
+"""
     running = []
     for library in (older, newer_library):
         one.library = library

@@ -240,6 +240,21 @@ say(seen)
     assert seen[0] <= 4 * GIB - one.context_bytes()
 
 
+def test_free_memory_is_what_the_card_really_has_where_that_is_less(machine):
+    """Somebody outside every promise has most of the card: free is the card's, total stays the promise, no breach."""
+    one = machine()
+    one.promise("a", (0, 5120))
+    stranger = one.start("a", "begin()\nsay(alloc(13 * GIB)[0])\nsys.stdin.read()", LD_PRELOAD="")
+    assert "0" == stranger.stdout.readline().strip()
+    shown, full = one.run("a", "begin()\nsay([info(), alloc(3 * GIB)[0]])")
+    card = one.box.cards()[0]
+    stranger.communicate("", timeout=30)
+
+    assert card.model.total_bytes - card.model.reserved_bytes - 13 * GIB - 2 * one.context_bytes() == shown[0]
+    assert (5 * GIB, OOM) == (shown[1], full)
+    assert () == files.read_breaches(one.folder / "a.region")[2]
+
+
 MISSED = {
     "the device heap": "ok(cu.cuCtxSetLimit(2, c_size_t(256 * MIB)))",
     "a module's globals": 'load(b"simgpu 1\\nglobal table 1048576\\nkernel k us=1\\n")',
