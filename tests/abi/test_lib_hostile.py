@@ -44,7 +44,9 @@ def test_hostile_files_do_not_break_the_pure_units(c_program, tmp_path, sanitize
     for name, kind in {"fifo": "fifo", "folder": "folder", "loop": "loop"}.items():
         special(tmp_path / name, kind)
 
-    done = subprocess.run([str(program), "3", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [str(program), "4000", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
 
     assert (0, "") == (done.returncode, done.stderr)
     words = done.stdout.split()

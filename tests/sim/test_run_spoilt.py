@@ -71,13 +71,15 @@ def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
         mine, its = (Path(runner.stdout.readline().strip()) for runner in (one, two))
         (its.parent / "region").write_bytes(b"\xff" * abi.REGION_BYTES)
         (its.parent / "hold.json").write_text('{"format": 1, "policy": "nobody\'s", "cards": [{"uuid": "x"}]}')
-        time.sleep(1.2)
-        told = int.from_bytes(mine.read_bytes()[24:32], "little")
-        age = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - told
+        spoilt = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        told, end = 0, time.monotonic() + 20
+        while told < spoilt + 1_000_000_000 and time.monotonic() < end:  # neighbours are read anew twice a second
+            time.sleep(0.1)
+            told = int.from_bytes(mine.read_bytes()[24:32], "little")
         for runner in (one, two):
             runner.communicate("\n", timeout=30)
 
-    assert 0 <= age < 500_000_000
+    assert told > spoilt + 1_000_000_000
 
 
 def test_a_region_cut_and_grown_while_it_is_read_is_read_or_refused(tmp_path):
@@ -90,8 +92,8 @@ def test_a_region_cut_and_grown_while_it_is_read_is_read_or_refused(tmp_path):
     cutter = "import os, sys\nwhile True: os.truncate(sys.argv[1], 5000); os.truncate(sys.argv[1], int(sys.argv[2]))"
     refused = read = 0
     with subprocess.Popen([sys.executable, "-c", cutter, region, str(len(whole))]) as process:
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        end = time.monotonic() + 20
+        while (refused < 20 or read + refused < 200) and time.monotonic() < end:
             try:
                 read += files.read_region(region).slots == ()
                 files.read_breaches(region)
@@ -99,8 +101,7 @@ def test_a_region_cut_and_grown_while_it_is_read_is_read_or_refused(tmp_path):
                 refused += 1
         process.kill()
 
-    assert refused + read > 100
-    assert refused > 0
+    assert (refused >= 20, refused + read >= 200) == (True, True)
 
 
 def test_limits_rewritten_without_pause_are_read_whole_or_refused(tmp_path):
@@ -119,15 +120,16 @@ while True:
     at += 1
     files.write_limits(Path(sys.argv[1]), abi.Limits(at, "ab"[at % 2] * 63, ()))
 """
-    seen, refused = set(), 0
+    seen, looks = set(), 0
     with subprocess.Popen([sys.executable, "-c", writer, path], env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        end = time.monotonic() + 20
+        while (len(seen) < 2 or looks < 2000) and time.monotonic() < end:
+            looks += 1
             try:
                 limits = abi.unpack_limits(path.read_bytes())
                 seen.add((limits.generation % 2, limits.promise))
             except abi.AbiError:
-                refused += 1
+                continue
         process.kill()
 
     assert {(0, "a" * 63), (1, "b" * 63)} == seen

@@ -1,6 +1,6 @@
 /* Everything that somebody else may write, written wrongly: limits, feed, region. For the sanitizers.
  *
- *   hostile SECONDS FOLDER   prints what was accepted and refused; exit status 0 where nothing was believed
+ *   hostile ROUNDS FOLDER   prints what was accepted and refused; exit status 0 where nothing was believed
  *                            that must not be, and every step came to an end
  */
 #include <errno.h>
@@ -30,7 +30,7 @@
 
 static const uint64_t odd[] = {0, 1, 15, 16, 17, 255, 256, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
                                1ULL << 40, (1ULL << 63) - 1, 1ULL << 63, UINT64_MAX};
-static uint64_t until;
+static uint32_t over;
 static char region_path[256];
 
 static uint64_t draw(unsigned *seed)
@@ -112,7 +112,7 @@ static void *beside(void *argument)
     static uint8_t busy[GS_CARDS][GS_LANES];
     struct gs_desk desk = {.region = region, .slot = 5, .busy = busy};
     unsigned seed = 5;
-    while (gs_now_ns() < until) {
+    while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
         uint32_t card = (uint32_t)rand_r(&seed) % GS_CARDS;
         if (gs_reserve(&desk, card, 1 + rand_r(&seed) % 1000, 100000) == 0)
             gs_refund(&desk, card, 1000);
@@ -158,9 +158,8 @@ int main(int argc, char **argv)
     special(argv[2]);
     snprintf(region_path, sizeof region_path, "%s/region", argv[2]);
     struct gs_region *region = fresh();
-    uint64_t half = (uint64_t)(atof(argv[1]) * 5e8);
-    until = gs_now_ns() + 2 * half;
-    for (; gs_now_ns() < until - half; turns++) {
+    unsigned rounds = (unsigned)atoi(argv[1]);
+    for (; turns < rounds; turns++) {
         limits(&seed, sealed);
         feed(&seed, fed);
         scribble(region, turns % 2 ? offsetof(struct gs_region, slots) + 3 * sizeof(struct gs_slot) : sizeof *region,
@@ -173,8 +172,9 @@ int main(int argc, char **argv)
     region = fresh();
     pthread_t other;
     CHECK(pthread_create(&other, NULL, beside, region) == 0);
-    while (gs_now_ns() < until)
+    for (turns = 0; turns < rounds; turns++)
         ledger(region, &seed);
+    __atomic_store_n(&over, 1, __ATOMIC_RELAXED);
     CHECK(pthread_join(other, NULL) == 0);
     printf("limits %u %u feeds %u %u\n", sealed[0], sealed[1], fed[0], fed[1]);
     return 0;
