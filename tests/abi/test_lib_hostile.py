@@ -220,13 +220,13 @@ print(rc, total.value >> 20)
 
 @pytest.fixture(scope="session")
 def newer_library(c_folder):
-    """The library as a later release builds it: minor 1, the same layout."""
+    """The library as a later release builds it: the next minor, the same layout."""
     tree = c_folder / "newer"
     shutil.copytree(build.HERE, tree, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     header = tree / "include" / "gpushare_abi.h"
     text = header.read_text()
-    assert text.count("#define GS_ABI_MINOR 0") == 1
-    header.write_text(text.replace("#define GS_ABI_MINOR 0", "#define GS_ABI_MINOR 1"))
+    assert text.count(f"#define GS_ABI_MINOR {abi.MINOR}\n") == 1
+    header.write_text(text.replace(f"#define GS_ABI_MINOR {abi.MINOR}\n", f"#define GS_ABI_MINOR {abi.MINOR + 1}\n"))
     runpy.run_path(str(tree / "build.py"))["build"](tree / build.PLAIN, build.PLAIN)
     return tree / build.PLAIN
 
@@ -244,13 +244,13 @@ def as_minor(path, minor: int, scribbles: dict[int, bytes], *, sealed: bool) -> 
 
 
 RESERVED = {
-    "limits": {112 + 8: b"newer", 256 + 48 + 8: b"newer card", 4096 - 16: b"tail"},
-    "feed": {48: b"newer", 64 + 40: b"own words"},
-    "region": {300: b"newer", 4096 + 8: b"line0", 8192 + 80: b"slot"},
+    "limits": {256 - 8: b"newer", 256 + 128 - 8: b"on card", 4096 - 16: b"tail"},
+    "feed": {64 - 8: b"newer", 64 + 64 - 8: b"on card"},
+    "region": {4096 - 16: b"newer", 4096 + 256 - 8: b"on card", 8192 + 256 - 8: b"in slot"},
 }
 
 
-@pytest.mark.parametrize("agent", [0, 1])
+@pytest.mark.parametrize("agent", ["older", "newer"])
 def test_old_and_new_libraries_run_side_by_side(job, newer_library, agent):
     """
     One container, one region, two libraries of different minors, an agent of either: both see one promise and
@@ -258,9 +258,9 @@ def test_old_and_new_libraries_run_side_by_side(job, newer_library, agent):
     """
     one = job(2, core_ppm=500_000)
     files.write_feed(one.feed, [abi.CardFeed(1, 2)])
-    if agent:
+    if agent == "newer":
         for name, scribbles in RESERVED.items():
-            as_minor(getattr(one, name), agent, scribbles, sealed=name != "region")
+            as_minor(getattr(one, name), abi.MINOR + 1, scribbles, sealed=name != "region")
     older = one.library
     code = """
 begin()

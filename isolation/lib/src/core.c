@@ -28,11 +28,11 @@ struct own {
     uint32_t pad;
     struct gs_desk desk;
     uint8_t busy[GS_CARDS][GS_LANES];
+    uint32_t looking; /* 1 while a thread reads a changed promise */
 };
 
 static struct own *own;
 static uint32_t own_needs_pid; /* a kernel without MADV_WIPEONFORK */
-static uint32_t looking; /* 1 while a thread reads a changed promise */
 static int8_t card_by_device[DEVICES]; /* card + 2; 0: not asked yet */
 
 static void pick(char *into, const char *fixed, const char *variable)
@@ -120,18 +120,18 @@ void gs_look(uint64_t coarse_ns)
         return;
     static struct gs_limits limits;
     static uint32_t doubted; /* a bad file is written down once, not at every look */
-    if (__atomic_exchange_n(&looking, 1, __ATOMIC_ACQUIRE))
+    if (gs.mode != GS_MODE_ACTIVE || __atomic_exchange_n(&own->looking, 1, __ATOMIC_ACQUIRE))
         return; /* somebody was kept from the processor for longer than LOOK_NS in here */
     long got = gs_read_file(gs.limits_path, &limits, 32);
     int rc = got < 32 || limits.magic != GS_LIMITS_MAGIC ? -EINVAL : 0;
-    int news = gs.mode == GS_MODE_ACTIVE && !(rc == 0 && (limits.sequence & 1 || limits.generation == gs.generation));
+    int news = rc < 0 || !(limits.sequence & 1 || limits.generation == gs.generation);
     if (news && rc == 0 && (rc = gs_limits_read(gs.limits_path, &limits)) == 0)
         adopt(&limits);
     if (news && rc == 0)
         doubted = 0;
     else if (news && rc != -EAGAIN && !doubted++)
         gs_breach(GS_BREACH_CONFIG, GS_CARD_NONE, 0, "limits");
-    __atomic_store_n(&looking, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&own->looking, 0, __ATOMIC_RELEASE);
 }
 
 /* This process's place in the books, or NULL where there is none to be had. */
@@ -149,8 +149,7 @@ struct gs_desk *gs_desk(void)
     if (!own->pid) {
         static uint32_t before;
         if (before) /* a forked child: nothing of the parent's is ours */
-            gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_limiter_forget(),
-                looking = 0;
+            gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_limiter_forget();
         int rc = gs_slot_take(gs.region, gs.region_path, &own->desk.slot);
         if (rc == 0) {
             before = 1;
