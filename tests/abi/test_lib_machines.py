@@ -265,7 +265,7 @@ ok(cu.cuLibraryLoadData(byref(library), b"simgpu 1\\nkernel k us=1\\n", None, No
     "a second context": "ok(cu.cuCtxCreate_v2(byref(c_void_p()), 0, 0))",
     "an array": "ok(cu.cuArrayCreate_v2(byref(c_void_p()), (c_uint64 * 3)(4096, 4096, 0x20 | 1 << 32)))",
     "a mipmapped array": """
-ok(cu.cuMipmappedArrayCreate(byref(c_void_p()), (c_uint64 * 5)(2048, 2048, 0, 0x20 | 1 << 32, 0), 5))""",
+ok(cu.cuMipmappedArrayCreate(byref(c_void_p()), (c_uint64 * 5)(4096, 2048, 0, 0x20 | 1 << 32, 0), 3))""",
     "the default pool": "ok(cu.cuMemAllocAsync(byref(c_uint64()), c_size_t(100 * MIB), None))",
     "another default pool": """
 pool, other, properties = c_void_p(), c_void_p(), create_string_buffer(88)

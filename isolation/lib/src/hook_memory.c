@@ -184,8 +184,7 @@ static uint64_t array_bytes(const struct cu_array3d *a, unsigned levels)
     for (unsigned level = 0; level < levels || level == 0; level++) {
         uint64_t one;
         if (__builtin_mul_overflow(width * size * a->channels, height, &one) ||
-            __builtin_mul_overflow(one, depth, &one) ||
-            __builtin_add_overflow(sum, levels > 1 ? whole(one) : one, &sum)) /* each level may take its own blocks */
+            __builtin_mul_overflow(one, depth, &one) || __builtin_add_overflow(sum, one, &sum))
             return UINT64_MAX;
         width = width > 1 ? width / 2 : 1;
         height = height > 1 ? height / 2 : 1;
