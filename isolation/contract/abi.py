@@ -13,13 +13,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol
 from uuid import UUID
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
@@ -41,6 +42,9 @@ GHOST: Final = 2
 PPM: Final = 1_000_000
 FEED_STALE_NS: Final = 250_000_000
 """A feed older than this is nobody's word any more."""
+
+
+_P = ParamSpec("_P")
 
 
 class AbiError(ValueError):
@@ -220,12 +224,17 @@ def api_code(name: str) -> int:
     return crc32(name.encode())
 
 
-def _packed(form: struct.Struct, what: str, *values: int | bytes) -> bytes:
+def _fitting(make: Callable[_P, bytes]) -> Callable[_P, bytes]:
     """AbiError where a number does not fit its field."""
-    try:
-        return form.pack(*values)
-    except struct.error as exc:
-        raise AbiError(f"{what}: {exc}") from None
+
+    @wraps(make)
+    def checked(*args: _P.args, **more: _P.kwargs) -> bytes:
+        try:
+            return make(*args, **more)
+        except struct.error as exc:
+            raise AbiError(f"a number that does not fit: {exc}") from None
+
+    return checked
 
 
 def _sealed(magic: int, size: int, sequence: int, body: bytes) -> bytes:
@@ -238,26 +247,28 @@ def _fields(word: int, bits: int, signed: int = 0) -> tuple[int, int]:
     return (low - (1 << bits) if signed and low >> (bits - 1) else low, word >> bits)
 
 
+@_fitting
 def pack_limits(limits: Limits, sequence: int = 0) -> bytes:
     """The limits file as the library reads it. `sequence` is even when the file is whole."""
     if len(limits.cards) > CARDS:
         raise AbiError(f"{len(limits.cards)} cards in one container; the ABI holds {CARDS}")
     promise = limits.promise.encode("ascii", "replace")[:63]
     head = (len(limits.cards), 256, _LIMIT_CARD.size)
-    body = _packed(_LIMITS_BODY, "limits", limits.generation, limits.flags, *head, promise)
+    body = _LIMITS_BODY.pack(limits.generation, limits.flags, *head, promise)
     for card in limits.cards:
         sizes = (card.memory_bytes, card.context_bytes, card.core_ppm)
-        body += _packed(_LIMIT_CARD, "limits", card.uuid.bytes, *sizes, card.policy, card.weight, card.online)
+        body += _LIMIT_CARD.pack(card.uuid.bytes, *sizes, card.policy, card.weight, card.online)
     return _sealed(LIMITS_MAGIC, LIMITS_BYTES, sequence, body)
 
 
+@_fitting
 def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> bytes:
     """The feed file, cards in the order of the limits file."""
     if len(cards) > CARDS:
         raise AbiError(f"{len(cards)} cards in one container; the ABI holds {CARDS}")
-    body = _packed(_FEED_BODY, "feed", written_ns, len(cards), 64, _FEED_CARD.size, 0)
+    body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
-        body += _packed(_FEED_CARD, "feed", card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)
+        body += _FEED_CARD.pack(card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)
     return _sealed(FEED_MAGIC, FEED_BYTES, sequence, body)
 
 

@@ -21,7 +21,6 @@ from isolation.contract.quantity import gib
 from isolation.run import evidence, feed, process, view
 from isolation.run.ask import Wanted, choose
 from isolation.run.entry import Entry, EntryError, dump, load
-from isolation.run.feed import OwnTime
 from isolation.run.process import Process
 
 CARDS = [card(i) for i in range(4)]
@@ -123,21 +122,6 @@ def test_special_files_in_the_books_place_are_refused_and_nothing_leaks(tmp_path
             assert not evidence.slots_locked(path)
 
     assert before == len(list(Path("/proc/self/fd").iterdir()))
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=30))
-@example([2**64 - 1, 0] * 20)
-def test_event_times_of_any_size_make_a_feed(events):
-    """
-    The command scribbles its event time: own time grows by a little at most, never falls, and fits its field.
-    """
-    own, last = OwnTime(), 0
-    for now, told in enumerate(events):
-        own.add([], frozenset(), told, now)
-        assert last <= own.own_ns <= last + feed.MOST_NS
-        last = own.own_ns
-    abi.pack_feed([abi.CardFeed(own.own_ns, own.at)], 1)
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])
