@@ -13,14 +13,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
@@ -42,9 +41,6 @@ GHOST: Final = 2
 PPM: Final = 1_000_000
 FEED_STALE_NS: Final = 250_000_000
 """A feed older than this is nobody's word any more."""
-
-
-_P = ParamSpec("_P")
 
 
 class AbiError(ValueError):
@@ -224,19 +220,6 @@ def api_code(name: str) -> int:
     return crc32(name.encode())
 
 
-def _fitting(make: Callable[_P, bytes]) -> Callable[_P, bytes]:
-    """AbiError where a number does not fit its field."""
-
-    @wraps(make)
-    def checked(*args: _P.args, **more: _P.kwargs) -> bytes:
-        try:
-            return make(*args, **more)
-        except struct.error as exc:
-            raise AbiError(f"a number that does not fit: {exc}") from None
-
-    return checked
-
-
 def _sealed(magic: int, size: int, sequence: int, body: bytes) -> bytes:
     body = body.ljust(size - _LIMITS_HEAD.size, b"\0")
     return _LIMITS_HEAD.pack(magic, MAJOR, MINOR, size, sequence, crc32(body)) + body
@@ -247,7 +230,6 @@ def _fields(word: int, bits: int, signed: int = 0) -> tuple[int, int]:
     return (low - (1 << bits) if signed and low >> (bits - 1) else low, word >> bits)
 
 
-@_fitting
 def pack_limits(limits: Limits, sequence: int = 0) -> bytes:
     """The limits file as the library reads it. `sequence` is even when the file is whole."""
     if len(limits.cards) > CARDS:
@@ -261,11 +243,8 @@ def pack_limits(limits: Limits, sequence: int = 0) -> bytes:
     return _sealed(LIMITS_MAGIC, LIMITS_BYTES, sequence, body)
 
 
-@_fitting
 def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> bytes:
     """The feed file, cards in the order of the limits file."""
-    if len(cards) > CARDS:
-        raise AbiError(f"{len(cards)} cards in one container; the ABI holds {CARDS}")
     body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
         body += _FEED_CARD.pack(card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)

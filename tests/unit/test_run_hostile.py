@@ -18,6 +18,7 @@ from rich.console import Console
 from isolation.contract import abi
 from isolation.contract.model import CardChoice, Slice
 from isolation.contract.quantity import gib
+from isolation.lib import files
 from isolation.run import evidence, feed, process, view
 from isolation.run.ask import Wanted, choose
 from isolation.run.entry import Entry, EntryError, dump, load
@@ -125,14 +126,20 @@ def test_special_files_in_the_books_place_are_refused_and_nothing_leaks(tmp_path
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])
-def test_numbers_that_do_not_fit_are_refused_with_a_reason(number):
+def test_numbers_that_do_not_fit_are_refused_with_a_reason(tmp_path, number):
     """
-    What the host would write is checked as well: AbiError, no half-written file.
+    What the host would write is checked as well: AbiError, and what stood there stays.
     """
+    limits, fed = tmp_path / "limits", tmp_path / "feed"
+    files.write_limits(limits, abi.Limits(1, "p", ()))
+    files.write_feed(fed, [abi.CardFeed(1, 2)], now_ns=3)
+    before = limits.read_bytes(), fed.read_bytes()
     for make in (
-        lambda: abi.pack_feed([abi.CardFeed(number, 0)], 1),
-        lambda: abi.pack_feed([abi.CardFeed(0, 0)] * 17, 1),
-        lambda: abi.pack_limits(abi.Limits(number, "p", ())),
+        lambda: files.write_feed(fed, [abi.CardFeed(number, 0)]),
+        lambda: files.write_feed(fed, [abi.CardFeed(0, 0)] * 17),
+        lambda: files.write_limits(limits, abi.Limits(number, "p", ())),
     ):
         with pytest.raises(abi.AbiError):
             make()
+
+    assert before == (limits.read_bytes(), fed.read_bytes())
