@@ -14,6 +14,8 @@ import zlib
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from isolation.contract import abi
 from isolation.lib import build, files, native
@@ -53,6 +55,30 @@ def test_hostile_files_do_not_break_the_pure_units(c_program, tmp_path, sanitize
     refused, believed = int(words[1]), int(words[2])
     assert refused > 100
     assert believed > 100
+
+
+EDGES = st.sampled_from([0, 1, 4, 5, 15, 16, 17, 2**31, 2**32 - 1])
+WORDS = st.tuples(st.integers(0, 1023), EDGES | st.integers(0, 2**32 - 1))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(WORDS | st.tuples(st.integers(0, 80), st.integers(0, 300)), max_size=8), st.booleans())
+def test_sealed_nonsense_is_a_promise_or_refused(words, sealed):
+    """The host's own reader: with a right checksum over wrong fields, either every field is possible or AbiError."""
+    card = abi.CardLimit(UUID(int=7), 5 * GIB, 400 * MIB, 300_000, abi.Policy.BURST, 4, online=True)
+    raw = bytearray(abi.pack_limits(abi.Limits(3, "ns/pod", (card, card))))
+    for at, word in words:
+        raw[4 * at : 4 * at + 4] = word.to_bytes(4, "little")
+    if sealed:
+        raw[20:24] = zlib.crc32(raw[24:]).to_bytes(4, "little")
+    try:
+        limits = abi.unpack_limits(bytes(raw))
+    except abi.AbiError:
+        return
+    assert len(limits.cards) <= abi.CARDS
+    assert all(one.core_ppm <= abi.PPM for one in limits.cards)
+    again = abi.unpack_limits(abi.pack_limits(limits))
+    assert (limits.generation, limits.flags, limits.cards) == (again.generation, again.flags, again.cards)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device", "dangling"])

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,51 @@ int deep(size_t bytes)
     return rc ? rc : cuMemAlloc_v2(&at, bytes);
 }
 """
+ABSOLUTE = r"""
+#include <dlfcn.h>
+#include <stddef.h>
+int deep(const char *path, size_t bytes)
+{
+    void *driver = dlopen(path, RTLD_NOW), *context;
+    unsigned long at;
+    int (*init)(unsigned) = dlsym(driver, "cuInit"), (*current)(void *) = dlsym(driver, "cuCtxSetCurrent");
+    int (*retain)(void **, int) = dlsym(driver, "cuDevicePrimaryCtxRetain");
+    int (*alloc)(unsigned long *, size_t) = dlsym(driver, "cuMemAlloc_v2");
+    int rc = init(0);
+    rc = rc ? rc : retain(&context, 0);
+    rc = rc ? rc : current(context);
+    return rc ? rc : alloc(&at, bytes);
+}
+"""
+
+
+@pytest.mark.parametrize("variant", ["plain_library", "strict_library"])
+@pytest.mark.parametrize(
+    ("name", "deepbind"), list(product(["libcuda.so.1", "libcuda.so", "{folder}/libcuda.so.1"], [False, True]))
+)
+def test_each_way_to_open_the_driver_is_bound_or_seen(machine, request, tmp_path, variant, name, deepbind):  # noqa: PLR0917
+    """By name, by another name, by its path: bound. From a DEEPBIND library, whose dlsym is not ours: seen."""
+    one = machine(library=request.getfixturevalue(variant))
+    one.promise("a", (0, 2048))
+    (one.folder / "libcuda.so").symlink_to("libcuda.so.1")
+    source, deep = tmp_path / "deep.c", tmp_path / "deep.so"
+    source.write_text(ABSOLUTE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", deep, source, "-ldl"], check=True)
+    flags = "os.RTLD_NOW | os.RTLD_DEEPBIND" if deepbind else "os.RTLD_NOW"
+    path = name.format(folder=one.folder)
+    code = f"say(CDLL({str(deep)!r}, mode={flags}).deep({path.encode()!r}, c_size_t(3 * GIB)))"
+    process = one.start("a", f"{code}\nsys.stdin.read()")
+    answer = process.stdout.readline().strip()
+    users = [CardUser(client.pid, client.total_bytes, None, client.start_time) for client in one.box.clients(0)]
+    found = compare(users, one.book("a").slots, 0)
+    _, err = process.communicate("", timeout=30)
+
+    # the strict variant has the driver's SONAME: by that name even a DEEPBIND library gets us
+    escapes = deepbind and not (variant == "strict_library" and name == "libcuda.so.1")
+    assert ("0" if escapes else str(OOM)) == answer, err
+    assert ([process.pid] if escapes else []) == [user.pid for user in found.uninstrumented]
+
+
 ESCAPES = {
     "no preload": {"LD_PRELOAD": ""},
     "no promise": {"GPUSHARE_LIMITS": "", "GPUSHARE_REGION": ""},

@@ -74,6 +74,7 @@ def test_an_entry_is_one_of_ours_or_refused(changes):
     used(entry)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 400), st.binary(max_size=40))
 def test_cut_or_overwritten_text_is_refused_or_read(cut, noise):
     """

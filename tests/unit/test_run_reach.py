@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation.run import reach
@@ -68,6 +68,7 @@ def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
     assert [True, True, False] == ["is a static program" in text for text in told]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_any_bytes_are_looked_at_without_harm(raw, elf):
     """
