@@ -1,4 +1,4 @@
-/* What a program does with the driver besides memory, in several threads, for the sanitizers: modules, streams,
+/* What a program does with the driver, in several threads, for the sanitizers: every kind of memory, modules, streams,
  * events, launches, captured graphs, pools, arrays, virtual memory, heaps, contexts, bad arguments.
  *
  *   exercise SECONDS THREADS   prints how many rounds ended as they should; exit status 0 where all did
@@ -27,6 +27,12 @@ extern int cuMemAllocAsync(address *, size_t, handle), cuMemFreeAsync(address, h
 extern int cuMemsetD8Async(address, unsigned char, size_t, handle), cuMemcpyHtoDAsync_v2(address, const void *, size_t, handle);
 extern int cuMemcpyDtoH_v2(void *, address, size_t), cuGetProcAddress_v2(const char *, handle *, int, uint64_t, int *);
 
+extern int cuMemAllocPitch_v2(address *, size_t *, size_t, size_t, unsigned), cuMemAllocManaged(address *, size_t, unsigned);
+extern int cuArrayCreate_v2(handle *, const void *), cuArrayDestroy(handle);
+extern int cuMemAddressReserve(address *, size_t, size_t, address, uint64_t), cuMemAddressFree(address, size_t);
+extern int cuMemCreate(address *, size_t, const void *, uint64_t), cuMemRelease(address), cuMemUnmap(address, size_t);
+extern int cuMemMap(address, size_t, size_t, address, uint64_t), cuMemSetAccess(address, size_t, const void *, size_t);
+
 static handle context;
 static double until;
 static long rounds, wrong;
@@ -52,6 +58,31 @@ static int run(handle function, uint64_t ns, handle stream)
 {
     void *parameters[1] = {&ns};
     return cuLaunchKernel(function, 4, 1, 1, 128, 1, 1, 0, stream, parameters, NULL);
+}
+
+/* Every family of memory, taken, written where it can be, and given back. */
+static void memory(unsigned seed)
+{
+    struct { uint64_t width, height; int format; unsigned channels; } shape = {1 + seed % 4000, 1 + seed % 900, 0x20, 1};
+    struct { int type, handles, where, id; uint64_t rest[2]; } prop = {1, 0, 1, 0, {0, 0}};
+    struct { int where, id, flags; } access = {1, 0, 3};
+    size_t bytes = (size_t)(1 + seed % 4) << 21, pitch;
+    address at, mapped, pitched, managed;
+    handle array;
+    IS(0, cuMemAllocPitch_v2(&pitched, &pitch, 1 + seed % 5000, 1 + seed % 700, 4));
+    IS(0, cuMemAllocManaged(&managed, 1 + seed % (4 << 20), 1));
+    IS(0, cuArrayCreate_v2(&array, &shape));
+    IS(0, cuMemAddressReserve(&mapped, bytes, 0, 0, 0));
+    IS(0, cuMemCreate(&at, bytes, &prop, 0));
+    IS(0, cuMemMap(mapped, bytes, 0, at, 0));
+    IS(0, cuMemSetAccess(mapped, bytes, &access, 1));
+    IS(0, cuMemRelease(at));
+    IS(0, cuMemsetD8Async(mapped, 7, bytes, NULL));
+    IS(0, cuMemUnmap(mapped, bytes));
+    IS(0, cuMemAddressFree(mapped, bytes));
+    IS(0, cuArrayDestroy(array));
+    IS(0, cuMemFree_v2(managed));
+    IS(0, cuMemFree_v2(pitched));
 }
 
 /* Work on a stream beside its memory, timed by events, then the same as a graph. */
@@ -106,7 +137,7 @@ static void turn(unsigned seed)
     IS(0, cuModuleGetGlobal_v2(&global, &bytes, module, "table"));
     IS(0, cuStreamCreate(&stream, seed % 2));
     for (unsigned i = 0; i < 8; i++)
-        work(stream, function, seed * 7919 + i);
+        work(stream, function, seed * 7919 + i), memory(seed * 31 + i);
     IS(0, cuStreamDestroy_v2(stream));
     IS(0, cuModuleUnload(module));
     if (seed % 16 == 0) {
