@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.hold import Hold, HoldError, dump, load
 from isolation.run import cgroup, evidence, process
-from isolation.run.entry import Entry, EntryError, dump, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class BookError(Exception):
 class Held:
     """A hold and where it stands."""
 
-    entry: Entry
+    entry: Hold
     folder: Path
 
 
@@ -147,14 +147,14 @@ class Book:
                 _forget(path)
 
     @staticmethod
-    def _read(folder: Path) -> Entry:
+    def _read(folder: Path) -> Hold:
         advice = f"if nothing of it runs any more, remove {folder}; no room is promised until then"
         try:
             entry = load(evidence.read_small(folder / HOLD))
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "not text"
             raise BookError(f"{folder / HOLD} cannot be read ({why}): {advice}") from None
-        except EntryError as exc:
+        except HoldError as exc:
             raise BookError(f"{folder / HOLD} cannot be believed ({exc}): {advice}") from None
         if entry.id != folder.name:
             raise BookError(f"{folder / HOLD} is the entry of {entry.id[:40]!r}: {advice}")
@@ -172,7 +172,7 @@ class Book:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return Draft(folder, lock)
 
-    def publish(self, draft: Draft, entry: Entry) -> Held:
+    def publish(self, draft: Draft, entry: Hold) -> Held:
         """From here on the hold counts. Durable before it is seen."""
         folder = self.home / entry.id
         with (draft.folder / HOLD).open("x", encoding="utf-8") as file:

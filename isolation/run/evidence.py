@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
+from isolation.contract.hold import MOST_PIDS, Process
 from isolation.run import cgroup, process
-from isolation.run.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from isolation.run.entry import Entry
+    from isolation.contract.hold import Hold
 
 MARK: Final = "GPUSHARE_PROMISE"
 """Environment variable of the command: the promise id."""
@@ -40,7 +40,7 @@ _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
-def lives(entry: Entry, folder: Path, boot: str) -> bool:
+def lives(entry: Hold, folder: Path, boot: str) -> bool:
     """Whether a descendant of the command lives, by any evidence there is."""
     if entry.boot != boot:
         return False
@@ -91,7 +91,7 @@ def members(folder: Path) -> tuple[Process, ...]:
     with contextlib.suppress(OSError, ValueError):
         for line in read_small(folder / MEMBERS).splitlines():
             pid, start = map(int, line.split())
-            if 0 < pid <= process.MOST_PIDS:
+            if 0 < pid <= MOST_PIDS:
                 found.append(Process(pid, start))
     return tuple(found)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from isolation.contract import abi
+from isolation.contract.hold import HoldError, load
 from isolation.lib import files
-from isolation.run.entry import EntryError, load
 from isolation.run.evidence import REGION, read_small
 from isolation.run.rates import ACTIVE_NS, Tenant, granted
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from isolation.run.entry import Entry
+    from isolation.contract.hold import Hold
     from isolation.run.machine import Machine, Sample
 
 FEED: Final = "feed"
@@ -76,11 +76,11 @@ class OwnTime:
 class Feeder:
     """Keeps the feed of one hold fresh; `turn` says when to come again."""
 
-    def __init__(self, entry: Entry, folder: Path, machine: Machine, policy: abi.Policy) -> None:
+    def __init__(self, entry: Hold, folder: Path, machine: Machine, policy: abi.Policy) -> None:
         self._entry, self._folder, self._machine, self._policy = entry, folder, machine, policy
         self._own = {part.uuid: OwnTime() for part in entry.slices}
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
-        self._neighbours: tuple[tuple[Entry, Path], ...] = ()
+        self._neighbours: tuple[tuple[Hold, Path], ...] = ()
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
 
@@ -133,7 +133,7 @@ def uuid_of(card: str) -> UUID:
     return UUID(card.removeprefix("GPU-").removeprefix("MIG-"))
 
 
-def neighbours(folder: Path, entry: Entry) -> tuple[tuple[Entry, Path], ...]:
+def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
     """Who else holds something of the same cards, as the book beside us tells; the unreadable are left out."""
     cards, found = {part.uuid for part in entry.slices}, []
     for path in folder.parent.iterdir():
@@ -141,7 +141,7 @@ def neighbours(folder: Path, entry: Entry) -> tuple[tuple[Entry, Path], ...]:
             continue
         try:
             other = load(read_small(path / "hold.json"))
-        except (OSError, UnicodeDecodeError, EntryError):
+        except (OSError, UnicodeDecodeError, HoldError):
             continue
         if other.boot == entry.boot and cards & {part.uuid for part in other.slices}:
             found.append((other, path))

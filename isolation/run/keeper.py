@@ -28,8 +28,8 @@ from isolation.run.launch import BROKEN, Command, start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from isolation.contract.hold import Process
     from isolation.run.feed import Feeder
-    from isolation.run.process import Process
 
 ROUND_SECONDS: Final = 1.0
 """How often descendants are written down and dead memory is given back."""

@@ -26,8 +26,8 @@ from isolation.run.feed import FEED, uuid_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from isolation.contract.hold import Hold
     from isolation.contract.model import Card, Slice
-    from isolation.run.entry import Entry
 
 LIMITS: Final = "limits"
 LIMITS_ENV: Final = "GPUSHARE_LIMITS"
@@ -51,7 +51,7 @@ class Command:
     group: str
 
 
-def promise(entry: Entry, folder: Path, policy: abi.Policy) -> None:
+def promise(entry: Hold, folder: Path, policy: abi.Policy) -> None:
     """Write the limits, the feed and an empty region where the library will look."""
     cards = tuple(_limit(part, policy, online=entry.online) for part in entry.slices)
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from isolation.contract.abi import Policy
+from isolation.contract.hold import Hold
 from isolation.contract.model import Refusal
 from isolation.run import cgroup, process, queue, view
 from isolation.run.book import GROUP, Book, BookError, Held
-from isolation.run.entry import Entry
 from isolation.run.launch import promise
 from isolation.run.strangers import warnings
 
@@ -111,7 +111,7 @@ def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, in
     ident = f"run-{secrets.token_hex(6)}"
     draft = book.draft(ident)
     group = cgroup.create(ident, draft.folder / GROUP)
-    entry = Entry(
+    entry = Hold(
         id=ident,
         name=options.name or Path(options.command[0]).name or ident,
         boot=process.boot(),
@@ -134,7 +134,7 @@ def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, in
         raise BookError(f"{book.home}: the hold cannot be written: {exc}") from None
 
 
-def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[Entry]) -> str:
+def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[Hold]) -> str:
     """The reason, then who holds what, as text for the error stream."""
     told = [refusal.reason, *view.taken(cards, held), view.listed(held, time.time(), console(stderr=True))]
     return "\n".join(line for line in told if line)
@@ -168,7 +168,7 @@ class _Progress:
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._said, self._at, self._reason = False, 0.0, ""
 
-    def line(self, reason: str, cards: Sequence[Card], held: Sequence[Entry], seconds: float) -> None:
+    def line(self, reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> None:
         """Say how things stand."""
         short = reason.partition(": ")[0] if self._terminal else reason
         text = view.waiting(short, cards, held, seconds)

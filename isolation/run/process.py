@@ -11,26 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.hold import Process
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROC: Final = Path("/proc")
-MOST_PIDS: Final = 1 << 22
-"""PID_MAX_LIMIT: linux/include/linux/threads.h."""
 _GONE: Final = frozenset("ZXx")
 
 
 class NoProcError(OSError):
     """/proc cannot be read: nobody can be called dead."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Process:
-    """One process for all time (until the next boot)."""
-
-    pid: int
-    start: int
-    """Clock ticks since boot: field 22 of /proc/<pid>/stat."""
 
 
 @dataclass(frozen=True, slots=True)

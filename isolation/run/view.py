@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from isolation.contract.hold import Hold
     from isolation.contract.model import Card
-    from isolation.run.entry import Entry
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 HEADINGS: Final = ("NAME", "ID", "CARDS", "GIB", "CORE", "POLICY", "PID", "SINCE", "COMMAND")
@@ -27,7 +27,7 @@ _GAP: Final = 2
 """Columns between columns of the table."""
 
 
-def as_json(held: Sequence[Entry]) -> dict[str, Any]:
+def as_json(held: Sequence[Hold]) -> dict[str, Any]:
     """The holds in the shape that programs read."""
     return {
         "holds": [
@@ -49,7 +49,7 @@ def as_json(held: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def rows(held: Sequence[Entry], now: float) -> list[tuple[str, ...]]:
+def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
     """One row per hold, in the order of HEADINGS."""
     return [
         (
@@ -67,7 +67,7 @@ def rows(held: Sequence[Entry], now: float) -> list[tuple[str, ...]]:
     ]
 
 
-def listed(held: Sequence[Entry], now: float, console: Console) -> str:
+def listed(held: Sequence[Hold], now: float, console: Console) -> str:
     """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
     found = rows(held, now)
     if not found:
@@ -89,7 +89,7 @@ def listed(held: Sequence[Entry], now: float, console: Console) -> str:
     return text.get().rstrip("\n")
 
 
-def taken(cards: Sequence[Card], held: Sequence[Entry]) -> list[str]:
+def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
     """A line per card: what is taken of it, and by whom."""
     lines = []
     for card in cards:
@@ -100,7 +100,7 @@ def taken(cards: Sequence[Card], held: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def waiting(reason: str, cards: Sequence[Card], held: Sequence[Entry], seconds: float) -> str:
+def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> str:
     """One line of progress: how long, for what, and who is in the way."""
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
@@ -113,7 +113,7 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def words(entry: Entry) -> str:
+def words(entry: Hold) -> str:
     """The command as one short line."""
     return cut(clean(" ".join(entry.command)), _COMMAND_CHARS)
 

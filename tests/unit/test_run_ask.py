@@ -9,11 +9,10 @@ from builders import card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isolation.contract.hold import Hold, Process
 from isolation.contract.model import Card, CardChoice, Placement, Refusal, Slice, Why
 from isolation.contract.quantity import GIB, MIB, gib
 from isolation.run.ask import FOR_EVER, AskError, Wanted, choose
-from isolation.run.entry import Entry
-from isolation.run.process import Process
 
 PACK, SPREAD = CardChoice.BINPACK, CardChoice.SPREAD
 FOUR = [card(i) for i in range(4)]
@@ -22,7 +21,7 @@ FOUR = [card(i) for i in range(4)]
 def held(*parts, ident="run-1", owner=""):
     """A hold on cards: (card index, GiB, percent)."""
     slices = tuple(Slice(f"GPU-n-{index}", index, gib(size), core) for index, size, core in parts)
-    return Entry(ident, ident, "b", 0.0, 0, Process(1, 1), ("x",), slices, "fixed", owner)
+    return Hold(ident, ident, "b", 0.0, 0, Process(1, 1), ("x",), slices, "fixed", owner)
 
 
 def landed(wanted, cards, holds=(), choice=PACK):
@@ -143,7 +142,7 @@ def test_no_order_of_asks_ever_oversells_a_card(asks):
     """
     Whatever is asked one after another, no card promises more than it offers.
     """
-    holds: list[Entry] = []
+    holds: list[Hold] = []
     for at, (count, each, core) in enumerate(asks):
         found = choose(Wanted(count * each, count, count * core * 25), FOUR, holds, PACK)
         if isinstance(found, Placement):

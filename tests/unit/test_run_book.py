@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from isolation.contract.abi import LOCK_OFFSET, REGION_BYTES
+from isolation.contract.hold import Hold, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.run import cgroup, evidence, process
 from isolation.run.book import Book, BookError
-from isolation.run.entry import Entry
-from isolation.run.process import Process
 
 BOOT = process.boot()
 
@@ -41,7 +40,7 @@ def entry(ident="run-1", **more):
         "slices": (Slice("GPU-0", 0, gib(5)),),
         "policy": "fixed",
     }
-    return Entry(**(given | more))
+    return Hold(**(given | more))
 
 
 @pytest.fixture

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isolation.contract import abi
+from isolation.contract.hold import Hold, HoldError, Process, Tenant, dump, load
 from isolation.contract.model import CardChoice, Slice
 from isolation.contract.quantity import gib
 from isolation.lib import files
 from isolation.run import evidence, feed, process, view
 from isolation.run.ask import Wanted, choose
-from isolation.run.entry import Entry, EntryError, dump, load
-from isolation.run.process import Process
 
 CARDS = [card(i) for i in range(4)]
 SLICES = tuple(Slice(f"GPU-n-{index}", index, gib(5), 30) for index in range(2))
-ENTRY = Entry("run-1", "n", process.boot(), 1.0, 0, Process(1, 1), ("x",), SLICES, "fixed", "o")
+POD = Tenant("ns", "pod", "uid", "container")
+ENTRY = Hold("run-1", "n", process.boot(), 1.0, 0, Process(1, 1), ("x",), SLICES, "fixed", "o", tenant=POD)
 FIELDS = json.loads(dump(ENTRY))
 
 NUMBERS = st.one_of(
@@ -41,7 +41,7 @@ ANYTHING = st.recursive(
 CARD = st.fixed_dictionaries(dict.fromkeys(("uuid", "index", "bytes", "core"), NUMBERS | WORDS))
 
 
-def used(entry: Entry) -> None:
+def used(entry: Hold) -> None:
     """Everything that the room does with a hold of somebody else's."""
     console = Console(width=100)
     json.dumps(view.as_json([entry]))
@@ -63,13 +63,14 @@ def used(entry: Entry) -> None:
 @example({"id": "\ud800"})
 @example({"cards": [{"uuid": "GPU-n-0", "index": 0, "bytes": 2**62, "core": 0}]})
 @example({"runner": [2**70, 1]})
+@example({"pod": ["\ud800", "", "", ""]})
 def test_an_entry_is_one_of_ours_or_refused(changes):
     """
-    Any JSON in any field: an entry with which everything else works, or EntryError.
+    Any JSON in any field: an entry with which everything else works, or HoldError.
     """
     try:
         entry = load(json.dumps(FIELDS | changes))
-    except EntryError:
+    except HoldError:
         return
     used(entry)
 
@@ -81,7 +82,7 @@ def test_cut_or_overwritten_text_is_refused_or_read(cut, noise):
     A hold that was cut short or scribbled over never becomes another hold by accident of an exception.
     """
     text = dump(ENTRY)
-    with contextlib.suppress(EntryError):
+    with contextlib.suppress(HoldError):
         used(load(text[:cut] + noise.decode("latin-1") + text[cut + len(noise) :]))
 
 
@@ -90,7 +91,7 @@ def test_deep_and_long_texts_are_refused(text):
     """
     Neither the parser's depth nor its digits are a way in.
     """
-    with pytest.raises(EntryError):
+    with pytest.raises(HoldError):
         load(text)
 
 

@@ -1,8 +1,9 @@
 """
-One line of the book: what a command holds of this machine's cards. Text in, values out.
+A hold as it stands on disk: what a command or a container has of this machine's cards. Text in, values out.
 
-Knows no files (`book`) and does not say who lives (`evidence`). A text that is not exactly an entry
-of this format is refused: a hold that is misread would be sold twice.
+Written by `gpushare run` and by the node agent, read by them and by the exporter. Knows no files and
+does not say who lives. A text that is not exactly a hold of this format is refused: a hold that is
+misread would be sold twice.
 """
 
 from __future__ import annotations
@@ -13,22 +14,42 @@ from typing import Any, Final
 
 from isolation.contract.abi import CARDS, Policy
 from isolation.contract.model import FULL_CORE, Slice
-from isolation.run.process import MOST_PIDS, Process
 
 FORMAT: Final = 1
 MOST_CHARS: Final = 1 << 20
 MOST: Final = 1 << 50
 """A pebibyte: no true amount, time or number comes near it, and sums of thousands still fit 64 bits."""
+MOST_PIDS: Final = 1 << 22
+"""PID_MAX_LIMIT: linux/include/linux/threads.h."""
 POLICIES: Final = frozenset(policy.name.lower() for policy in Policy)
 
 
-class EntryError(ValueError):
-    """Text that is no entry of this format; the message says in which way."""
+class HoldError(ValueError):
+    """Text that is no hold of this format; the message says in which way."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Process:
+    """One process for all time (until the next boot)."""
+
+    pid: int
+    start: int
+    """Clock ticks since boot: field 22 of /proc/<pid>/stat."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one command holds."""
+class Tenant:
+    """The container of a pod to which a hold was given."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one command or container holds."""
 
     id: str
     """The promise id: also in the limits file, the region and the command's environment."""
@@ -39,7 +60,7 @@ class Entry:
     """Seconds since the epoch."""
     uid: int
     runner: Process
-    """The `gpushare run` that made it."""
+    """The `gpushare run` or node agent that made it."""
     command: tuple[str, ...]
     slices: tuple[Slice, ...]
     policy: str
@@ -47,6 +68,8 @@ class Entry:
     """Name that was given by hand: runs of one name are replicas of each other."""
     online: bool = False
     cgroup: str = ""
+    tenant: Tenant | None = None
+    """None: a command of `gpushare run`."""
 
     @property
     def core(self) -> int:
@@ -54,39 +77,42 @@ class Entry:
         return self.slices[0].core
 
 
-def dump(entry: Entry) -> str:
-    """The entry as it stands on disk."""
+def dump(hold: Hold) -> str:
+    """The hold as it stands on disk."""
     record = {
         "format": FORMAT,
-        "id": entry.id,
-        "name": entry.name,
-        "boot": entry.boot,
-        "created": entry.created,
-        "uid": entry.uid,
-        "runner": [entry.runner.pid, entry.runner.start],
-        "command": list(entry.command),
-        "cards": [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in entry.slices],
-        "policy": entry.policy,
-        "owner": entry.owner,
-        "online": entry.online,
-        "cgroup": entry.cgroup,
+        "id": hold.id,
+        "name": hold.name,
+        "boot": hold.boot,
+        "created": hold.created,
+        "uid": hold.uid,
+        "runner": [hold.runner.pid, hold.runner.start],
+        "command": list(hold.command),
+        "cards": [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in hold.slices],
+        "policy": hold.policy,
+        "owner": hold.owner,
+        "online": hold.online,
+        "cgroup": hold.cgroup,
     }
+    if hold.tenant is not None:
+        tenant = hold.tenant
+        record["pod"] = [tenant.namespace, tenant.pod, tenant.uid, tenant.container]
     return json.dumps(record) + "\n"
 
 
-def load(text: str) -> Entry:
-    """The entry that `dump` wrote."""
+def load(text: str) -> Hold:
+    """The hold that `dump` wrote."""
     if len(text) > MOST_CHARS:
-        raise EntryError("larger than any entry")
+        raise HoldError("larger than any hold")
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise EntryError("not JSON: cut short or overwritten") from None
+        raise HoldError("not JSON: cut short or overwritten") from None
     if not isinstance(record, dict):
-        raise EntryError("not an entry")
+        raise HoldError("not a hold")
     if record.get("format") != FORMAT:
-        raise EntryError(f"format {str(record.get('format'))[:20]}; this gpushare reads format {FORMAT}")
-    return Entry(
+        raise HoldError(f"format {str(record.get('format'))[:20]}; this gpushare reads format {FORMAT}")
+    return Hold(
         id=_name(record, "id"),
         name=_text(record, "name"),
         boot=_name(record, "boot"),
@@ -99,13 +125,14 @@ def load(text: str) -> Entry:
         owner=_text(record, "owner"),
         online=_of(record, "online", bool),
         cgroup=_path(record, "cgroup"),
+        tenant=_tenant(_of(record, "pod", list)) if "pod" in record else None,
     )
 
 
 def _of(record: dict[str, Any], key: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise EntryError(f"{key} is missing or no {getattr(kind, '__name__', 'number')}")
+        raise HoldError(f"{key} is missing or no {getattr(kind, '__name__', 'number')}")
     return value
 
 
@@ -117,61 +144,67 @@ def _name(record: dict[str, Any], key: str) -> str:
     """What stands in paths, environments and tables."""
     value = _text(record, key)
     if not value.isascii() or not value.isprintable():
-        raise EntryError(f"{key} is no plain name")
+        raise HoldError(f"{key} is no plain name")
     return value
 
 
 def _path(record: dict[str, Any], key: str) -> str:
     value = _text(record, key)
     if not value.isprintable():  # NUL and lone surrogates are no path
-        raise EntryError(f"{key} is no path")
+        raise HoldError(f"{key} is no path")
     return value
 
 
 def _policy(record: dict[str, Any]) -> str:
     value = _text(record, "policy")
     if value not in POLICIES:
-        raise EntryError(f"policy {value[:20]!r}")
+        raise HoldError(f"policy {value[:20]!r}")
     return value
 
 
 def _time(record: dict[str, Any], key: str) -> float:
     value: int | float = _of(record, key, float | int)
     if not 0 <= value < MOST:  # no NaN either
-        raise EntryError(f"{key} is no time")
+        raise HoldError(f"{key} is no time")
     return float(value)
 
 
 def _count(record: dict[str, Any], key: str) -> int:
     value = int(_of(record, key, int))
     if not 0 <= value < MOST:
-        raise EntryError(f"{key} is negative or beyond belief")
+        raise HoldError(f"{key} is negative or beyond belief")
     return value
 
 
 def _word(word: object) -> str:
     if not isinstance(word, str):
-        raise EntryError("command holds something that is no text")
+        raise HoldError("command holds something that is no text")
     return word
 
 
 def _process(pair: list[Any]) -> Process:
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):  # noqa: PLR2004 (a pair)
-        raise EntryError("runner is no pid with its start time")
+        raise HoldError("runner is no pid with its start time")
     pid, started = pair
     if not 0 < pid <= MOST_PIDS or not 0 <= started < MOST:
-        raise EntryError("runner is an impossible process")
+        raise HoldError("runner is an impossible process")
     return Process(pid, started)
+
+
+def _tenant(words: list[Any]) -> Tenant:
+    if len(words) != 4 or not all(isinstance(word, str) and word.isprintable() for word in words):  # noqa: PLR2004 (the four names)
+        raise HoldError("pod is no namespace, name, uid and container")
+    return Tenant(*words)
 
 
 def _slices(cards: list[Any]) -> tuple[Slice, ...]:
     if not 0 < len(cards) <= CARDS or not all(isinstance(card, dict) for card in cards):
-        raise EntryError("cards are missing, or too many")
+        raise HoldError("cards are missing, or too many")
     found = tuple(
         Slice(_name(card, "uuid"), _count(card, "index"), _count(card, "bytes"), _count(card, "core")) for card in cards
     )
     if len({part.uuid for part in found}) != len(found):
-        raise EntryError("one card stands twice")
+        raise HoldError("one card stands twice")
     if any(not part.bytes or part.core > FULL_CORE for part in found):
-        raise EntryError("an impossible amount")
+        raise HoldError("an impossible amount")
     return found

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolation.contract.hold import Hold, HoldError, Process, Tenant, dump, load
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
-from isolation.run.entry import Entry, EntryError, dump, load
-from isolation.run.process import Process
 
 
 def entry(**more):
@@ -29,7 +28,7 @@ def entry(**more):
         "slices": (Slice("GPU-0", 0, gib(5), 30),),
         "policy": "fixed",
     }
-    return Entry(**(given_ | more))
+    return Hold(**(given_ | more))
 
 
 def changed(**fields):
@@ -51,8 +50,8 @@ def test_an_entry_is_read_as_it_was_written():
     [
         ("", "cut short"),
         ("{", "cut short"),
-        ("[]", "not an entry"),
-        ("null", "not an entry"),
+        ("[]", "not a hold"),
+        ("null", "not a hold"),
         (changed(format=2), "format 2; this gpushare reads format 1"),
         (changed(format=None), "format None"),
         (changed(id=None), "id is missing"),
@@ -67,11 +66,11 @@ def test_an_entry_is_read_as_it_was_written():
         (changed(command=[1]), "no text"),
     ],
 )
-def test_what_is_no_entry_is_refused_with_the_reason(text, complaint):
+def test_what_is_no_hold_is_refused_with_the_reason(text, complaint):
     """
     A misread hold would be sold twice: nothing is guessed.
     """
-    with pytest.raises(EntryError, match=complaint):
+    with pytest.raises(HoldError, match=complaint):
         load(text)
 
 
@@ -80,7 +79,7 @@ def test_no_text_breaks_the_reader(text):
     """
     Any text is an entry or a complaint, never another failure.
     """
-    with pytest.raises(EntryError):
+    with pytest.raises(HoldError):
         load(text)
 
 
@@ -91,5 +90,19 @@ def test_a_cut_entry_is_never_believed(length):
     """
     whole = dump(entry())
     if length < len(whole) - 1:
-        with pytest.raises(EntryError):
+        with pytest.raises(HoldError):
             load(whole[:length])
+
+
+def test_a_containers_hold_carries_its_pod_and_comes_back_the_same():
+    """The node agent writes the same format with the names of the container."""
+    held = entry(tenant=Tenant("team", "train-0", "0f9a", "main"))
+
+    assert held == load(dump(held))
+
+
+@pytest.mark.parametrize("pod", [[], ["a", "b", "c"], ["a", "b", "c", 4], "abcd"])
+def test_half_a_tenant_is_refused(pod):
+    """A container whose names are not all there is nobody's."""
+    with pytest.raises(HoldError, match="pod"):
+        load(changed(pod=pod))

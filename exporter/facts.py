@@ -1,0 +1,231 @@
+"""
+What the sources found, before anybody interprets it: one consistent snapshot of a node.
+
+The seam between reading (`exporter.sources`) and deciding (`exporter.claims`, `attribute`, `breach`).
+Plain values: who is who and what belongs to whom is decided elsewhere. `None` means cannot tell,
+never 0; a source that failed has no value at all, and an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.abi import BreachRecord, RegionReading
+    from isolation.contract.hold import Hold
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """One source's run: its value, or why there is none."""
+
+    value: T | None
+    error: str = ""
+    seconds: float = 0.0
+    """How long it took."""
+    at: float = 0.0
+    """Monotonic seconds at which it was complete."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.value is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CardProcess:
+    """One process on one card, as the driver lists it."""
+
+    pid: int
+    bytes: int | None
+    kind: str = "compute"
+    """compute, graphics or mps."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """One card (or MIG instance) as NVML tells of it."""
+
+    uuid: str
+    index: int
+    """NVML's index; of the parent card for a MIG instance."""
+    model: str
+    total_bytes: int
+    reserved_bytes: int | None
+    free_bytes: int | None
+    processes: tuple[CardProcess, ...] | None
+    """Each (pid) once; None: the list could not be read."""
+    busy: Mapping[int, float] | None
+    """
+    Part of the time, 0..1, in which each process computed since the last cycle, time-weighted; who is
+    missing did nothing. None: this card cannot tell (MIG), or the call failed.
+    """
+    utilisation_ratio: float | None = None
+    memory_utilisation_ratio: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """Counter since the driver was loaded."""
+    temperature_celsius: float | None = None
+    sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    throttle: tuple[str, ...] | None = None
+    """Reasons for which clocks are held down now; empty: none."""
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    xids: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """XID errors since the exporter began, by number."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    nvlink_errors: int | None = None
+    healthy: bool = True
+    lost: bool = False
+    """Fallen off the bus: every figure is unknown."""
+    parent: str = ""
+    """UUID of the card of which this is a MIG instance."""
+    profile: str = ""
+    """MIG profile, such as 1g.10gb."""
+    minor: int | None = None
+    """N of /dev/nvidiaN."""
+    peaks: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Most bytes a process ever had, by pid, where the driver's accounting is on."""
+    compute_mode: str = ""
+    """default, exclusive, prohibited."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """Every card of the node at one moment."""
+
+    cards: tuple[CardFacts, ...]
+    driver: str = ""
+    mps: bool = False
+    """An MPS server is among the processes: its clients' memory may stand under its pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """Where a process belongs, as the kernel tells."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+    name: str
+    pod_uid: str = ""
+    """Of the pod whose control group it is in; dashed, or a static pod's 32 hex digits."""
+    container_id: str = ""
+    """64 hex digits of the innermost container."""
+    hold: str = ""
+    """Promise id of the `gpushare run` hold that it descends from."""
+    parent_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """Processes that have to do with the cards, and the containers that live."""
+
+    processes: Mapping[int, ProcessFacts]
+    """By pid; a pid that is missing is gone."""
+    host_pids: bool
+    """Whether we see the host's processes; without that NVML's pids mean nothing here."""
+    live_pods: frozenset[str] | None = None
+    """UIDs of pods with a control group; None: the hierarchy cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerIdentity:
+    """Names of a running container."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityFacts:
+    """Container IDs to names, from the kubelet's own records."""
+
+    containers: Mapping[str, ContainerIdentity]
+    """By 64 hex digits."""
+    source: str = ""
+    """pods-api or log-directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGrant:
+    """What the kubelet gave to one container, of one resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    pod_uid: str = ""
+    """Known from the pods API or holds only: pod-resources does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletFacts:
+    """Devices by container."""
+
+    grants: tuple[DeviceGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFacts:
+    """A tenant's region, or why it cannot be read. All of it is the tenant's word."""
+
+    reading: RegionReading | None
+    breaches: tuple[BreachRecord, ...] = ()
+    """New since the last cycle."""
+    lost: int = 0
+    """Records that were overwritten before we came."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFacts:
+    """One promise that somebody lives on."""
+
+    hold: Hold
+    region: RegionFacts | None
+    """None: nothing is enforced here."""
+    pids: tuple[int, ...] = ()
+    """Who descends from the command, as its keeper noted; empty for pods."""
+    limits_error: str = ""
+    """Why the limits file cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseFacts:
+    """Every promise on this node that its agent or `gpushare run` wrote down."""
+
+    holds: tuple[HoldFacts, ...]
+    agent: bool = False
+    """A node agent of ours keeps this node."""
+    unreadable: int = 0
+    """Records that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything known about a node at about one moment."""
+
+    at: float
+    """Monotonic seconds."""
+    epoch: float
+    """Seconds since the epoch, for people."""
+    machine: Outcome[MachineFacts]
+    kernel: Outcome[KernelFacts]
+    promises: Outcome[PromiseFacts]
+    kubelet: Outcome[KubeletFacts] | None
+    """None: not a Kubernetes node."""
+    identities: Outcome[IdentityFacts] | None
