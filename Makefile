@@ -6,7 +6,7 @@ ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check bench clean help promtool
+.PHONY: up test check bench clean help promtool libcs
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,7 +34,10 @@ check: $(STAMP)  ## ruff, mypy --strict, import contracts
 promtool:
 	@command -v promtool >/dev/null || bash tests/get_promtool.sh
 
-test: check promtool    ## everything that proves the house
+libcs: $(STAMP)
+	@bash tests/get_libcs.sh $(BIN)/python
+
+test: check promtool libcs ## everything that proves the house
 	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock' $(ARGS)
 	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
 

@@ -53,7 +53,7 @@ class BuildC(build_ext):
             str(target),
             *ext.sources,
         ]
-        subprocess.run([*command, "-lm"], check=True)
+        subprocess.run([*command, "-lm"], check=True, timeout=600)
 
 
 class PlatformWheel(bdist_wheel):

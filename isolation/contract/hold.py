@@ -12,10 +12,16 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from isolation.contract.abi import CARDS, Policy
 from isolation.contract.model import FULL_CORE, Slice
 
 FORMAT: Final = 1
 MOST_CHARS: Final = 1 << 20
+MOST: Final = 1 << 50
+"""A pebibyte: no true amount, time or number comes near it, and sums of thousands still fit 64 bits."""
+MOST_PIDS: Final = 1 << 22
+"""PID_MAX_LIMIT: linux/include/linux/threads.h."""
+POLICIES: Final = frozenset(policy.name.lower() for policy in Policy)
 
 
 class HoldError(ValueError):
@@ -107,18 +113,18 @@ def load(text: str) -> Hold:
     if record.get("format") != FORMAT:
         raise HoldError(f"format {str(record.get('format'))[:20]}; this gpushare reads format {FORMAT}")
     return Hold(
-        id=_text(record, "id"),
+        id=_name(record, "id"),
         name=_text(record, "name"),
-        boot=_text(record, "boot"),
-        created=float(_of(record, "created", float | int)),
+        boot=_name(record, "boot"),
+        created=_time(record, "created"),
         uid=_count(record, "uid"),
         runner=_process(_of(record, "runner", list)),
         command=tuple(_word(word) for word in _of(record, "command", list)),
         slices=_slices(_of(record, "cards", list)),
-        policy=_text(record, "policy"),
+        policy=_policy(record),
         owner=_text(record, "owner"),
         online=_of(record, "online", bool),
-        cgroup=_text(record, "cgroup"),
+        cgroup=_path(record, "cgroup"),
         tenant=_tenant(_of(record, "pod", list)) if "pod" in record else None,
     )
 
@@ -134,10 +140,39 @@ def _text(record: dict[str, Any], key: str) -> str:
     return str(_of(record, key, str))
 
 
+def _name(record: dict[str, Any], key: str) -> str:
+    """What stands in paths, environments and tables."""
+    value = _text(record, key)
+    if not value.isascii() or not value.isprintable():
+        raise HoldError(f"{key} is no plain name")
+    return value
+
+
+def _path(record: dict[str, Any], key: str) -> str:
+    value = _text(record, key)
+    if not value.isprintable():  # NUL and lone surrogates are no path
+        raise HoldError(f"{key} is no path")
+    return value
+
+
+def _policy(record: dict[str, Any]) -> str:
+    value = _text(record, "policy")
+    if value not in POLICIES:
+        raise HoldError(f"policy {value[:20]!r}")
+    return value
+
+
+def _time(record: dict[str, Any], key: str) -> float:
+    value: int | float = _of(record, key, float | int)
+    if not 0 <= value < MOST:  # no NaN either
+        raise HoldError(f"{key} is no time")
+    return float(value)
+
+
 def _count(record: dict[str, Any], key: str) -> int:
     value = int(_of(record, key, int))
-    if value < 0:
-        raise HoldError(f"{key} is negative")
+    if not 0 <= value < MOST:
+        raise HoldError(f"{key} is negative or beyond belief")
     return value
 
 
@@ -150,20 +185,23 @@ def _word(word: object) -> str:
 def _process(pair: list[Any]) -> Process:
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):  # noqa: PLR2004 (a pair)
         raise HoldError("runner is no pid with its start time")
-    return Process(*pair)
+    pid, started = pair
+    if not 0 < pid <= MOST_PIDS or not 0 <= started < MOST:
+        raise HoldError("runner is an impossible process")
+    return Process(pid, started)
 
 
 def _tenant(words: list[Any]) -> Tenant:
-    if len(words) != 4 or not all(isinstance(word, str) for word in words):  # noqa: PLR2004 (the four names)
+    if len(words) != 4 or not all(isinstance(word, str) and word.isprintable() for word in words):  # noqa: PLR2004 (the four names)
         raise HoldError("pod is no namespace, name, uid and container")
     return Tenant(*words)
 
 
 def _slices(cards: list[Any]) -> tuple[Slice, ...]:
-    if not cards or not all(isinstance(card, dict) for card in cards):
-        raise HoldError("cards are missing")
+    if not 0 < len(cards) <= CARDS or not all(isinstance(card, dict) for card in cards):
+        raise HoldError("cards are missing, or too many")
     found = tuple(
-        Slice(_text(card, "uuid"), _count(card, "index"), _count(card, "bytes"), _count(card, "core")) for card in cards
+        Slice(_name(card, "uuid"), _count(card, "index"), _count(card, "bytes"), _count(card, "core")) for card in cards
     )
     if len({part.uuid for part in found}) != len(found):
         raise HoldError("one card stands twice")

@@ -35,6 +35,8 @@ FLAGS: Final = {"x86_64": (), "aarch64": ("-mno-outline-atomics",)}
 IMPORTS: Final = {"dl_iterate_phdr": None, "getenv": None, "clock_gettime": "GLIBC_2.17"}
 """What may be imported, and since when where that is not the base version."""
 
+DEADLINE_SECONDS: Final = 600
+
 CFLAGS: Final = (
     *("-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-fvisibility=hidden"),
     *("-fno-stack-protector", "-fno-builtin", "-fno-math-errno", "-fno-asynchronous-unwind-tables"),
@@ -56,8 +58,8 @@ def compiler() -> str:
 
 
 def run(command: Sequence[str]) -> None:
-    """One tool; its error output is the error."""
-    subprocess.run(command, check=True)  # noqa: S603 (our own command line)
+    """One tool; its error output is the error. A compiler that hangs (a dead network disk) must not hang an install."""
+    subprocess.run(command, check=True, timeout=DEADLINE_SECONDS)  # noqa: S603 (our own command line)
 
 
 def sources() -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract import abi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 LIMITS_MODE: Final = 0o644
@@ -34,7 +35,7 @@ def create_region(path: Path, promise: str = "") -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, REGION_MODE)
     try:
         os.fchmod(fd, REGION_MODE)
-        os.ftruncate(fd, abi.REGION_BYTES)
+        os.posix_fallocate(fd, 0, abi.REGION_BYTES)  # a hole in a full file system would be a SIGBUS in the tenant
         os.pwrite(fd, abi.fresh_region(promise)[: abi.HEADER_BYTES], 0)
     finally:
         os.close(fd)
@@ -59,14 +60,25 @@ def _rewrite(path: Path, whole: bytes) -> None:
         os.close(fd)
 
 
+def _fitting(make: Callable[[], bytes]) -> bytes:
+    """AbiError where a number does not fit its field: nothing of the file is written then."""
+    try:
+        return make()
+    except struct.error as exc:
+        raise abi.AbiError(f"a number that does not fit: {exc}") from None
+
+
 def write_limits(path: Path, limits: abi.Limits) -> None:
     """Promise anew, in place; readers see the old promise or the new one."""
-    _rewrite(path, abi.pack_limits(limits))
+    _rewrite(path, _fitting(lambda: abi.pack_limits(limits)))
 
 
 def write_feed(path: Path, cards: Sequence[abi.CardFeed], now_ns: int | None = None) -> None:
     """Tell a container what only the host knows, in place."""
-    _rewrite(path, abi.pack_feed(cards, time.clock_gettime_ns(time.CLOCK_MONOTONIC) if now_ns is None else now_ns))
+    if len(cards) > abi.CARDS:
+        raise abi.AbiError(f"{len(cards)} cards in one container; the ABI holds {abi.CARDS}")
+    at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) if now_ns is None else now_ns
+    _rewrite(path, _fitting(lambda: abi.pack_feed(cards, at)))
 
 
 @contextmanager

@@ -26,6 +26,8 @@ FOR_EVER: Final = frozenset({Why.INVALID, Why.NO_NODES, Why.CARD_TOO_SMALL, Why.
 """Refusals that no amount of waiting cures."""
 MOST_CARDS: Final = 16
 """Cards that one limits file holds."""
+MIG: Final = "MIG-"
+"""How the UUID of an instance begins."""
 _PLENTY: Final = 1 << 40
 _MANY: Final = 1 << 20
 
@@ -73,9 +75,15 @@ def choose(wanted: Wanted, cards: Sequence[Card], held: Sequence[Hold], choice: 
     if not cards:
         return Refusal(Why.NO_NODES, "this machine has no GPU card that NVML can see")
     sound = [card for card in cards if card.healthy]
+    sick = len(cards) - len(sound)
+    parts = [card for card in sound if card.uuid.startswith(MIG)] if request.cards > 1 else []
+    if parts and len(sound) - len(parts) < request.cards:
+        advice = "of MIG instances CUDA opens one per process: ask for --gpu-count 1, and run one command for each"
+        return Refusal(Why.TOO_FEW_CARDS, f"{wants(request)}: {advice}")
+    sound = [card for card in sound if card not in parts]
     never = _place(request, sound, (), choice)
     if isinstance(never, Refusal):
-        return _never(request, sound, len(cards) - len(sound), never.why)
+        return _never(request, sound, sick, never.why)
     others = {part.uuid for entry in held if bool(entry.core) != bool(request.card_core) for part in entry.slices}
     usable = [card for card in sound if card.uuid not in others]
     found = _place(request, usable, held, choice) if usable else Refusal(Why.CARDS, "")
@@ -88,11 +96,11 @@ def _place(request: Request, cards: Sequence[Card], held: Sequence[Hold], choice
     mode = Mode.CORE_MEM if request.card_core else Mode.CGPU
     node = Node(HERE, tuple(cards), mode, choice, cpu_milli=_PLENTY, memory_bytes=_PLENTY, pods=_MANY)
     engine = Engine((node,))
-    for entry in held:
+    for at, entry in enumerate(held):  # two books may hold the same id
         owner = f"run/{entry.owner}" if entry.owner else ""
         first = entry.slices[0]
         booked = Request(cards=len(entry.slices), card_bytes=first.bytes, card_core=first.core, owner=owner)
-        engine.hold(entry.id, booked, Placement(HERE, entry.slices), force=True)
+        engine.hold(f"{at} {entry.id}", booked, Placement(HERE, entry.slices), force=True)
     return engine.place(request)
 
 

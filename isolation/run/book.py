@@ -3,6 +3,7 @@ The book of holds: a folder, and in it one folder for each hold.
 
     <book>/<id>/hold.json    the entry
     <book>/<id>/...          limits, feed, region, members, group
+    <book>/.wait-...         those that wait (see `queue`)
 
 A hold appears and vanishes by one rename; nobody rewrites what somebody else wrote, so a book that
 several users share in a sticky folder stays true. Whoever decides holds the flock of the book's
@@ -120,7 +121,7 @@ class Book:
             os.umask(mask)
 
     def stamp(self) -> int:
-        """Another one whenever a hold came or went; 0 where there is no book."""
+        """Another one whenever a hold or somebody who waits came or went; 0 where there is no book."""
         try:
             return self.home.stat().st_mtime_ns
         except OSError:
@@ -226,7 +227,7 @@ def _forget(folder: Path) -> None:
     Only our own note of a group is believed: we may be root.
     """
     gone = True
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, ValueError):  # no text, or no path
         if folder.stat(follow_symlinks=False).st_uid == os.geteuid():
             gone = cgroup.drop(Path(evidence.read_small(folder / GROUP)))
     if gone:

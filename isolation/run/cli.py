@@ -21,7 +21,7 @@ import click
 from isolation.contract.abi import Policy
 from isolation.contract.model import CardChoice
 from isolation.lib import native
-from isolation.run import evidence, view
+from isolation.run import evidence, reach, view
 from isolation.run.book import ANYBODYS, COMMON, Book, BookError, usual
 from isolation.run.feed import Feeder
 from isolation.run.front import FrontError, hold_signals, supervise
@@ -163,6 +163,8 @@ def carry_out(options: Options, machine: Machine, book: Book) -> int:
     cards = machine.cards()
     started = dict(os.environ)
     held, lock = obtain(options, machine, book, cards)
+    if library is not None and (told := reach.warning(options.command, started)):
+        click.echo(f"note: {told}", err=True)
     mask = hold_signals()
     made = environment(
         started,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
-from isolation.contract.hold import Process
+from isolation.contract.hold import MOST_PIDS, Process
 from isolation.run import cgroup, process
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def lives(entry: Hold, folder: Path, boot: str) -> bool:
     )
 
 
-def locked(folder: Path) -> bool:
-    """Whether somebody holds the folder's lock; a folder that is gone is not held."""
+def locked(path: Path, flags: int = os.O_DIRECTORY) -> bool:
+    """Whether somebody holds the flock of a hold's folder (or of a file); what is gone is not held."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except FileNotFoundError:
         return False
     try:
@@ -90,8 +90,9 @@ def members(folder: Path) -> tuple[Process, ...]:
     found = []
     with contextlib.suppress(OSError, ValueError):
         for line in read_small(folder / MEMBERS).splitlines():
-            pid, start = line.split()
-            found.append(Process(int(pid), int(start)))
+            pid, start = map(int, line.split())
+            if 0 < pid <= MOST_PIDS:
+                found.append(Process(pid, start))
     return tuple(found)
 
 
@@ -105,8 +106,11 @@ def write_members(folder: Path, found: Iterable[Process]) -> None:
 
 def read_small(path: Path) -> str:
     """The text of a file that may be somebody else's: no links, no pipes, no more than 1 MiB."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return file.read(MOST_BYTES + 1).decode("utf-8")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(MOST_BYTES + 1).decode("utf-8")
+    finally:
+        os.close(fd)

@@ -142,7 +142,7 @@ class _Watch:
                 # a look at a machine with thousands of processes is not for every second
                 due = now + max(ROUND_SECONDS, _SELDOM * (time.monotonic() - now))
             if self.feeder is not None:
-                with contextlib.suppress(OSError):  # unfed, the library goes by its promise
+                with contextlib.suppress(OSError, AbiError):  # unfed, the library goes by its promise
                     self.feeder.turn(frozenset(member.pid for member in self.members), now)
             wait = min(tick, due - now) if self.status is None or self.keep.talk < 0 else 0.01
             signal.sigtimedwait({signal.SIGCHLD}, max(0.001, wait))

@@ -6,6 +6,7 @@ Decides when waiting can help; where a command goes is `ask`'s business, who liv
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ import click
 from isolation.contract.abi import Policy
 from isolation.contract.hold import Hold
 from isolation.contract.model import Refusal
-from isolation.run import cgroup, process, view
+from isolation.run import cgroup, process, queue, view
 from isolation.run.book import GROUP, Book, BookError, Held
 from isolation.run.launch import promise
 from isolation.run.strangers import warnings
@@ -58,25 +59,44 @@ class Options:
 
 
 def obtain(options: Options, machine: Machine, book: Book, cards: Sequence[Card]) -> tuple[Held, int]:
-    """A hold and its lock; waits where that was asked for and can help."""
-    ask, began, told = placing(), time.monotonic(), _Progress()
+    """A hold and its lock; waits where that was asked for and can help, the oldest first."""
+    told = _Progress()
+    with contextlib.ExitStack() as line:
+        made, holds = _until_there_is_room(options, book, cards, told, line)
+    told.end()
+    for sentence in warnings(made[0].entry.slices, {card.uuid: card for card in cards}, holds, machine):
+        click.echo(f"note: {sentence}", err=True)
+    return made
+
+
+def _until_there_is_room(
+    options: Options, book: Book, cards: Sequence[Card], told: _Progress, line: contextlib.ExitStack
+) -> tuple[tuple[Held, int], tuple[Held, ...]]:
+    """The hold, and those that were there before it. `line` ends the ticket."""
+    ask, began = placing(), time.monotonic()
+    ticket: queue.Ticket | None = None
     while True:
         with book.deciding():
             holds = book.holds()
+            if options.wait and ticket is None:
+                ticket = queue.take(book.home)
+                line.callback(ticket.drop)
             held = [one.entry for one in holds]
             found = ask.choose(options.wanted, cards, held, options.placement)
-            made = None if isinstance(found, Refusal) else _write(options, book, found)
+            ahead = ticket.ahead() if ticket else 0
+            if not isinstance(found, Refusal) and not ahead:
+                made = _write(options, book, found)
+                line.close()
+                return made, holds
             stamp = book.stamp()
-        if made is not None:
-            told.end()
-            for line in warnings(made[0].entry.slices, {card.uuid: card for card in cards}, holds, machine):
-                click.echo(f"note: {line}", err=True)
-            return made
-        if not options.wait or found.why in ask.FOR_EVER:
+        if isinstance(found, Refusal) and (ticket is None or found.why in ask.FOR_EVER):
             told.end()
             raise NoRoomError(found.reason if found.why in ask.FOR_EVER else _explained(found, cards, held))
-        told.line(found.reason, cards, held, time.monotonic() - began)
+        first = f"{ahead} {'waits' if ahead == 1 else 'wait'} already, first come, first served"
+        told.line(found.reason if isinstance(found, Refusal) else first, cards, held, time.monotonic() - began)
         _await_change(book, stamp)
+        if ticket is not None:
+            ticket.touch()
 
 
 def _await_change(book: Book, stamp: int) -> None:

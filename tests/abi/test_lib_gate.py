@@ -52,6 +52,22 @@ def test_every_import_is_one_that_is_allowed_and_versioned(library):
     assert "TLS" not in readelf("-l", str(library))
 
 
+def test_the_loader_is_asked_for_nothing_that_came_after_2012(library):
+    """Every dynamic tag and relocation is one that the loader of glibc 2.17 knows; no constructor, no IFUNC."""
+    tags = set(re.findall(r"^ 0x\w+ \((\w+)\)", readelf("-d", str(library)), re.MULTILINE))
+    kinds = set(re.findall(r"^[0-9a-f]{12,16}\s+[0-9a-f]+\s+(R_\w+)", readelf("-r", str(library)), re.MULTILINE))
+    tables = {"SYMTAB", "SYMENT", "STRTAB", "STRSZ", "HASH", "GNU_HASH", "VERNEED", "VERNEEDNUM", "VERSYM", "NULL"}
+    relocations = {"RELA", "RELASZ", "RELAENT", "RELACOUNT", "JMPREL", "PLTREL", "PLTRELSZ", "PLTGOT"}
+    prefix = {"x86_64": "R_X86_64_", "aarch64": "R_AARCH64_"}[build.machine()]
+    # readelf cuts the names of types, so JUMP_SLOT may read JUMP_SLO
+    known = re.compile(rf"{prefix}(RELATIV\w*|GLOB_DAT?|JUMP_SL\w*|64|ABS64)")
+
+    assert {"NEEDED", "SONAME"} <= tags <= {"NEEDED", "SONAME", "SYMBOLIC", "FLAGS", "FLAGS_1"} | tables | relocations
+    assert kinds
+    assert [] == [kind for kind in kinds if not known.fullmatch(kind)]
+    assert "IFUNC" not in {row[3] for row in dynamic_symbols(library)}
+
+
 def test_exports_are_the_table_and_nothing_else(library, strict_library):
     """Wrappers, dlsym, three calls of our own; the strict variant has every driver function besides."""
     exported = {row[7] for row in dynamic_symbols(library) if row[6] != "UND"}

@@ -468,3 +468,54 @@ def test_the_book_stands_on_every_kind_of_evidence(box):
     assert [held] == [one for one, _ in noted()]
     os.kill(command.pid, signal.SIGKILL)
     assert soon(lambda: noted() == [])
+
+
+def test_who_waits_longest_goes_first(box):
+    """
+    Three wait for a card: a small one behind two large ones does not overtake, and a killed one in front
+    of them holds up nobody.
+    """
+    one = begin(box, "--gpu-mem", "52", "--gpu-count", "4", "--name", "big", "--", "sh", "-c", "echo on; read x")
+    one.stdout.readline()
+    waiting = []
+    for size in ("7", "7", "1"):
+        command = ("--gpu-mem", size, "--wait", "--", "sh", "-c", "echo mine; read x")
+        waiting.append(begin(box, *command, stderr=subprocess.PIPE))
+        waiting[-1].told = waiting[-1].stderr.readline()
+    killed, second, third = waiting
+    killed.kill()
+    killed.wait()
+    time.sleep(0.3)
+    before = set(holds(box))
+    one.communicate("\n")
+    first_words = second.stdout.readline(), third.stdout.readline()
+    for runner in (second, third):
+        runner.communicate("\n", timeout=20)
+
+    assert "no room for 7 GiB" in second.told
+    assert "2 wait already, first come, first served" in third.told
+    assert ({"big"}, ("mine\n", "mine\n")) == (before, first_words)
+
+
+def test_a_command_that_the_library_does_not_reach_is_told(box, tmp_path):
+    """
+    A static program runs, with a note that nothing limits it; without isolation there is nothing to tell.
+    """
+    source, program = tmp_path / "static.c", tmp_path / "static"
+    source.write_text("int main(void) { return 4; }")
+    subprocess.run(["gcc", "-static", "-o", program, source], check=True)
+    limited = go(box, "--gpu-mem", "1", "--", str(program))
+    free = go(box, "--gpu-mem", "1", "--policy", "none", "--", str(program))
+
+    assert (4, True) == (limited.returncode, limited.stderr.startswith(f"note: {program} is a static program: "))
+    assert (4, "") == (free.returncode, free.stderr)
+
+
+def test_mig_instances_are_refused_by_twos(tmp_path):
+    """
+    One instance per process is CUDA's rule: waiting cures nothing, the message says what to ask for.
+    """
+    create(tmp_path / "box", ["a100-80g-mig"])
+    done = go(tmp_path / "box", "--gpu-mem", "8", "--gpu-count", "2", "--wait", "--", "true")
+
+    assert (75, True) == (done.returncode, "ask for --gpu-count 1" in done.stderr)

@@ -152,3 +152,29 @@ def test_no_order_of_asks_ever_oversells_a_card(asks):
         assert sum(part.bytes for part in parts) <= one.offered_bytes
         assert sum(part.core for part in parts) <= 100
         assert len({part.core > 0 for part in parts}) <= 1
+
+
+def instances(number):
+    """MIG instances of one card."""
+    return [Card(f"MIG-{index}", 0, gib(9)) for index in range(number)]
+
+
+def test_mig_instances_are_given_one_at_a_time():
+    """
+    CUDA opens one instance per process: more are refused for good, with what to ask for.
+    """
+    refused = choose(Wanted(8, 2), instances(7), [], PACK)
+
+    assert [(0, 8)] == landed(Wanted(8), instances(7))
+    assert (Why.TOO_FEW_CARDS, True) == (refused.why, "--gpu-count 1" in refused.reason)
+    assert refused.why in FOR_EVER
+
+
+def test_several_cards_never_include_an_instance():
+    """
+    Beside a divided card, two whole ones serve a command of two cards; three cannot be had.
+    """
+    mixed = [*instances(7), *FOUR[1:3]]
+
+    assert [(1, 2), (2, 2)] == landed(Wanted(4, 2), mixed)
+    assert Why.TOO_FEW_CARDS == landed(Wanted(6, 3), mixed)

@@ -32,6 +32,9 @@ GS_NVML(nvmlDeviceGetHandleBySerial, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetHandleByPciBusId, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetIndex, nvmlDevice, unsigned *);
+GS_NVML(nvmlDeviceGetMigMode, nvmlDevice, unsigned *, unsigned *);
+GS_NVML(nvmlDeviceGetMaxMigDeviceCount, nvmlDevice, unsigned *);
+GS_NVML(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice, unsigned, nvmlDevice *);
 GS_NVML(nvmlDeviceGetMemoryInfo, nvmlDevice, struct nvml_memory *);
 GS_NVML(nvmlDeviceGetMemoryInfo_v2, nvmlDevice, struct nvml_memory2 *);
 #define GS_NVML_LIST(kind, type) GS_NVML(nvmlDeviceGet##kind, nvmlDevice, unsigned *, type *)

@@ -29,6 +29,7 @@ struct own {
     uint32_t pad;
     struct gs_desk desk;
     uint8_t busy[GS_CARDS][GS_LANES];
+    uint32_t looking; /* 1 while a thread reads a changed promise */
 };
 
 static struct own *own;
@@ -139,16 +140,20 @@ void gs_look(uint64_t coarse_ns)
     if (GS_LIKELY(coarse_ns < due) ||
         !__atomic_compare_exchange_n(&gs.look_ns, &due, coarse_ns + LOOK_NS, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return;
-    static struct gs_limits limits; /* only the winner of the exchange is here; a look takes < LOOK_NS */
+    static struct gs_limits limits;
+    static uint32_t doubted; /* a bad file is written down once, not at every look */
+    if (gs.mode != GS_MODE_ACTIVE || __atomic_exchange_n(&own->looking, 1, __ATOMIC_ACQUIRE))
+        return; /* somebody was kept from the processor for longer than LOOK_NS in here */
     long got = gs_read_file(gs.limits_path, &limits, 32);
-    if (gs.mode != GS_MODE_ACTIVE || got < 32 || limits.magic != GS_LIMITS_MAGIC || limits.sequence & 1 ||
-        limits.generation == gs.generation)
-        return;
-    int rc = gs_limits_read(gs.limits_path, &limits);
-    if (rc == 0)
+    int rc = got < 32 || limits.magic != GS_LIMITS_MAGIC ? -EINVAL : 0;
+    int news = rc < 0 || !(limits.sequence & 1 || limits.generation == gs.generation);
+    if (news && rc == 0 && (rc = gs_limits_read(gs.limits_path, &limits)) == 0)
         adopt(&limits);
-    else if (rc != -EAGAIN)
-        gs_breach(GS_BREACH_CONFIG, GS_CARD_NONE, limits.generation, "limits");
+    if (news && rc == 0)
+        doubted = 0;
+    else if (news && rc != -EAGAIN && !doubted++)
+        gs_breach(GS_BREACH_CONFIG, GS_CARD_NONE, 0, "limits");
+    __atomic_store_n(&own->looking, 0, __ATOMIC_RELEASE);
 }
 
 /* This process's place in the books, or NULL where there is none to be had. */

@@ -20,7 +20,7 @@ static int digit(char c)
 }
 
 /* The promised card behind a handle, or -1. Text: `GPU-` or `MIG-` and 32 hex digits with dashes. */
-static int card_of(nvmlDevice device)
+static int listed(nvmlDevice device)
 {
     char text[96];
     uint8_t uuid[16];
@@ -42,6 +42,39 @@ static int card_of(nvmlDevice device)
             return (int)i;
     }
     return -1;
+}
+
+/* The `wanted`-th promised instance of a divided card (MIG), counted from 0, or NVML_ERROR_NOT_FOUND. */
+static nvmlReturn part_of(nvmlDevice device, unsigned wanted, nvmlDevice *part)
+{
+    unsigned most = 0;
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetMaxMigDeviceCount)(device, &most);
+    if (rc != NVML_SUCCESS)
+        return rc;
+    for (unsigned i = 0; i < most; i++) {
+        nvmlDevice one;
+        if (GS_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, i, &one) != NVML_SUCCESS || listed(one) < 0)
+            continue;
+        if (wanted-- == 0) {
+            *part = one;
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+/* The same, and for a divided card what was promised of its first promised instance: without the card
+ * itself no program finds the instance. */
+static int card_of(nvmlDevice device)
+{
+    unsigned divided = 0, pending;
+    nvmlDevice part;
+    int card = listed(device);
+    if (card < 0 && GS_HAS(nvmlDeviceGetMigMode) &&
+        GS_REAL(nvmlDeviceGetMigMode)(device, &divided, &pending) == NVML_SUCCESS && divided &&
+        part_of(device, 0, &part) == NVML_SUCCESS)
+        card = listed(part);
+    return card;
 }
 
 static nvmlReturn real_count(unsigned *count)
@@ -107,6 +140,12 @@ GS_API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice *devi
     unsigned before;
     return BOUND && device ? walk(index, device, NULL, &before)
                                   : GS_REAL(nvmlDeviceGetHandleByIndex_v2)(index, device);
+}
+
+GS_API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice device, unsigned index, nvmlDevice *part)
+{
+    return BOUND && part ? part_of(device, index, part)
+                         : GS_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, part);
 }
 
 /* A card that was not promised is not there. */

@@ -128,7 +128,7 @@ int gs_region_check(const struct gs_region *region, int64_t file_bytes)
 /* The region, mapped for good, or NULL where it is missing, short or foreign. */
 struct gs_region *gs_region_map(const char *path)
 {
-    int fd = gs_open(path, O_RDWR);
+    int fd = gs_open(path, O_RDWR | O_NOFOLLOW);
     if (fd < 0)
         return NULL;
     struct gs_region *region = NULL;
@@ -217,11 +217,11 @@ static int clear(struct gs_region *region, uint32_t index, int fd, uint64_t *byt
 
 static int try_take(struct gs_region *region, const char *path, uint32_t index)
 {
-    int fd = gs_open(path, O_RDWR), rc;
+    int fd = gs_open(path, O_RDWR | O_NOFOLLOW), rc;
     if (fd < 0)
         return fd;
     uint64_t given = 0;
-    rc = gs_lock_byte(fd, region->lock_offset + index);
+    rc = gs_lock_byte(fd, GS_LOCK_OFFSET + index);
     if (rc == 0)
         rc = clear(region, index, fd, &given);
     if (rc == 0) {
@@ -267,10 +267,10 @@ static uint64_t reap(struct gs_region *region, const char *path, int mine, uint3
         struct gs_slot *slot = &region->slots[i];
         if ((int)i == mine || __atomic_load_n(&slot->state, __ATOMIC_SEQ_CST) != wanted)
             continue;
-        int fd = gs_open(path, O_RDWR);
+        int fd = gs_open(path, O_RDWR | O_NOFOLLOW);
         if (fd < 0)
             break;
-        if (gs_lock_byte(fd, region->lock_offset + i) == 0 && clear(region, i, fd, &bytes) == 0)
+        if (gs_lock_byte(fd, GS_LOCK_OFFSET + i) == 0 && clear(region, i, fd, &bytes) == 0)
             ++*count;
         gs_close(fd);
     }
