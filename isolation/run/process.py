@@ -1,7 +1,7 @@
 """
 Who a process is: a pid is used again, a pid with its start time is not.
 
-Reads /proc and nothing else. A zombie is gone: it holds no memory and runs no more.
+Reads /proc and nothing else. A zombie without threads is gone: it holds no memory and runs no more.
 """
 
 from __future__ import annotations
@@ -33,19 +33,23 @@ class Seen:
     gone: bool
 
 
-def parse_stat(text: str) -> tuple[str, int, int]:
-    """State, parent and start time; the name may hold spaces and parentheses, the last one ends it."""
+def parse_stat(text: str) -> tuple[bool, int, int]:
+    """
+    Whether it is gone, parent and start time; the name may hold spaces and parentheses, the last one ends it.
+
+    Where the first thread alone has ended the state says zombie, but the others live and hold what they held.
+    """
     fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], int(fields[1]), int(fields[19])
+    return fields[0] in _GONE and int(fields[17]) <= 1, int(fields[1]), int(fields[19])
 
 
 def see(pid: int) -> Seen | None:
     """The process of that pid now; None where there is none (or none that we may see)."""
     try:
-        state, parent, start = parse_stat((PROC / str(pid) / "stat").read_text("utf-8", "replace"))
+        gone, parent, start = parse_stat((PROC / str(pid) / "stat").read_text("utf-8", "replace"))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return Seen(Process(pid, start), parent, state in _GONE)
+    return Seen(Process(pid, start), parent, gone)
 
 
 def identify(pid: int) -> Process:

@@ -398,7 +398,21 @@ def test_a_name_with_spaces_and_parentheses_is_read():
     The process chooses it; the last parenthesis ends it.
     """
     text = "7 (a) S 1) (b) R 12 " + " ".join(str(n) for n in range(5, 22)) + " 4711 0"
-    assert ("R", 12, 4711) == process.parse_stat(text)
+    assert (False, 12, 4711) == process.parse_stat(text)
+
+
+def test_a_process_whose_first_thread_has_ended_lives():
+    """Its state says zombie; the thread that goes on keeps the hold. Without one it is gone."""
+    code = "import threading,time,ctypes;threading.Thread(target=time.sleep,args=(30,)).start();"
+    with running(sys.executable, "-c", f"{code}ctypes.CDLL(None).pthread_exit(None)") as child:
+        status = Path(f"/proc/{child.pid}/status")
+        while "zombie" not in status.read_text():
+            time.sleep(0.01)
+        headless = process.identify(child.pid)
+        assert process.alive(headless)
+        child.kill()
+        child.wait()
+        assert not process.alive(headless)
 
 
 def test_where_the_unified_hierarchy_is():
