@@ -65,7 +65,7 @@ def obtain(options: Options, machine: Machine, book: Book, cards: Sequence[Card]
             holds = book.holds()
             held = [one.entry for one in holds]
             found = ask.choose(options.wanted, cards, held, options.placement)
-            made = None if isinstance(found, Refusal) else _write(options, book, found)
+            made = None if isinstance(found, Refusal) else _write(options, book, found, cards)
             stamp = book.stamp()
         if made is not None:
             told.end()
@@ -86,7 +86,7 @@ def _await_change(book: Book, stamp: int) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, int]:
+def _write(options: Options, book: Book, placement: Placement, cards: Sequence[Card]) -> tuple[Held, int]:
     """The hold in the book, with everything its command will look for. pre: deciding."""
     ident = f"run-{secrets.token_hex(6)}"
     draft = book.draft(ident)
@@ -107,7 +107,7 @@ def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, in
     )
     try:
         if options.policy != "none":
-            promise(entry, draft.folder, Policy[options.policy.upper()])
+            promise(entry, draft.folder, Policy[options.policy.upper()], {card.uuid: card.model for card in cards})
         return book.publish(draft, entry), draft.lock
     except (OSError, ValueError) as exc:
         book.drop(draft)
