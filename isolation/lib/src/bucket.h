@@ -26,10 +26,10 @@ struct gs_cost {
 };
 
 #define GS_TIME_ALL_NS 100000 /* launches that cost more are all timed, cheaper ones some at random */
-#define GS_FIRST 32 /* so many launches of a kernel are timed one by one, to see whether they differ */
+#define GS_FIRST 192 /* so many launches of a kernel are timed one by one, to see whether they differ */
 #define GS_ONE_IN 8
 #define GS_STEADY_ONE_IN 48 /* of kernels whose last timed launches held no surprise */
-#define GS_STEADY 64        /* so many; after each surprise eight times as many */
+#define GS_STEADY 256       /* so many; after each surprise eight times as many */
 #define GS_HOT 256  /* after a dear launch so many cheap ones of the same kernel are timed too: programs have periods */
 #define GS_HOTTER 8192 /* after more than one */
 
