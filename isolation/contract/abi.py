@@ -11,9 +11,8 @@ number that a tenant wrote is ever used as a size or an offset.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import IntEnum, IntFlag
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 from zlib import crc32
@@ -91,7 +90,7 @@ _LIMITS_HEAD: Final = struct.Struct("<QHHIII")
 _LIMITS_BODY: Final = struct.Struct("<QIIII64s144x")
 _LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
-_FEED_CARD: Final = struct.Struct("<QQQII32x")
+_FEED_CARD: Final = struct.Struct("<QQQIIQ24x")
 _REGION_HEAD: Final = struct.Struct("<QHHIQ10IQ56xI4xQQ32s64s")
 _CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQq40x")
 _SLOT_HEAD: Final = struct.Struct("<IIIIQQQ16sQQ")
@@ -109,6 +108,10 @@ CARD_OFFSET: Final = HEADER_BYTES
 SLOT_OFFSET: Final = CARD_OFFSET + CARDS * CARD_BYTES
 RING_OFFSET: Final = SLOT_OFFSET + SLOTS * SLOT_BYTES
 REGION_BYTES: Final = RING_OFFSET + RING * RECORD_BYTES
+_GEOMETRY: Final = (
+    *(CARD_OFFSET, CARD_BYTES, CARDS, SLOT_OFFSET, SLOT_BYTES, SLOTS),
+    *(RING_OFFSET, RECORD_BYTES, RING, LANES),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +146,14 @@ class CardFeed:
     own_ns: int
     """GPU time of this container since the feed began."""
     sample_ns: int
-    """CLOCK_MONOTONIC that `own_ns` is for."""
+    """CLOCK_MONOTONIC of the driver's sample, not of its reading; 0: no sample yet."""
     own_bytes: int = 0
     rate_ppm: int = 0
     """Granted now; 0: no word, the promise holds."""
+    rounding_ppm: int = 0
+    """Part of the time by which `own_ns` may be wrong either way."""
+    sampled_ns: int = 0
+    """Time since the feed began that samples have seen; 0: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +254,7 @@ def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> 
     """The feed file, cards in the order of the limits file."""
     body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
-        body += _FEED_CARD.pack(card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, 0)
+        body += _FEED_CARD.pack(*astuple(card))
     return _sealed(FEED_MAGIC, FEED_BYTES, sequence, body)
 
 
@@ -284,9 +291,8 @@ def unpack_limits(raw: bytes) -> Limits:
 
 def fresh_region(promise: str = "") -> bytes:
     """The bytes of a region nobody has used yet."""
-    geometry = (CARD_OFFSET, CARD_BYTES, CARDS, SLOT_OFFSET, SLOT_BYTES, SLOTS, RING_OFFSET, RECORD_BYTES, RING, LANES)
     head = _REGION_HEAD.pack(
-        *(REGION_MAGIC, MAJOR, MINOR, HEADER_BYTES, REGION_BYTES, *geometry, 0, 0, LOCK_OFFSET, 0, b""),
+        *(REGION_MAGIC, MAJOR, MINOR, HEADER_BYTES, REGION_BYTES, *_GEOMETRY, 0, 0, LOCK_OFFSET, 0, b""),
         promise.encode("ascii", "replace")[:63],
     )
     return head.ljust(REGION_BYTES, b"\0")
@@ -301,12 +307,11 @@ def _head(pread: Pread, size: int | None) -> tuple[int, int, int, str, str]:
     if len(raw) < _REGION_HEAD.size or (size is not None and size < REGION_BYTES):
         raise AbiError(f"region: {len(raw) if size is None else size} bytes, {REGION_BYTES} expected")
     magic, major, minor, header, total, *rest = _REGION_HEAD.unpack(raw)
-    geometry = (CARD_OFFSET, CARD_BYTES, CARDS, SLOT_OFFSET, SLOT_BYTES, SLOTS, RING_OFFSET, RECORD_BYTES, RING, LANES)
     if magic != REGION_MAGIC:
         raise AbiError(f"region: not one of ours (magic {magic:#x})")
     if major != MAJOR:
         raise AbiError(f"region: version {major}.{minor}, {MAJOR}.x is spoken here")
-    if (header, total, *rest[:10]) != (HEADER_BYTES, REGION_BYTES, *geometry):
+    if (header, total, *rest[:10]) != (HEADER_BYTES, REGION_BYTES, *_GEOMETRY):
         raise AbiError("region: impossible layout")
     ring_head, high, _lock, generation, library, promise = rest[10:]
     return ring_head, min(high, SLOTS), generation, _text(library), _text(promise)
@@ -330,16 +335,16 @@ def _slot(raw: bytes, offset: int, index: int, pending: Sequence[tuple[int, int]
     return SlotReading(index, pid, ticks, generation, _text(name), tuple(held), unknown, ghost=state == GHOST)
 
 
-def read_region(pread: Pread, *, size: int | None = None) -> RegionReading:
-    """
-    One reading of a region: the header is checked, then cards, then the slots ever taken.
+def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]:
+    """The cards of a region alone: one small read, for those who come often."""
+    _head(pread, size)
+    return _cards(pread)[0]
 
-    A step under way is counted as finished, as the library itself would finish it.
-    """
-    ring_head, high, generation, library, promise = _head(pread, size)
+
+def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
+    """The cards, and the step that may be under way on each."""
     raw_cards = pread(CARDS * CARD_BYTES, CARD_OFFSET)
-    raw_slots = pread(high * SLOT_BYTES, SLOT_OFFSET)
-    if len(raw_cards) < CARDS * CARD_BYTES or len(raw_slots) < high * SLOT_BYTES:
+    if len(raw_cards) < CARDS * CARD_BYTES:
         raise AbiError("region: cut short")
     cards, pending = [], []
     for index in range(CARDS):
@@ -348,12 +353,24 @@ def read_region(pread: Pread, *, size: int | None = None) -> RegionReading:
         used, upper = _fields(word, 32)
         pending.append(_fields(upper, 12))
         if any(uuid):
-            figures = (used * GRANULE, limit, peak, denied, refused)
-            times = (charged, event, launches, throttled, wanted, rate)
-            cards.append(CardBook(UUID(bytes=uuid), *figures, *times, bool(flags & 1), fed[2]))
-    read = (_slot(raw_slots, i * SLOT_BYTES, i, pending) for i in range(high))
-    slots = tuple(slot for slot in read if slot is not None)
-    return RegionReading(promise, library, generation, tuple(cards), slots, ring_head)
+            figures = (used * GRANULE, limit, peak, denied, refused, charged, event, launches, throttled, wanted, rate)
+            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2]))
+    return tuple(cards), pending
+
+
+def read_region(pread: Pread, *, size: int | None = None) -> RegionReading:
+    """
+    One reading of a region: the header is checked, then cards, then the slots ever taken.
+
+    A step under way is counted as finished, as the library itself would finish it.
+    """
+    ring_head, high, generation, library, promise = _head(pread, size)
+    cards, pending = _cards(pread)
+    raw_slots = pread(high * SLOT_BYTES, SLOT_OFFSET)
+    if len(raw_slots) < high * SLOT_BYTES:
+        raise AbiError("region: cut short")
+    slots = tuple(slot for i in range(high) if (slot := _slot(raw_slots, i * SLOT_BYTES, i, pending)) is not None)
+    return RegionReading(promise, library, generation, cards, slots, ring_head)
 
 
 def read_breaches(pread: Pread, since: int = 0) -> tuple[int, int, tuple[BreachRecord, ...]]:
@@ -362,10 +379,8 @@ def read_breaches(pread: Pread, since: int = 0) -> tuple[int, int, tuple[BreachR
     raw = pread(RING * RECORD_BYTES, RING_OFFSET)
     if len(raw) < RING * RECORD_BYTES:
         raise AbiError("region: cut short")
-    first = max(since, head - RING, 0)
-    found = tuple(_records(raw, first, head))
-    expected = max(0, head - since)
-    return head, max(0, expected - len(found)), found
+    found = tuple(_records(raw, max(since, head - RING, 0), head))
+    return head, max(0, head - since - len(found)), found
 
 
 def _records(raw: bytes, first: int, head: int) -> Iterator[BreachRecord]:
@@ -382,5 +397,4 @@ def layout() -> dict[str, int]:
     formats = {"limit_card": _LIMIT_CARD, "feed_card": _FEED_CARD, "card": _CARD, "record": _RECORD}
     sizes = {name: fmt.size for name, fmt in formats.items()}
     sections = {"region.cards": CARD_OFFSET, "region.slots": SLOT_OFFSET, "region.ring": RING_OFFSET}
-    assert all(a <= b for a, b in pairwise(sections.values()))  # noqa: S101 (the table above, in order)
     return sizes | sections | {"limits": LIMITS_BYTES, "feed": FEED_BYTES, "slot": SLOT_BYTES, "region": REGION_BYTES}

@@ -100,6 +100,12 @@ def read_region(path: Path) -> abi.RegionReading:
         return abi.read_region(pread, size=size)
 
 
+def read_cards(path: Path) -> tuple[abi.CardBook, ...]:
+    """The cards of a tenant's region."""
+    with opened(path) as (pread, size):
+        return abi.read_cards(pread, size=size)
+
+
 def read_breaches(path: Path, since: int = 0) -> tuple[int, int, tuple[abi.BreachRecord, ...]]:
     """What went against the promise since record number `since`."""
     with opened(path) as (pread, size):

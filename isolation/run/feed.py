@@ -1,14 +1,15 @@
 """
 What only the host can tell a container, written for it some ten times a second.
 
-Own GPU time: event times count the neighbours' slices too; NVML's samples do not. They come late, and
-some not at all. The granted rate: what neighbours leave idle. The container can only read the file.
+Own GPU time: event times count the neighbours' slices too; NVML's samples do not. They come late, rounded,
+and some not at all. The granted rate: what neighbours leave idle. The container can only read the file.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -23,54 +24,97 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.contract.hold import Hold
+    from isolation.contract.model import Slice
     from isolation.run.machine import Machine, Sample
 
 FEED: Final = "feed"
 SAMPLE_SECONDS: Final = 0.1
 RATE_SECONDS: Final = 0.03
 NEIGHBOURS_SECONDS: Final = 0.5
-TRUST_MICROS: Final = 1_000_000
-"""Samples are believed to be ours to see for this long after the last one that was."""
-PERIOD_MICROS: Final = 166_667
-"""NVML samples a process six times a second."""
-LONGEST_MICROS: Final = 2 * PERIOD_MICROS + 50_000
-"""One sample may be lost; a longer gap is a process that did nothing."""
+FULL: Final = 100
+COARSEST: Final = 5
+PACE_NS: Final = 300_000_000
+CROWDED: Final = 0.93
+"""Part of the time for which events of a tenant under way mean that its queue is never empty."""
+NEARLY: Final = 1.5
+"""A gap of more periods than this between two samples is not covered by the second."""
 
 
 @dataclass(slots=True)
 class OwnTime:
-    """GPU time of one command on one card, from samples; from its events where there are none of it. All in micros."""
+    """
+    GPU time of one command on one card, from samples of a percent each.
+
+    A sample speaks for one period. What lies between periods was not seen: the process did nothing, or
+    its sample was lost. Nobody documents the period or the rounding, so both are learnt from the samples.
+    """
 
     own_ns: int = 0
     at: int = 0
-    """What `own_ns` is for: the latest sample of ours, or the moment when events were asked."""
+    """Moment of the latest sample of ours, microseconds; 0: none yet."""
     since: int = 0
-    """Latest sample of anybody."""
-    _seen: dict[int, int] = field(default_factory=dict)
-    _events_ns: int = 0
-    _told_until: int = 0
-    _trusted_until: int = 0
+    """Moment of the latest sample of anybody."""
+    seen_ns: int = 0
+    """Time that samples of ours spoke for."""
+    step: int = 1
+    """Percents come in multiples of this, rounded down."""
+    _period: int = 0
+    _common: int = 0
 
-    def add(self, samples: Iterable[Sample], ours: frozenset[int], events_ns: int, now: int) -> None:
-        """Count what is new. Before a first sample of ours, and where none can be had, events speak."""
-        for sample in sorted(samples, key=lambda one: one.micros):
-            before = self._seen.get(sample.pid, sample.micros - PERIOD_MICROS)
-            if sample.micros <= before:
-                continue
-            self.since = max(self.since, sample.micros)
-            self._seen[sample.pid] = sample.micros
-            if sample.pid not in ours:
-                continue
-            self._trusted_until = now + TRUST_MICROS
-            if sample.micros > self._told_until:  # what lies before was counted by events
-                self.at = sample.micros
-                covered = min(sample.micros - max(before, self._told_until), LONGEST_MICROS)
-                self.own_ns += covered * sample.percent * 10
-                self._events_ns = events_ns
-        if now >= self._trusted_until:
-            self.own_ns += max(0, events_ns - self._events_ns)
-            self.at = self._told_until = now
-            self._events_ns = events_ns
+    def add(self, samples: Iterable[Sample], ours: frozenset[int]) -> None:
+        """Count what is new."""
+        moments: dict[int, list[Sample]] = {}
+        for sample in samples:
+            if sample.micros > self.since:
+                moments.setdefault(sample.micros, []).append(sample)
+        for micros, together in sorted(moments.items()):
+            self._learn(micros, together)
+            own = [sample.percent for sample in together if sample.pid in ours]
+            if own:
+                self._count_in(micros, own)
+
+    def _learn(self, micros: int, together: Sequence[Sample]) -> None:
+        if self.since:
+            gap = micros - self.since
+            self._period = min(self._period or gap, gap)
+        self.since = micros
+        for sample in together:
+            if 0 < sample.percent < FULL:
+                self._common = gcd(self._common, sample.percent)
+        self.step = max(1, min(self._common, COARSEST))
+
+    def _count_in(self, micros: int, percents: Sequence[int]) -> None:
+        before, self.at = self.at, micros
+        if not before:
+            return  # only a place to count from
+        gap = micros - before
+        covered = gap if gap <= self._period * NEARLY else self._period
+        self.seen_ns += covered * 1000
+        # in the middle of what the percent may stand for
+        self.own_ns += sum(covered * min(200, 2 * percent + self.step) * 5 for percent in percents)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How much of its rate a tenant gets while its queue on the card is never empty, as its own region tells."""
+
+    got: float = 1.0
+    _before: tuple[int, int, int, int] | None = None
+
+    def add(self, book: abi.CardBook, clock: int) -> float:
+        """One more look, some way into the next stretch of time."""
+        now = (clock, book.event_ns, book.charged_ns + book.corrected_ns, book.rate_ppm)
+        if self._before is None:
+            self._before = now
+        passed, event, charged = (now[i] - self._before[i] for i in range(3))
+        if passed < PACE_NS:
+            return self.got
+        rate = max(1, min(now[3], self._before[3]))
+        crowded = event >= CROWDED * passed and now[3] == self._before[3]
+        latest = min(1.0, charged * abi.PPM / (passed * rate)) if crowded else 1.0
+        self.got += (latest - self.got) / 2
+        self._before = now
+        return self.got
 
 
 class Feeder:
@@ -81,6 +125,7 @@ class Feeder:
         self._own = {part.uuid: OwnTime() for part in entry.slices}
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
         self._neighbours: tuple[tuple[Hold, Path], ...] = ()
+        self._paces: dict[tuple[str, UUID], Pace] = {}
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
 
@@ -88,25 +133,22 @@ class Feeder:
         """Sample if it is time, look who wants the cards, write."""
         if now >= self._samples_due:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
-            self._sample(_books(self._folder), ours)
+            self._sample(ours)
         rates = self._rates(now)
-        self._feed = [
-            abi.CardFeed(feed.own_ns, feed.sample_ns, 0, rate) for feed, rate in zip(self._feed, rates, strict=True)
-        ]
+        self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(self._folder / FEED, self._feed)
 
-    def _sample(self, books: Sequence[abi.CardBook], ours: frozenset[int]) -> None:
-        events = {book.uuid: book.event_ns for book in books}
+    def _sample(self, ours: frozenset[int]) -> None:
         for at, part in enumerate(self._entry.slices):
             own = self._own[part.uuid]
             before = own.at
-            samples = self._machine.samples(part.uuid, own.since)
-            wall = time.time_ns()
-            own.add(samples, ours, events.get(uuid_of(part.uuid), 0), wall // 1000)
-            ago = max(0, wall - own.at * 1000)
+            own.add(self._machine.samples(part.uuid, own.since), ours)
             if own.at == before:
                 continue  # the library takes every new time for a new sample
-            self._feed[at] = abi.CardFeed(own.own_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC) - ago)
+            ago = max(0, time.time_ns() - own.at * 1000)
+            moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - ago
+            rounding = own.step * (abi.PPM // 200)
+            self._feed[at] = abi.CardFeed(own.own_ns, moment, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
 
     def _rates(self, now: float) -> list[int]:
         if self._policy is abi.Policy.FIXED:
@@ -115,17 +157,32 @@ class Feeder:
             self._neighbours_due = now + NEIGHBOURS_SECONDS
             self._neighbours = neighbours(self._folder, self._entry)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        others: dict[str, list[Tenant]] = {part.uuid: [] for part in self._entry.slices}
-        for entry, folder in self._neighbours:
-            wanted = {book.uuid: book.wanted_ns for book in _books(folder)}
-            for part in entry.slices:
-                if part.uuid in others:
-                    active = clock - wanted.get(uuid_of(part.uuid), 0) < ACTIVE_NS
-                    others[part.uuid].append(_tenant(part.core, entry.policy, online=entry.online, active=active))
-        return [
-            granted(_tenant(part.core, self._entry.policy, online=self._entry.online, active=True), others[part.uuid])
-            for part in self._entry.slices
-        ]
+        mine = {book.uuid: book for book in _books(self._folder)}
+        theirs = [(entry, {book.uuid: book for book in _books(folder)}) for entry, folder in self._neighbours]
+        return [self._rate(part, mine, theirs, clock) for part in self._entry.slices]
+
+    def _rate(
+        self,
+        part: Slice,
+        mine: dict[UUID, abi.CardBook],
+        theirs: list[tuple[Hold, dict[UUID, abi.CardBook]]],
+        clock: int,
+    ) -> int:
+        uuid, others = uuid_of(part.uuid), []
+        for entry, books in theirs:
+            for other in entry.slices:
+                if other.uuid == part.uuid:
+                    book = books.get(uuid)
+                    active = book is not None and clock - book.wanted_ns < ACTIVE_NS
+                    got = self._pace(entry.id, book, clock)
+                    others.append(_tenant(other.core, entry.policy, online=entry.online, active=active, got=got))
+        got = self._pace(self._entry.id, mine.get(uuid), clock)
+        return granted(_tenant(part.core, self._entry.policy, online=self._entry.online, active=True, got=got), others)
+
+    def _pace(self, ident: str, book: abi.CardBook | None, clock: int) -> float:
+        if book is None or self._policy is not abi.Policy.WEIGHT:
+            return 1.0
+        return self._paces.setdefault((ident, book.uuid), Pace()).add(book, clock)
 
 
 def uuid_of(card: str) -> UUID:
@@ -148,13 +205,13 @@ def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
     return tuple(found)
 
 
-def _tenant(core: int, policy: str, *, online: bool, active: bool) -> Tenant:
-    return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active)
+def _tenant(core: int, policy: str, *, online: bool, active: bool, got: float) -> Tenant:
+    return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active, got)
 
 
 def _books(folder: Path) -> tuple[abi.CardBook, ...]:
     """The cards as the container keeps them; empty where that cannot be read (a claim, not a measurement)."""
     try:
-        return files.read_region(folder / REGION).cards
+        return files.read_cards(folder / REGION)
     except (OSError, abi.AbiError):
         return ()

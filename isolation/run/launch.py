@@ -20,6 +20,7 @@ from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 from isolation.lib import files
 from isolation.run import cgroup
+from isolation.run.chips import context_bytes
 from isolation.run.evidence import MARK, REGION
 from isolation.run.feed import FEED, uuid_of
 
@@ -51,18 +52,18 @@ class Command:
     group: str
 
 
-def promise(entry: Hold, folder: Path, policy: abi.Policy) -> None:
-    """Write the limits, the feed and an empty region where the library will look."""
-    cards = tuple(_limit(part, policy, online=entry.online) for part in entry.slices)
+def promise(entry: Hold, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
+    """Write the limits, the feed and an empty region where the library will look. `models`: product by uuid."""
+    cards = tuple(_limit(part, policy, models.get(part.uuid, ""), online=entry.online) for part in entry.slices)
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))
     files.write_feed(folder / FEED, [abi.CardFeed(0, 0) for _ in cards], now_ns=1)
     files.create_region(folder / REGION, entry.id)
     (folder / REGION).chmod(0o644)  # the command's own user books; neighbours' keepers read
 
 
-def _limit(part: Slice, policy: abi.Policy, *, online: bool) -> abi.CardLimit:
-    ppm = part.core * (abi.PPM // 100)
-    return abi.CardLimit(uuid_of(part.uuid), part.bytes, 0, ppm, policy, max(1, part.core), online)
+def _limit(part: Slice, policy: abi.Policy, model: str, *, online: bool) -> abi.CardLimit:
+    ppm, context = part.core * (abi.PPM // 100), context_bytes(model)
+    return abi.CardLimit(uuid_of(part.uuid), part.bytes, context, ppm, policy, max(1, part.core), online)
 
 
 def environment(

@@ -85,7 +85,7 @@ def _until_there_is_room(
             found = ask.choose(options.wanted, cards, held, options.placement)
             ahead = ticket.ahead() if ticket else 0
             if not isinstance(found, Refusal) and not ahead:
-                made = _write(options, book, found)
+                made = _write(options, book, found, cards)
                 line.close()
                 return made, holds
             stamp = book.stamp()
@@ -106,7 +106,7 @@ def _await_change(book: Book, stamp: int) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, int]:
+def _write(options: Options, book: Book, placement: Placement, cards: Sequence[Card]) -> tuple[Held, int]:
     """The hold in the book, with everything its command will look for. pre: deciding."""
     ident = f"run-{secrets.token_hex(6)}"
     draft = book.draft(ident)
@@ -127,7 +127,7 @@ def _write(options: Options, book: Book, placement: Placement) -> tuple[Held, in
     )
     try:
         if options.policy != "none":
-            promise(entry, draft.folder, Policy[options.policy.upper()])
+            promise(entry, draft.folder, Policy[options.policy.upper()], {card.uuid: card.model for card in cards})
         return book.publish(draft, entry), draft.lock
     except (OSError, ValueError) as exc:
         book.drop(draft)

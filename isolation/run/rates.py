@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 TRICKLE_PPM: Final = 10_000
 """What an offline job gets while an online one computes: it goes on, and nobody notices."""
+CATCHING_UP: Final = 1.01
+SLOWEST: Final = 0.75
+"""What a tenant claims of its own region slows others no further than this."""
 ACTIVE_NS: Final = 200_000_000
 """A tenant wants the card for this long after its last launch or wait."""
 
@@ -30,6 +33,8 @@ class Tenant:
     policy: Policy
     online: bool = False
     active: bool = True
+    got: float = 1.0
+    """What it got lately of its rate, where it had work queued all the time; else 1."""
 
 
 def granted(mine: Tenant, others: Sequence[Tenant]) -> int:
@@ -48,8 +53,19 @@ def granted(mine: Tenant, others: Sequence[Tenant]) -> int:
                 return TRICKLE_PPM
             rate = _part(mine, [rival for rival in rivals if rival.online is mine.online], left)
         case _:
-            rate = _part(mine, rivals, left)
+            rate = int(_part(mine, rivals, left) * _pace(mine, rivals))
     return min(PPM, max(TRICKLE_PPM, rate))
+
+
+def _pace(mine: Tenant, rivals: Sequence[Tenant]) -> float:
+    """
+    Nobody runs ahead of the one who falls behind.
+
+    Changing between processes costs the card time, so the parts of all add up to less than a card. Those
+    who ask for little would get theirs in full and the largest would bear the loss alone.
+    """
+    slowest = min([1.0, *(rival.got for rival in rivals)])
+    return max(SLOWEST, min(1.0, slowest * CATCHING_UP)) if mine.got > slowest else 1.0
 
 
 def _part(mine: Tenant, rivals: Sequence[Tenant], left: int) -> int:

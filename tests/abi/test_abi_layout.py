@@ -49,8 +49,8 @@ int main(int argc, char **argv)
     printf("%lu %u %s %lu %lu %u %u %u %u %u %u\\n", limits.generation, limits.flags, (char *)limits.promise,
            card->memory_bytes, card->context_bytes, card->core_ppm, card->policy, card->weight, card->online,
            card->uuid[15], limits.card_count);
-    printf("%lu %lu %lu %lu %u\\n", feed.written_ns, feed.cards[1].own_ns, feed.cards[1].sample_ns,
-           feed.cards[1].own_bytes, feed.cards[1].rate_ppm);
+    printf("%lu %lu %lu %lu %u %u %lu\\n", feed.written_ns, feed.cards[1].own_ns, feed.cards[1].sample_ns,
+           feed.cards[1].own_bytes, feed.cards[1].rate_ppm, feed.cards[1].rounding_ppm, feed.cards[1].sampled_ns);
     region.cards[1].word = 6 | 4097ULL % 4096 << 32 | 9ULL << 44;
     memset(region.cards[1].uuid, 0xab, 16);
     region.cards[1].limit_bytes = 11, region.cards[1].peak_bytes = 12, region.cards[1].denied = 13;
@@ -81,13 +81,14 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     subprocess.run(["gcc", "-Wall", "-Werror", f"-I{include}", "-o", program, source], check=True)
     limits, feed, region = (tmp_path / name for name in ("limits", "feed", "region"))
     files.write_limits(limits, abi.Limits(3, "ns/pod", (CARD,), abi.Flag.STRICT))
-    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 5, 6)], now_ns=7)
+    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 5, 6, 7, 8)], now_ns=7)
     files.create_region(region, "ns/pod")
 
     done = subprocess.run([program, limits, feed, region], capture_output=True, text=True, check=True)
     read = files.read_region(region)
+    assert read.cards == files.read_cards(region)
 
-    assert [f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1", "7 3 4 5 6"] == done.stdout.splitlines()
+    assert [f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1", "7 3 4 5 6 7 8"] == done.stdout.splitlines()
     card = abi.CardBook(UUID(bytes=b"\xab" * 16), 6 * 512, *range(11, 21), uncorrected=True)
     assert (card,) == read.cards
     assert ("ns/pod", "9.9", 21, 1) == (read.promise, read.library, read.limits_generation, read.breaches_total)

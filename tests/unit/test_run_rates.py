@@ -48,6 +48,19 @@ def test_the_rate_granted_now(mine, others, percent):
     assert pytest.approx(percent, abs=0.01) == granted(mine, others) / 10_000
 
 
+@pytest.mark.parametrize(
+    ("mine", "slowest", "percent"),
+    [(1.0, 1.0, 10 / 0.7), (1.0, 0.9, 10 / 0.7 * 0.909), (1.0, 0.2, 10 / 0.7 * 0.75), (0.9, 0.9, 10 / 0.7)],
+)
+def test_nobody_runs_ahead_of_a_rival_who_falls_behind(mine, slowest, percent):
+    """
+    Ten of seventy by weight: less where another is behind, a quarter less at most, and not for the one who is last.
+    """
+    me = Tenant(100_000, WEIGHT, got=mine)
+    rival = Tenant(600_000, WEIGHT, got=slowest)
+    assert pytest.approx(percent, abs=0.01) == granted(me, [rival]) / 10_000
+
+
 @given(st.sampled_from([BURST, WEIGHT]), st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_tenants_who_all_want_the_card_get_it_all_and_no_more(policy, percents):
     """

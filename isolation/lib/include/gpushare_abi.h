@@ -94,13 +94,17 @@ struct gs_limits {
     uint8_t tail[1792];
 };
 
+/* Rewritten at least every 250 ms, or nobody feeds. `sample_ns` is the time of the driver's own sample, not
+ * of the moment when it was asked or written down: the library compares what it had charged then. A
+ * sample that says nothing new leaves the three figures of own time as they were. */
 struct gs_feed_card {
     uint64_t own_ns;    /* GPU time of this container on this card since the feed began */
-    uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for */
+    uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for; 0: no sample yet */
     uint64_t own_bytes; /* device memory of this container as the driver counts it */
     uint32_t rate_ppm;  /* granted now, >= the promise while work waits; 0: no word, obey the promise */
-    uint32_t flags;
-    uint8_t reserved[32];
+    uint32_t rounding_ppm; /* own_ns may be wrong by this part of the time either way: samples are rounded */
+    uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
+    uint8_t reserved[24];
 };
 
 struct gs_feed {
@@ -126,7 +130,7 @@ struct gs_card {
     uint64_t wanted_ns;    /* CLOCK_MONOTONIC of the last launch or wait */
     uint32_t rate_ppm;     /* obeyed last */
     uint32_t flags;        /* enum gs_card_flag */
-    uint64_t line1;
+    int64_t owed_ns;       /* own time that charges have missed so far; negative: charged too much */
     uint8_t uuid[16];
     uint64_t limit_bytes; /* obeyed last */
     uint64_t peak_bytes;

@@ -62,19 +62,23 @@ void gs_cost_learn(struct gs_cost *cost, uint64_t sample_ns)
     uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
     uint32_t weight = cost->samples < 7 ? cost->samples + 1 : 8;
     int64_t next = (int64_t)mean + ((int64_t)sample_ns - (int64_t)mean) / (int64_t)weight;
-    cost->samples += cost->samples < 7;
+    cost->samples += cost->samples < GS_STEADY + cost->steady;
+    if (cost->samples > 8 && sample_ns > 4 * mean + GS_TIME_ALL_NS / 8) {
+        cost->samples = 8;
+        cost->steady = (uint16_t)(cost->steady > 4096 ? cost->steady : cost->steady * 8 + GS_STEADY);
+    }
     if (sample_ns > GS_TIME_ALL_NS)
-        cost->hot = GS_HOT;
+        cost->hot = cost->steady > GS_STEADY ? GS_HOTTER : GS_HOT;
     __atomic_store_n(&cost->mean_ns, next > 0 ? (uint64_t)next : 1, __ATOMIC_RELAXED);
 }
 
-/* Should this launch be timed, and for how many does it stand then? 0: not; 1: all are timed; GS_ONE_IN:
- * it was drawn, so what its estimate was wrong by counts that often. That keeps the sum of charges
+/* Should this launch be timed, and for how many does it stand then? 0: not; 1: all are timed; more: it
+ * was drawn, so what its estimate was wrong by counts that often. That keeps the sum of charges
  * right whatever the costs are. Drawn at random, because programs repeat themselves in periods. */
 uint32_t gs_cost_timed(struct gs_cost *cost, uint64_t *random)
 {
     uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
-    if (mean == 0 || mean > GS_TIME_ALL_NS)
+    if (mean == 0 || mean > GS_TIME_ALL_NS || cost->samples < GS_FIRST)
         return 1;
     if (cost->hot) {
         cost->hot--;
@@ -83,5 +87,6 @@ uint32_t gs_cost_timed(struct gs_cost *cost, uint64_t *random)
     *random ^= *random << 13; /* xorshift64; a lost update between threads does no harm */
     *random ^= *random >> 7;
     *random ^= *random << 17;
-    return (*random >> 32) % GS_ONE_IN ? 0 : GS_ONE_IN;
+    uint32_t one_in = cost->samples < GS_STEADY + cost->steady ? GS_ONE_IN : GS_STEADY_ONE_IN;
+    return (*random >> 32) % one_in ? 0 : one_in;
 }

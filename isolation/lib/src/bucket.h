@@ -20,14 +20,18 @@ void gs_bucket_correct(uint64_t *paid_until, int64_t cost_ns, uint32_t rate_ppm)
 struct gs_cost {
     uint64_t key;       /* 0: free */
     uint64_t mean_ns;   /* 0: not known yet */
-    uint32_t in_flight; /* timed launches whose end is not known yet */
     uint16_t samples;
-    uint16_t hot; /* launches still to be timed because one of them was dear */
+    uint16_t hot;    /* launches still to be timed because one of them was dear */
+    uint16_t steady; /* samples without a surprise that make it steady, beyond GS_STEADY */
 };
 
-#define GS_TIME_ALL_NS 100000 /* launches that cost more are all timed, cheaper ones 1 in GS_ONE_IN at random */
+#define GS_TIME_ALL_NS 100000 /* launches that cost more are all timed, cheaper ones some at random */
+#define GS_FIRST 192 /* so many launches of a kernel are timed one by one, to see whether they differ */
 #define GS_ONE_IN 8
-#define GS_HOT 256 /* after a dear launch, cheap ones of the same kernel are timed too: programs have periods */
+#define GS_STEADY_ONE_IN 48 /* of kernels whose last timed launches held no surprise */
+#define GS_STEADY 256       /* so many; after each surprise eight times as many */
+#define GS_HOT 256  /* after a dear launch so many cheap ones of the same kernel are timed too: programs have periods */
+#define GS_HOTTER 8192 /* after more than one */
 
 struct gs_cost *gs_cost_find(uint64_t function, uint64_t blocks);
 void gs_cost_learn(struct gs_cost *cost, uint64_t sample_ns);

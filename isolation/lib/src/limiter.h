@@ -16,12 +16,15 @@ struct gs_launch {
     int32_t card;
     uint32_t rate_ppm;
     uint32_t weight; /* launches that this timing stands for */
+    uint32_t unknown;
+    uint64_t idle_ns; /* when its clock was started, if the card had nothing else of ours then */
 };
 
 void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t blocks, CUstream stream);
 void gs_launch_end(struct gs_launch *launch, CUresult rc);
 void gs_capture_began(void);
 void gs_capture_ended(void);
+int gs_any_capture(void);
 int gs_capturing(CUstream stream);
 void gs_limiter_forget(void);
 

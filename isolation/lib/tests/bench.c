@@ -1,6 +1,7 @@
 /* What the library costs: run with and without the preload and subtract.
  *
  *   bench [LIVE]   prints `name median mean` in nanoseconds; LIVE allocations are held meanwhile
+ *   bench start    prints how long it took to have a context and memory, then waits for its input to end
  *
  * Medians are over calls timed one by one (the clock's own cost taken off), means over all calls,
  * timed launches with their events included.
@@ -8,6 +9,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "../include/cuda_subset.h"
@@ -40,9 +42,18 @@ static void report(const char *name)
     printf("%s %.1f %.1f\n", name, sample[CALLS / 2] - clock_cost, sum / CALLS - clock_cost);
 }
 
-#define MEASURE(name, work)                \
+/* Kernels come a few microseconds apart, so that no limit makes them wait: costs are looked for, not waits. */
+static void pause_ns(double ns)
+{
+    for (double end = now() + ns; ns > 0 && now() < end;)
+        ;
+}
+
+#define MEASURE(name, work) MEASURE_APART(name, 0, work)
+#define MEASURE_APART(name, apart, work)   \
     do {                                   \
         for (int i = 0; i < CALLS; i++) {  \
+            pause_ns(apart);               \
             double start = now();          \
             work;                          \
             sample[i] = now() - start;     \
@@ -50,6 +61,18 @@ static void report(const char *name)
         if (*(name))                       \
             report(name);                  \
     } while (0)
+
+static int start(void)
+{
+    CUcontext context;
+    CUdeviceptr at;
+    double began = now();
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuMemAlloc_v2(&at, 1024))
+        return 1;
+    printf("start %.0f\n", now() - began);
+    fflush(stdout);
+    return getchar() != EOF;
+}
 
 int main(int argc, char **argv)
 {
@@ -59,6 +82,8 @@ int main(int argc, char **argv)
     size_t left, total;
     uint64_t none = 0;
     void *parameters[] = {&none};
+    if (argc > 1 && !strcmp(argv[1], "start"))
+        return start();
     if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context))
         return 1;
     MEASURE("", (void)0);
@@ -70,7 +95,7 @@ int main(int argc, char **argv)
     MEASURE("", (cuMemAlloc_v2(&at, 1024), cuMemFree_v2(at)));
     MEASURE("alloc+free", (cuMemAlloc_v2(&at, 1024), cuMemFree_v2(at)));
     MEASURE("meminfo", cuMemGetInfo_v2(&left, &total));
-    MEASURE("", cuLaunchKernel((CUfunction)1, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0));
-    MEASURE("launch", cuLaunchKernel((CUfunction)1, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0));
+    MEASURE_APART("", 3000, cuLaunchKernel((CUfunction)1, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0));
+    MEASURE_APART("launch", 3000, cuLaunchKernel((CUfunction)1, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0));
     return 0;
 }

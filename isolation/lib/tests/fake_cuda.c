@@ -26,7 +26,7 @@ struct event { uint64_t at; };
 struct pool { int card, destroyed; uint64_t used, reserved; };
 
 static uint64_t *used; /* [card] bytes, shared between processes */
-static uint64_t next = 0x7f0000000000ULL, busy_until[MOST];
+static uint64_t next = 0x7f0000000000ULL, busy_until[MOST], event_ns;
 static int cards = 1, primary[MOST];
 static uint64_t size = 16 * 1024 * MIB;
 static __thread int current = -1;
@@ -49,6 +49,9 @@ static int take(int card, uint64_t bytes)
 
 static void give(int card, uint64_t bytes) { __atomic_sub_fetch(&used[card], bytes, __ATOMIC_SEQ_CST); }
 
+/* Event calls take FAKE_EVENT_NS of CPU time, 0 by default. */
+static void spin(void) { for (uint64_t end = event_ns ? now_ns() + event_ns : 0; end && now_ns() < end;); }
+
 API CUresult cuInit(unsigned flags)
 {
     const char *file = getenv("FAKE_CUDA_FILE"), *number = getenv("FAKE_CUDA_CARDS"), *gib = getenv("FAKE_CUDA_GIB");
@@ -56,7 +59,7 @@ API CUresult cuInit(unsigned flags)
     (void)flags;
     if (used)
         return 0;
-    cards = number ? atoi(number) : 1;
+    cards = number ? atoi(number) : 1, event_ns = strtoull(getenv("FAKE_EVENT_NS") ?: "0", NULL, 10);
     size = (gib ? strtoull(gib, NULL, 10) : 16) * 1024 * MIB;
     used = mmap(NULL, 4096, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
     if (fd >= 0)
@@ -339,15 +342,16 @@ API CUresult cuEventDestroy_v2(CUevent event) { free(event); return 0; }
 API CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     uint64_t now = now_ns();
-    (void)stream;
+    (void)stream, spin();
     ((struct event *)event)->at = busy_until[current] > now ? busy_until[current] : now;
     return 0;
 }
 
-API CUresult cuEventQuery(CUevent event) { return now_ns() >= ((struct event *)event)->at ? 0 : CUDA_ERROR_NOT_READY; }
+API CUresult cuEventQuery(CUevent event) { return spin(), now_ns() >= ((struct event *)event)->at ? 0 : 600; }
 
 API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 {
+    spin();
     *ms = (float)((double)((struct event *)to)->at - (double)((struct event *)from)->at) / 1e6F;
     return 0;
 }
