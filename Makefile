@@ -6,7 +6,7 @@ ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check stress bench clean help promtool
+.PHONY: up test check stress bench clean help promtool controlplane
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,9 +34,13 @@ check: $(STAMP)  ## ruff, mypy --strict, import contracts
 promtool:
 	@command -v promtool >/dev/null || bash tests/get_promtool.sh
 
-test: check promtool    ## everything that proves the house
-	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not stress' $(ARGS)
-	timeout -k 30 600 $(BIN)/pytest -m 'clock and not stress' $(ARGS)
+controlplane:    ## etcd and Kubernetes for the tests: found, else built or fetched once
+	@bash tests/e2e/get_controlplane.sh
+
+test: check promtool controlplane    ## everything that proves the house
+	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not stress and not e2e' $(ARGS)
+	timeout -k 30 900 $(BIN)/pytest -m e2e $(ARGS)
+	timeout -k 30 600 $(BIN)/pytest -m 'clock and not stress and not e2e' $(ARGS)
 
 stress: $(STAMP) ## many processes at once against the isolation library
 	timeout -k 30 900 $(BIN)/pytest -m stress $(ARGS)
