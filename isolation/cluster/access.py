@@ -96,11 +96,16 @@ class Access:
             raise UnreachableError(f"no whole list within {self._deadlines.page:.0f} s") from None
 
     async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Lines as they come; UnreachableError after so long a silence, MalformedError beyond `MOST_EVENT_BYTES`."""
+        """
+        An empty line once the server has agreed, then lines as they come.
+
+        UnreachableError after so long a silence, MalformedError beyond `MOST_EVENT_BYTES`.
+        """
         try:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(idle_seconds):
                     answer = await stack.enter_async_context(self._get(path, query))
+                yield b""
                 rest = bytearray()
                 while True:
                     async with asyncio.timeout(idle_seconds):

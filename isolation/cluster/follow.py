@@ -44,7 +44,7 @@ class Source(Protocol):
         """A whole answer."""
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Lines as they come; UnreachableError after so long a silence."""
+        """An empty line once the server has agreed, then lines as they come; UnreachableError after a silence."""
 
 
 class Sink(Protocol):
@@ -189,7 +189,8 @@ class Follower:
         async with aclosing(self._source.lines(self._what.path, query, self._habits.idle_seconds)) as lines:
             async for line in lines:
                 self.heard = time.monotonic()
-                self._take(line)
+                if line:
+                    self._take(line)
 
     def _take(self, line: bytes) -> None:
         event = event_of(line)

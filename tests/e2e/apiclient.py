@@ -43,7 +43,7 @@ _PLURALS = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The API server's answer was not 2xx."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -58,13 +58,13 @@ class ApiClient:
         self._session = session
 
     async def call(self, method: str, path: str, body: object = None, kind: str = "json", **params: Any) -> Any:
-        """One request; raises Refused."""
+        """One request; raises RefusedError."""
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": _KINDS[kind]}
         async with self._session.request(method, path, data=content, headers=headers, params=params) as answer:
             text = await answer.text()
             if answer.status >= 300:
-                raise Refused(answer.status, text)
+                raise RefusedError(answer.status, text)
             return json.loads(text) if text.startswith(("{", "[")) else text
 
     async def create(self, thing: dict[str, Any], namespace: str = "default") -> Any:
@@ -85,7 +85,7 @@ class ApiClient:
         body = {"gracePeriodSeconds": 0} if force else {}
         try:
             await self.call("DELETE", path, body)
-        except Refused as exc:
+        except RefusedError as exc:
             if exc.status != 404:
                 raise
 
@@ -107,7 +107,7 @@ class ApiClient:
                         last = await self.get(path, **params)
                         if claim(last):
                             return last
-                    except Refused as exc:
+                    except RefusedError as exc:
                         last = exc
                     await asyncio.sleep(0.05)
         except TimeoutError:

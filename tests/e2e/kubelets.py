@@ -11,7 +11,7 @@ import contextlib
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from e2e.apiclient import Refused
+from e2e.apiclient import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -83,7 +83,7 @@ class Kubelets:
         spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": _micro()}
         try:
             await self._client.merge(f"{_LEASES}/{name}", {"spec": spec})
-        except Refused as exc:
+        except RefusedError as exc:
             if exc.status != 404:
                 raise
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
@@ -147,7 +147,7 @@ class Kubelets:
 
     async def _tell(self, method: str, path: str, body: dict[str, Any]) -> None:
         async with self._gate:
-            with contextlib.suppress(Refused):  # gone, or another pod of that name by now
+            with contextlib.suppress(RefusedError):  # gone, or another pod of that name by now
                 await self._client.call(method, path, body, "merge" if method == "PATCH" else "json")
 
     def _keep(self, work: Any) -> None:

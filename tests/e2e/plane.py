@@ -18,6 +18,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from e2e.certificates import Authority, Pair, new_key
@@ -43,6 +44,8 @@ class ControlPlane:
         self._folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._flags = apiserver_flags
+        # One thread that lives as long as this: the kernel ends a child with the *thread* that made it.
+        self._launcher = ThreadPoolExecutor(1)
         self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self._authority = Authority(folder, "ca")
@@ -111,6 +114,7 @@ class ControlPlane:
         """Every process, the last one started first; a frozen one too."""
         for name in reversed(list(self._running)):
             self.kill(name, signal.SIGTERM if name == "etcd" else signal.SIGKILL)
+        self._launcher.shutdown()
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End one program."""
@@ -158,6 +162,14 @@ class ControlPlane:
         """Start it, on the same port as before, and wait until it is ready."""
         self._launch("kube-apiserver", self._apiserver_flags(), *self._flags)
         self._await("kube-apiserver", lambda: self.get("/readyz") == b"ok")
+
+    def restart_apiserver(self) -> None:
+        """Killed and back; controllers and scheduler begin anew, since they would wait half a minute to try again."""
+        for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
+            self.kill(name)
+        self.start_apiserver()
+        self.start_controller_manager()
+        self.start_scheduler()
 
     def _apiserver_flags(self) -> dict[str, object]:
         keys = self._folder / "service-accounts.key"
@@ -231,14 +243,15 @@ class ControlPlane:
     def _launch(self, name: str, flags: Mapping[str, object], *more: str) -> None:
         arguments = [str(self._programs[name]), *(f"--{key}={value}" for key, value in flags.items()), *more]
         with (self._folder / f"{name}.log").open("ab") as log:
-            self._running[name] = subprocess.Popen(
+            self._running[name] = self._launcher.submit(
+                subprocess.Popen,
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (one call, no locks)
-            )
+                preexec_fn=_die_with_parent,
+            ).result()
 
     def _await(self, name: str, ready) -> None:
         end = time.monotonic() + READY_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.apiclient import Refused, connected
+from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import ENDS_AFTER, Kubelets, share_pod, shared_node
 
 
@@ -81,6 +81,6 @@ def test_rbac_is_on(plane):
         async with connected(plane, "nobody") as client:
             await client.get("/api/v1/nodes")
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         asyncio.run(story())
     assert 403 == refused.value.status

@@ -1,0 +1,140 @@
+"""Two processes and one Lease on a real API server: never both, always soon one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from e2e.candidate import TERMS
+
+ROOT = Path(__file__).resolve().parents[2]
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/tested"
+
+
+@pytest.fixture
+def candidates(plane, tmp_path):
+    """Start a candidate by name; its lines go to one folder."""
+    started = {}
+
+    def start(name):
+        command = [sys.executable, "-m", "e2e.candidate", str(plane.kubeconfig), name, str(tmp_path / name)]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        started[name] = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
+        return started[name]
+
+    yield start
+    for process in started.values():
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait(10)
+
+
+def lines(folder):
+    """Everything that was claimed: (when, epoch, who), by time."""
+    claims = []
+    for path in folder.iterdir():
+        for line in path.read_text().splitlines():
+            when, epoch, name = line.split()
+            claims.append((float(when), int(epoch), name))
+    return sorted(claims)
+
+
+def until_acting(folder, name, after=0.0, seconds=15):
+    """When a candidate first acted after a moment."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = [when for when, _, who in lines(folder) if who == name and when > after]
+        if found:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError(f"{name} never acted")
+
+
+def assert_never_both(folder):
+    """By time, the epoch never falls, and each epoch is one candidate's."""
+    claims = lines(folder)
+    assert sorted(claims, key=lambda c: c[1]) == claims
+    assert len({epoch for _, epoch, _ in claims}) == len({(epoch, name) for _, epoch, name in claims})
+
+
+def now():
+    """The candidates' clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_of_two_candidates_with_one_frozen_never_both_act(candidates, tmp_path):
+    """
+    The holder is stopped in mid-life, another takes over, the first wakes: its right is over before it looks.
+    """
+    processes = {name: candidates(name) for name in ("a", "b")}
+    holder = first_holder(tmp_path)
+    for _ in range(3):
+        other = "b" if holder == "a" else "a"
+        frozen_at = now()
+        processes[holder].send_signal(signal.SIGSTOP)
+        taken_at = until_acting(tmp_path, other, after=frozen_at)
+        assert TERMS.duration - TERMS.act <= taken_at - frozen_at <= TERMS.duration + 2.0
+        processes[holder].send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        holder = other
+    assert_never_both(tmp_path)
+    assert [] == [c for c in lines(tmp_path) if c[2] != holder and c[0] > taken_at]
+
+
+def first_holder(folder):
+    """Who acts first."""
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        claims = lines(folder)
+        if claims:
+            return claims[0][2]
+        time.sleep(0.02)
+    raise AssertionError("nobody ever acted")
+
+
+def test_a_planned_stop_hands_over_at_once_and_a_kill_after_the_duration(candidates, tmp_path):
+    """
+    Released on exit: no waiting. Killed: the others wait as long as the Lease says.
+    """
+    first = candidates("c")
+    until_acting(tmp_path, "c")
+    second = candidates("d")
+    time.sleep(1.0)
+    left = now()
+    first.send_signal(signal.SIGTERM)
+    handed_over = until_acting(tmp_path, "d", after=left) - left
+    candidates("e")
+    time.sleep(1.0)
+    killed = now()
+    second.kill()
+    taken = until_acting(tmp_path, "e", after=killed) - killed
+
+    assert handed_over < TERMS.retry + 0.6
+    assert TERMS.duration - TERMS.retry - 0.2 <= taken <= TERMS.duration + 2.0
+    assert_never_both(tmp_path)
+
+
+def test_without_the_api_server_the_holder_stops_in_time(plane, candidates, tmp_path):
+    """
+    Frozen server: nobody can renew, so nobody acts; thawed, one acts again.
+    """
+    candidates("f")
+    until_acting(tmp_path, "f")
+    plane.freeze("kube-apiserver")
+    try:
+        frozen = now()
+        time.sleep(TERMS.duration + 0.5)
+        last = lines(tmp_path)[-1][0]
+    finally:
+        plane.thaw("kube-apiserver")
+    again = until_acting(tmp_path, "f", after=frozen + TERMS.duration)
+
+    assert last - frozen <= TERMS.act
+    assert again
