@@ -10,23 +10,24 @@ sense stands among the refused. Which objects arrive, in which order, is `follow
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from isolation.cluster.failure import MalformedError
-from isolation.cluster.wire import node_wire, pod_wire
-from isolation.contract.codec import CodecError, node_of, pod_of
-from isolation.contract.model import Cluster, Node, Pod, Refusal, Request
-from isolation.contract.names import ACK, ALLOCATION, Dialect
+from isolation.cluster.wire import identity_of, node_wire, pod_wire
+from isolation.contract.codec import CodecError, node_of, pod_of, request_of
+from isolation.contract.model import Cluster, Node, Pod, Refusal
+from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import msgspec
-
-    from isolation.cluster.wire import NodeWire, PodWire
+    from isolation.cluster.wire import PodWire
+    from isolation.contract.model import Request
 
 log = logging.getLogger(__name__)
 _MOST_REQUESTS: Final = 4096
@@ -72,9 +73,11 @@ class Store:
         self.pods: dict[str, Pod] = {}
         self._refused: dict[str, Refused] = {}
         self._unreadable: dict[str, str] = {}
-        self._by_index: dict[str, PodWire] = {}
-        """Bound pods whose record names cards by index: read again when their node's cards change."""
-        self._requests: dict[Request, Request] = {}
+        self._by_index: dict[str, dict[str, bytes]] = {}
+        """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
+        self._requests: dict[bytes, Request | Refusal] = {}
+        """What templates ask for: replicas are read once and share one request."""
+        self._read_annotations = frozenset({ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation})
         self._listeners: list[Callable[[Change], None]] = []
         self._generation = 0
         self._view: View | None = None
@@ -98,11 +101,10 @@ class Store:
 
     def node_is(self, raw: msgspec.Raw) -> str:
         """A node as it is now; its key. Raises MalformedError where not even the name can be read."""
-        wire = node_wire(raw)
-        name = _text(wire, "name")
+        name = _known(identity_of(raw).name)
         try:
-            node = node_of(wire, dialect=self._dialect, unit_bytes=self._unit)
-        except CodecError as exc:
+            node = node_of(node_wire(raw), dialect=self._dialect, unit_bytes=self._unit)
+        except (CodecError, MalformedError) as exc:
             self._cannot_read(f"node/{name}", str(exc))
             return name
         self._can_read(f"node/{name}")
@@ -125,14 +127,13 @@ class Store:
 
     def pod_is(self, raw: msgspec.Raw) -> str:
         """A pod as it is now; its key. Raises MalformedError where not even the UID can be read."""
-        wire = pod_wire(raw)
-        uid = _text(wire, "uid")
-        self._read(uid, wire)
+        uid = _known(identity_of(raw).uid)
+        self._read(uid, raw)
         return uid
 
     def pod_gone(self, uid: str) -> None:
         """A pod that is no more, or is none of ours any more."""
-        self._by_index.pop(uid, None)
+        self._forget_record(uid)
         self._can_read(f"pod/{uid}")
         if self._refused.pop(uid, None) is not None:
             self._touch()
@@ -140,10 +141,12 @@ class Store:
         if before is not None:
             self._tell(Change(pod_before=before))
 
-    def _read(self, uid: str, wire: PodWire) -> None:
+    def _read(self, uid: str, raw: msgspec.Raw) -> None:
         try:
-            pod = pod_of(wire, self.nodes, dialect=self._dialect, unit_bytes=self._unit)
-        except CodecError as exc:
+            wire = pod_wire(raw)
+            asked = self._asked(wire)
+            pod = pod_of(wire, self.nodes, dialect=self._dialect, unit_bytes=self._unit, request=asked)
+        except (CodecError, MalformedError) as exc:
             self._cannot_read(f"pod/{uid}", str(exc))
             return
         self._can_read(f"pod/{uid}")
@@ -154,31 +157,46 @@ class Store:
             return
         if self._refused.pop(uid, None) is not None:
             self._touch()
-        self._keep_if_by_index(uid, wire, pod)
+        self._keep_record(uid, wire, pod)
         before = self.pods.get(uid)
         if before != pod:
-            self.pods[uid] = self._shared(pod)
+            self.pods[uid] = pod
             self._tell(Change(pod_before=before, pod=pod))
 
-    def _keep_if_by_index(self, uid: str, wire: PodWire, pod: Pod) -> None:
+    def _asked(self, wire: PodWire) -> Request | Refusal:
+        """What the pod asks for; raises CodecError. The key holds all that the answer may depend on."""
+        meta, spec = wire.get("metadata", {}), wire.get("spec", {})
+        labels = meta.get("labels")
+        count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
+        rest = {key: value for key, value in spec.items() if key not in ("nodeName", "priority")}
+        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
+        found = self._requests.get(key)
+        if found is None:
+            if len(self._requests) >= _MOST_REQUESTS:
+                self._requests.clear()
+            found = request_of(meta, spec, dialect=self._dialect, unit_bytes=self._unit)
+            self._requests[key] = found
+        return found
+
+    def _keep_record(self, uid: str, wire: PodWire, pod: Pod) -> None:
+        """Remember a pod whose record counts cards, as little of it as can be read again."""
+        self._forget_record(uid)
         record = wire["metadata"].get("annotations") or {}
-        if pod.placement is not None and self._dialect.allocation_annotation in record and ALLOCATION not in record:
-            self._by_index[uid] = wire
-        else:
-            self._by_index.pop(uid, None)
+        if pod.placement is None or self._dialect.allocation_annotation not in record or ALLOCATION in record:
+            return
+        few = {key: value for key, value in record.items() if key in self._read_annotations}
+        small = {**wire, "metadata": {**wire["metadata"], "annotations": few}}
+        self._by_index.setdefault(pod.placement.node, {})[uid] = msgspec.json.encode(small)
+
+    def _forget_record(self, uid: str) -> None:
+        before = self.pods.get(uid)
+        if before is not None and before.placement is not None:
+            self._by_index.get(before.placement.node, {}).pop(uid, None)
 
     def _read_again(self, node: str) -> None:
         """Records that count cards mean other cards now."""
-        for uid, wire in list(self._by_index.items()):
-            if wire.get("spec", {}).get("nodeName") == node:
-                self._read(uid, wire)
-
-    def _shared(self, pod: Pod) -> Pod:
-        """The same pod, its request one object with that of its replicas: half the memory of a large fleet."""
-        if len(self._requests) >= _MOST_REQUESTS:
-            self._requests.clear()
-        request = self._requests.setdefault(pod.request, pod.request)
-        return pod if request is pod.request else replace(pod, request=request)
+        for uid, small in list(self._by_index.get(node, {}).items()):
+            self._read(uid, msgspec.Raw(small))
 
     # Whole lists.
 
@@ -220,12 +238,10 @@ class Store:
                 log.exception("a listener failed")
 
 
-def _text(wire: NodeWire | PodWire, field: str) -> str:
-    """A field of the metadata that an object cannot be without."""
-    value = wire.get("metadata", {}).get(field)
-    if not isinstance(value, str) or not value:
-        raise MalformedError(f"an object without metadata.{field}")
-    return value
+def _known(identity: str) -> str:
+    if not identity:
+        raise MalformedError("an object without identity")
+    return identity
 
 
 def _key(wire: PodWire) -> str:

@@ -64,6 +64,17 @@ class _Container(TypedDict, total=False):
     ports: Any
 
 
+class _Volume(TypedDict, total=False):
+    """Volumes that can tie a pod to a node or zone; what other kinds say is skipped."""
+
+    name: Any
+    persistentVolumeClaim: Any
+    ephemeral: Any
+    gcePersistentDisk: Any
+    awsElasticBlockStore: Any
+    azureDisk: Any
+
+
 class _PodSpec(TypedDict, total=False):
     nodeName: Any
     nodeSelector: Any
@@ -81,7 +92,7 @@ class _PodSpec(TypedDict, total=False):
     schedulingGroup: Any
     hostNetwork: Any
     runtimeClassName: Any
-    volumes: Any
+    volumes: list[_Volume]
 
 
 class _PodStatus(TypedDict, total=False):
@@ -173,6 +184,11 @@ def node_wire(raw: msgspec.Raw) -> NodeWire:
 def pod_wire(raw: msgspec.Raw) -> PodWire:
     """A pod; raises MalformedError."""
     try:
-        return POD.decode(raw)
+        pod = POD.decode(raw)
     except _BROKEN as exc:
         raise MalformedError(f"a pod that is none: {exc}") from None
+    spec = pod.get("spec", {})
+    if "volumes" in spec:
+        # The token's volume has another name in each replica, and says nothing.
+        spec["volumes"] = [volume for volume in spec["volumes"] if len(volume) > 1]
+    return pod

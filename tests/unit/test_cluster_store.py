@@ -13,7 +13,7 @@ from isolation.cluster.failure import MalformedError
 from isolation.cluster.store import Store
 from isolation.contract.codec import node_of, pod_of
 from isolation.contract.model import Cluster
-from isolation.contract.names import ACK, ALLOCATION
+from isolation.contract.names import ACK, ALLOCATION, CARDS, EVICT, MIRROR
 
 
 def raw(thing):
@@ -163,21 +163,69 @@ def test_a_record_by_index_follows_its_node_whichever_comes_first():
     seen.append(store.pods["u"].placement.slices[0].uuid)
     cards = [{"uuid": f"GPU-{i}", "index": i, "total": 15 << 30} for i in range(2)]
     stated = json.dumps({"version": 1, "cards": cards})
-    store.node_is(raw(node("n", annotations={"gpushare.dev/cards": stated})))
+    store.node_is(raw(node("n", annotations={CARDS: stated})))
     seen.append(store.pods["u"].placement.slices[0].uuid)
 
     assert ["n/1", "GPU-1"] == seen[1:]
 
 
-def test_replicas_share_one_request():
+def test_replicas_share_one_request_and_others_do_not():
     """
-    Thousands of pods alike cost one request.
+    Thousands of pods alike are read once; node, priority and the token's volume are their own.
     """
     store = Store()
-    for uid in ("u", "v"):
-        store.pod_is(raw(pod(uid)))
+    for uid, units, at in (("u", 2, "n"), ("v", 2, ""), ("w", 3, "")):
+        made = pod(uid, units, at)
+        made["spec"]["volumes"] = [{"name": f"token-{uid}", "projected": {"sources": []}}]
+        made["spec"]["priority"] = len(at)
+        store.pod_is(raw(made))
 
     assert store.pods["u"].request is store.pods["v"].request
+    assert 1 == store.pods["u"].priority
+    assert store.pods["u"].request != store.pods["w"].request
+
+
+@given(
+    st.lists(
+        st.tuples(names, st.integers(1, 4), st.sampled_from(["", "2", "x"]), st.sampled_from(["", "o"])), max_size=8
+    )
+)
+def test_what_a_replica_asks_is_what_it_would_ask_alone(given_pods):
+    """
+    The request of a pod does not depend on who was read before it.
+    """
+    together = Store()
+    for serial, (name, units, count, owner) in enumerate(given_pods):
+        made = pod(f"{name}{serial}", units)
+        made["metadata"]["labels"] = {ACK.card_count: count} if count else {}
+        made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": owner, "controller": True}] if owner else []
+        together.pod_is(raw(made))
+        alone = Store()
+        alone.pod_is(raw(made))
+        uid = f"{name}{serial}"
+        assert (alone.pods.get(uid), alone.view().refused.get(uid)) == (
+            together.pods.get(uid),
+            together.view().refused.get(uid),
+        )
+
+
+@given(st.sampled_from(["true", "false", ""]), st.booleans(), st.integers(0, 3))
+def test_a_record_read_again_is_read_as_if_it_came_now(evict, mirror, index):
+    """
+    What is remembered of such a pod is all that the codec reads.
+    """
+    record = {ACK.allocation_annotation: json.dumps({"0": {str(index): 2}}), EVICT: evict, "other": "x" * 99}
+    made = pod("u", at="n", **(record | ({MIRROR: "m"} if mirror else {})))
+    made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "controller": True}]
+    stated = json.dumps({"version": 1, "cards": [{"uuid": f"GPU-{i}", "index": i, "total": 1 << 34} for i in range(4)]})
+    after, before = Store(), Store()
+    after.pod_is(raw(made))
+    after.node_is(raw(node("n", annotations={CARDS: stated})))
+    before.node_is(raw(node("n", annotations={CARDS: stated})))
+    before.pod_is(raw(made))
+
+    assert before.pods == after.pods
+    assert f"GPU-{index}" == after.pods["u"].placement.slices[0].uuid
 
 
 def test_our_own_record_outranks_the_vendors_and_is_not_read_twice():
@@ -210,13 +258,10 @@ def test_an_object_without_identity_is_malformed(text):
 )
 def test_any_spec_leaves_the_picture_whole(spec):
     """
-    A pod is read, refused, unreadable or malformed; never an exception of another kind.
+    A pod is read, refused or unreadable; never an exception.
     """
     store = Store()
-    try:
-        store.pod_is(raw({"metadata": {"name": "p", "uid": "u"}, "spec": spec}))
-    except MalformedError:
-        return
+    store.pod_is(raw({"metadata": {"name": "p", "uid": "u"}, "spec": spec}))
     view = store.view()
     assert 1 == len(view.cluster.pods) + len(view.refused) + len(view.unreadable)
 
