@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from e2e.apiclient import connected
 from e2e.candidate import TERMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +121,27 @@ def test_a_planned_stop_hands_over_at_once_and_a_kill_after_the_duration(candida
     assert handed_over < TERMS.retry + 0.6
     assert TERMS.duration - TERMS.retry - 0.2 <= taken <= TERMS.duration + 2.0
     assert_never_both(tmp_path)
+
+
+def test_times_written_in_the_lease_are_for_people_alone(plane, candidates, tmp_path):
+    """
+    A holder whose clock is decades off, before and behind: it goes on, and the other waits.
+    """
+    candidates("g")
+    until_acting(tmp_path, "g")
+    candidates("h")
+
+    async def forge():
+        async with connected(plane) as client:
+            for year in ("1971", "2099", "2026"):
+                await client.merge(LEASE, {"spec": {"renewTime": f"{year}-01-01T00:00:00.000000Z"}})
+                await asyncio.sleep(1.0)
+
+    asyncio.run(forge())
+    forged = now()
+
+    assert until_acting(tmp_path, "g", after=forged)
+    assert {"g"} == {name for _, _, name in lines(tmp_path)}
 
 
 def test_without_the_api_server_the_holder_stops_in_time(plane, candidates, tmp_path):

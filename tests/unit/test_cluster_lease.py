@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from isolation.cluster import lease
+from isolation.cluster.election import Election
+from isolation.cluster.failure import UnreachableError
 from isolation.cluster.lease import NEVER, Record, Standing, Step, Terms
 
 TERMS = Terms()
@@ -175,3 +179,131 @@ def test_terms_that_could_let_two_act_are_refused(wrong):
     """
     with pytest.raises(ValueError, match="a lease needs"):
         Terms(**wrong)
+
+
+class Table:
+    """A Lease in memory, as the API server keeps it; down while told so."""
+
+    def __init__(self):
+        self.record, self.version, self.down, self.writes = None, 0, False, 0
+
+    async def read(self, _seconds):
+        """What is there."""
+        if self.down:
+            raise UnreachableError("down")
+        return self.record
+
+    async def write(self, wish, _seconds):
+        """Only over the version that it names."""
+        if self.down:
+            raise UnreachableError("down")
+        if wish.version != (self.record.version if self.record else ""):
+            return None
+        self.version, self.writes = self.version + 1, self.writes + 1
+        self.record = Record(str(self.version), wish.holder, wish.duration, wish.epoch)
+        return self.record
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 100.0
+
+    def __call__(self):
+        """The time."""
+        return self.now
+
+
+def elections(*names):
+    """A table, a clock for all, and candidates."""
+    table, clock = Table(), Clock()
+    return table, clock, [Election(table, name, TERMS, clock=clock) for name in names]
+
+
+def test_the_right_ends_by_the_clock_alone():
+    """
+    The server is away and nobody calls us: after `act` seconds we may not act, and a second later still not.
+    """
+    table, clock, (first,) = elections("a")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        await first.turn()
+        held = first.fence()
+        table.down = True
+        clock.now += TERMS.act - 0.1
+        late = first.fence()
+        clock.now += 0.1
+        return held, late.left(clock.now - 0.1), first.fence()
+
+    held, left, after = asyncio.run(story())
+    assert (0, None) == (held.epoch, after)
+    assert 0.1 == pytest.approx(left)
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch):
+    """
+    Whatever date the machine believes in, the holder keeps its time and the candidate waits its own.
+    """
+    _, clock, (first, second) = elections("a", "b")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        held = []
+        for year in (1970, 2100, 2026):
+            monkeypatch.setattr("time.time", lambda year=year: (year - 1970) * 3.15e7)
+            await first.turn()
+            await second.turn()
+            held.append((first.fence() is not None, second.fence() is not None))
+            clock.now += 1.0
+        return held
+
+    assert [(True, False)] * 3 == asyncio.run(story())
+
+
+def test_a_renewal_is_one_request_and_a_takeover_needs_the_whole_silence():
+    """
+    The second candidate acts only after it has seen no change for as long as the Lease says.
+    """
+    table, clock, (first, second) = elections("a", "b")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        await first.turn()
+        await second.turn()
+        before = table.writes
+        await first.turn()
+        renewals = table.writes - before
+        await second.turn()
+        clock.now += TERMS.duration - 0.1
+        await second.turn()
+        early = second.fence()
+        clock.now += 0.1
+        await second.turn()
+        await first.turn()
+        return renewals, early, second.fence().epoch, first.fence(), first.holder()
+
+    assert (1, None, 1, None, "b") == asyncio.run(story())
+
+
+def test_on_the_way_out_the_right_ends_before_the_lease_is_given_back():
+    """
+    Cancelled, a holder releases; the next one takes it without waiting.
+    """
+    table, clock, (first, second) = elections("a", "b")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        running = asyncio.create_task(first.run())
+        await asyncio.sleep(0.01)
+        held = first.fence()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await second.turn()
+        return held is not None, first.fence(), table.record.holder, second.fence() is not None
+
+    assert (True, None, "b", True) == asyncio.run(story())
