@@ -16,7 +16,7 @@ from isolation.cluster.election import Election, boottime
 from isolation.cluster.lease import Terms
 from isolation.cluster.writes import Leases
 
-TERMS = Terms(duration=2.0, act=1.4, retry=0.3, request=0.6)
+TERMS = Terms(duration=4.0, act=3.0, retry=0.4, request=1.0)
 
 
 async def main(kubeconfig: str, name: str, out: str) -> None:
