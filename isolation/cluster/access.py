@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import ssl
@@ -20,16 +21,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
+import yaml
 from kubernetes.aio import config as official_config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from isolation.cluster.failure import ClusterError, MalformedError, UnreachableError, refusal
+from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
 from isolation.cluster.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
+log = logging.getLogger(__name__)
 _UNAUTHORIZED: Final = 401
 _OK_BELOW: Final = 300
 _RELOAD_SECONDS: Final = 5.0
@@ -39,6 +42,17 @@ _NEVER: Final = float("-inf")
 _PLUGIN_SECONDS: Final = 30.0
 """An exec plugin may talk to a cloud."""
 _LONGEST_ANSWER: Final = 16 << 20
+_UNUSABLE: Final = (
+    official_config.ConfigException,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    TimeoutError,
+    yaml.YAMLError,
+)
+"""What the official client raises over a kubeconfig that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,9 @@ class Access:
             name = line.configuration.tls_server_name
             extra: dict[str, Any] = {"server_hostname": name} if name else {}
             headers = await _headers(line.configuration)
-            async with line.session.get(host + path, params=query, headers=headers, **extra) as answer:
+            async with line.session.get(
+                host + path, params=query, headers=headers, allow_redirects=False, **extra
+            ) as answer:
                 if answer.status >= _OK_BELOW:
                     self._distrust_at(answer.status, line)
                     body = await _bounded(answer, _LONGEST_ANSWER)
@@ -185,13 +201,17 @@ class Access:
             raise UnreachableError(f"TLS: {exc}") from exc
         except (aiohttp.ClientError, ConnectionError, socket.gaierror) as exc:
             raise UnreachableError(f"{type(exc).__name__}: {exc}") from exc
+        except RuntimeError as exc:
+            if not line.session.closed:
+                raise
+            raise UnreachableError("the credentials were replaced in between") from exc
 
     async def _current(self) -> _Line:
         async with self._lock:
             if self._line is None or self._read_at == _NEVER:
                 await self._renew()
             if self._line is None:
-                raise UnreachableError("no credentials")
+                raise CredentialsError("no credentials")
             return self._line
 
     async def _renew(self) -> None:
@@ -201,9 +221,10 @@ class Access:
             async with asyncio.timeout(_PLUGIN_SECONDS):
                 configuration = await _configuration(self._kubeconfig, self._context)
             official = ApiClient(configuration)
-        except (official_config.ConfigException, OSError, ValueError, TimeoutError) as exc:
+        except _UNUSABLE as exc:
             if self._line is None:
-                raise UnreachableError(f"no usable credentials: {exc}") from exc
+                raise CredentialsError(f"no usable credentials: {type(exc).__name__}: {exc}") from exc
+            log.warning("the credentials could not be read again: %s", exc)
             return
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_connect=_CONNECT_SECONDS)
         connector = aiohttp.TCPConnector(ssl=official.rest_client.ssl_context, socket_factory=_keepalive)

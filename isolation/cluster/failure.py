@@ -3,6 +3,7 @@ Why the API server did not do what was asked, as exceptions.
 
     ClusterError
       UnreachableError   no connection, or no whole answer in time: whether a write happened is unknown
+        CredentialsError no credentials that could be used: nothing was asked
       MalformedError     an answer that is no Kubernetes, or larger than any honest one
       RefusedError       the server said no, with a status
         GoneError        410: the version asked for is forgotten; list anew
@@ -27,6 +28,10 @@ class ClusterError(Exception):
 
 class UnreachableError(ClusterError):
     """No whole answer in time; a write may or may not have happened."""
+
+
+class CredentialsError(UnreachableError):
+    """There are no credentials, or none that can be read."""
 
 
 class MalformedError(ClusterError):

@@ -110,11 +110,14 @@ class Live:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Live]:
-        """Follow in the background; what breaks a follower for good breaks the block."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.nodes.run()), group.create_task(self.pods.run())]
-            try:
-                yield self
-            finally:
-                for task in tasks:
-                    task.cancel()
+        """Follow in the background; what breaks a follower for good breaks the block, as itself."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.nodes.run()), group.create_task(self.pods.run())]
+                try:
+                    yield self
+                finally:
+                    for task in tasks:
+                        task.cancel()
+        except BaseExceptionGroup as exc:
+            raise exc.exceptions[0] from None

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import time
 
+import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.proxy import wire
+from kubernetes.aio.config import incluster_config
 
 from isolation.cluster.access import Access
 from isolation.cluster.backoff import Pace
@@ -225,35 +227,42 @@ def test_a_server_that_falls_silent_is_noticed_and_found_again(plane):
     assert old >= 1.0 > new
 
 
-def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, tmp_path):
+async def token_of(client, name):
+    """A service account that may do everything, and a token of it."""
+    await client.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+    version, meta = "rbac.authorization.k8s.io/v1", {"name": name}
+    binding = {"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": meta}
+    await client.create(binding | {"roleRef": role, "subjects": [subject]})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = await client.call("POST", f"/api/v1/namespaces/default/serviceaccounts/{name}/token", asked)
+    return made["status"]["token"]
+
+
+@pytest.mark.parametrize("where", ["kubeconfig", "pod"])
+def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, tmp_path, monkeypatch, where):
     """
-    A token in a file is replaced: the next 401 leads to the new one, nobody restarts.
+    A token in a file is replaced: a 401 leads to the new one, nobody restarts; by kubeconfig or as in a pod.
     """
+    token, config = tmp_path / "token", None
+    token.write_text("stale")
+    if where == "pod":
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.port))
+        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(plane.ca))
+    else:
+        config = plane.kubeconfig_of_token("renewed", token)
 
     async def story():
         async with connected(plane) as client:
-            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "renewed"}}
-            await client.create(account)
-            role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-            subject = {"kind": "ServiceAccount", "name": "renewed", "namespace": "default"}
-            await client.create(
-                {
-                    "apiVersion": "rbac.authorization.k8s.io/v1",
-                    "kind": "ClusterRoleBinding",
-                    "metadata": {"name": "renewed"},
-                    "roleRef": role,
-                    "subjects": [subject],
-                }
-            )
-            asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-            made = await client.call("POST", "/api/v1/namespaces/default/serviceaccounts/renewed/token", asked)
-            token = tmp_path / "token"
-            token.write_text("stale")
-            config = plane.kubeconfig_of_token("renewed", token)
+            good = await token_of(client, f"renewed-{where}")
             async with Access(config) as access, Live(access, habits=QUICK).following() as live:
                 await until(lambda: live.nodes.count.failures >= 2)
-                token.write_text(made["status"]["token"])
-                await asyncio.wait_for(live.synced(), 20)
+                token.write_text(good)
+                await asyncio.wait_for(live.synced(), 30)
                 return live.nodes.count.lists
 
     assert 2 <= asyncio.run(story())
