@@ -19,28 +19,32 @@ import random
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.cluster.backoff import Pace, delay
 from isolation.cluster.failure import ClusterError, GoneError, MalformedError, RefusedError, refusal
 from isolation.cluster.wire import event_of, identity_of, page_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     import msgspec
+
+    from isolation.cluster.wire import Page
 
 log = logging.getLogger(__name__)
 _MOST_PAGES: Final = 100_000  # a server that never ends a list is broken
 _PAGED_ATTEMPTS: Final = 2
 """After so many lists that outlived their version the next one comes in one piece."""
+_AT_A_STRETCH: Final = 50
+"""Objects of a list that are read before others get their turn: some milliseconds."""
 _SHORT_SECONDS: Final = 1.0
 
 
 class Source(Protocol):
     """How lists and watches reach us; both raise ClusterError."""
 
-    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
+    def page(self, path: str, query: Mapping[str, str]) -> Coroutine[Any, Any, bytes]:
         """A whole answer."""
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
@@ -155,26 +159,42 @@ class Follower:
         if self._outlived < _PAGED_ATTEMPTS:
             query["limit"] = str(self._habits.page)
         keys: set[str] = set()
-        for _ in range(_MOST_PAGES):
-            try:
-                page = page_of(await self._source.page(self._what.path, query))
-            except GoneError:
-                self._outlived += 1
-                raise
-            self.heard = time.monotonic()
-            for raw in page.items or ():
-                key = self._put(raw)
-                if key is not None:
-                    keys.add(key)
-            if not page.metadata.continue_:
-                break
-            query["continue"] = page.metadata.continue_
-        else:
-            raise MalformedError("a list without end")
+        version = ""
+        try:
+            async with aclosing(self._pages(query)) as pages:
+                async for page in pages:
+                    version = page.metadata.resourceVersion
+                    for i, raw in enumerate(page.items or ()):
+                        key = self._put(raw)
+                        if key is not None:
+                            keys.add(key)
+                        if i % _AT_A_STRETCH == 0:
+                            await asyncio.sleep(0)
+        except GoneError:
+            self._outlived += 1
+            raise
         self._sink.only(frozenset(keys))
         self._outlived = 0
-        self._version = page.metadata.resourceVersion
+        self._version = version
         self.synced.set()
+
+    async def _pages(self, query: dict[str, str]) -> AsyncGenerator[Page, None]:
+        """The pages, each asked for before the one before it is read: server and reader work at once."""
+        coming = asyncio.create_task(self._source.page(self._what.path, query))
+        try:
+            for _ in range(_MOST_PAGES):
+                page = page_of(await coming)
+                self.heard = time.monotonic()
+                more = page.metadata.continue_
+                if more:
+                    coming = asyncio.create_task(self._source.page(self._what.path, query | {"continue": more}))
+                yield page
+                if not more:
+                    return
+            raise MalformedError("a list without end")
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
     async def _watch(self) -> None:
         """Until the server ends it."""
