@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import ssl
 import time
@@ -21,16 +20,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
-import yaml
-from kubernetes.aio import config as official_config
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import ApiClient
 
+from isolation.cluster.credentials import UNUSABLE, configuration_of, headers_of
 from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
 from isolation.cluster.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
+
+    from kubernetes.aio.client import Configuration
 
 log = logging.getLogger(__name__)
 _UNAUTHORIZED: Final = 401
@@ -42,17 +42,6 @@ _NEVER: Final = float("-inf")
 _PLUGIN_SECONDS: Final = 30.0
 """An exec plugin may talk to a cloud."""
 _LONGEST_ANSWER: Final = 16 << 20
-_UNUSABLE: Final = (
-    official_config.ConfigException,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    TimeoutError,
-    yaml.YAMLError,
-)
-"""What the official client raises over a kubeconfig that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +127,7 @@ class Access:
             host = line.configuration.host
             name = line.configuration.tls_server_name
             extra: dict[str, Any] = {"server_hostname": name} if name else {}
-            headers = await _headers(line.configuration)
+            headers = await headers_of(line.configuration)
             async with line.session.get(
                 host + path, params=query, headers=headers, allow_redirects=False, **extra
             ) as answer:
@@ -219,9 +208,9 @@ class Access:
         self._read_at = time.monotonic()
         try:
             async with asyncio.timeout(_PLUGIN_SECONDS):
-                configuration = await _configuration(self._kubeconfig, self._context)
+                configuration = await configuration_of(self._kubeconfig, self._context)
             official = ApiClient(configuration)
-        except _UNUSABLE as exc:
+        except UNUSABLE as exc:
             if self._line is None:
                 raise CredentialsError(f"no usable credentials: {type(exc).__name__}: {exc}") from exc
             log.warning("the credentials could not be read again: %s", exc)
@@ -232,27 +221,6 @@ class Access:
         if self._retired is not None:
             await self._retired.close()
         self._retired, self._line = self._line, _Line(configuration, official, session)
-
-
-async def _configuration(kubeconfig: Path | None, context: str | None) -> Configuration:
-    configuration = Configuration()
-    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
-        official_config.load_incluster_config(configuration)
-    else:
-        file = None if kubeconfig is None else str(kubeconfig)
-        await official_config.load_kube_config(
-            config_file=file, context=context, client_configuration=configuration, persist_config=False
-        )
-    return configuration
-
-
-async def _headers(configuration: Configuration) -> dict[str, str]:
-    """Who we are, a service account's token read again by the official client every minute."""
-    headers = {"Accept": "application/json"}
-    token = await configuration.get_api_key_with_prefix("BearerToken")
-    if token:
-        headers["Authorization"] = token
-    return headers
 
 
 def _patience(seconds: float) -> aiohttp.ClientTimeout:
