@@ -6,7 +6,7 @@ ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check bench clean help promtool libcs
+.PHONY: up test check bench clean help promtool libcs controlplane
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,8 +37,12 @@ promtool:
 libcs: $(STAMP)
 	@bash tests/get_libcs.sh $(BIN)/python
 
-test: check promtool libcs ## everything that proves the house
-	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock' $(ARGS)
+controlplane:    ## etcd and Kubernetes for the tests: found, else built or fetched once
+	@bash tests/e2e/get_controlplane.sh || echo "no control plane: its tests will say so" >&2
+
+test: check promtool libcs controlplane ## everything that proves the house
+	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)
+	timeout -k 30 900 $(BIN)/pytest -m e2e $(ARGS)
 	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
 
 bench: $(STAMP)  ## packing and speed against the published figures

@@ -30,10 +30,18 @@ _TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d{1,9}
 
 
 def pod_of(
-    pod: object, nodes: Mapping[str, Node] | None = None, *, dialect: Dialect = ACK, unit_bytes: int = GIB
+    pod: object,
+    nodes: Mapping[str, Node] | None = None,
+    *,
+    dialect: Dialect = ACK,
+    unit_bytes: int = GIB,
+    request: Request | Refusal | None = None,
 ) -> Pod | Refusal:
     """
     One pod; `nodes` give the vendor's card indices their UUIDs.
+
+    `request` is what `request_of` said of this pod's metadata and spec, where the caller has
+    it already from a replica: reading it is most of the work.
 
     A pod that holds cards by a readable record is a Pod even where its request makes no sense
     to us: it holds them. Any other senseless request is the Refusal. Wrong JSON: CodecError.
@@ -41,7 +49,8 @@ def pod_of(
     at = At(pod)
     metadata, spec, status = at["metadata"], at["spec"], at["status"]
     node, annotations = spec["nodeName"].text(), metadata["annotations"].texts()
-    request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
+    if request is None:
+        request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
     slices = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ()
     if isinstance(request, Refusal):
         if not slices:

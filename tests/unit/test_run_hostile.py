@@ -49,7 +49,7 @@ def used(entry: Hold) -> None:
     view.taken(CARDS, [entry])
     view.waiting("x", CARDS, [entry], 1.0).encode()
     choose(Wanted(1), CARDS, [entry] * 16, CardChoice.SPREAD)
-    feed._tenant(entry.core, entry.policy, online=entry.online, active=True)
+    feed._tenant(entry.core, entry.policy, online=entry.online, active=True, got=1.0)
     evidence.lives(entry, Path("/nonexistent"), entry.boot)
 
 

@@ -1,0 +1,42 @@
+"""
+One candidate as a process of its own, for tests that freeze it: writes a line whenever it may act.
+
+Each line is the clock *before* the right was checked, the epoch, and the name: "at that moment I held it".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from isolation.cluster.access import Access
+from isolation.cluster.election import Election, boottime
+from isolation.cluster.lease import Terms
+from isolation.cluster.writes import Leases
+
+TERMS = Terms(duration=4.0, act=3.0, retry=0.4, request=1.0)
+
+
+async def main(kubeconfig: str, name: str, out: str) -> None:
+    """Stand as a candidate until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Access(Path(kubeconfig)) as access:
+        election = Election(Leases(access, "default", "tested"), name, TERMS)
+        running = asyncio.create_task(election.run())
+        with Path(out).open("a") as log:  # noqa: ASYNC230 (a line to memory)
+            while not stop.is_set():
+                now = boottime()
+                fence = election.fence()
+                if fence is not None:
+                    log.write(f"{now} {fence.epoch} {name}\n")
+                    log.flush()
+                await asyncio.sleep(0.005)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

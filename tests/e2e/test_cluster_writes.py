@@ -1,0 +1,179 @@
+"""Writes on a real API server: once, by UID, in time, and what was said about them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from e2e.apiclient import connected
+from e2e.kubelets import Kubelets, share_pod, shared_node
+
+from isolation.cluster.access import Access, Deadlines
+from isolation.cluster.failure import UnreachableError
+from isolation.cluster.writes import Outcome, Target, Writer
+from isolation.contract.names import ALLOCATION
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@contextlib.asynccontextmanager
+async def writing(plane, deadlines=None):
+    """A client to look with and a writer to write with."""
+    async with connected(plane) as client, Access(plane.kubeconfig, deadlines=deadlines) as access:
+        yield client, Writer(access, "test")
+
+
+def target_of(pod, uid=None):
+    """What names this pod."""
+    meta = pod["metadata"]
+    return Target(meta["namespace"], meta["name"], uid or meta["uid"])
+
+
+@contextlib.asynccontextmanager
+async def waiting_pod(client, name):
+    """A pod that no scheduler takes."""
+    pod = await client.create(share_pod(name, schedulerName="nobody"))
+    try:
+        yield pod
+    finally:
+        await client.delete(f"{PODS}/{name}", force=True)
+
+
+def test_a_binding_carries_node_and_records_in_one_write(plane):
+    """
+    The pod is bound and annotated; a second binding is refused, and so is one for a pod of the same name.
+    """
+
+    async def story():
+        async with writing(plane) as (client, writer), waiting_pod(client, "bound") as pod:
+            other = await writer.bind(target_of(pod, "another-uid"), "n1", {ALLOCATION: "x"})
+            before = await writer.placed(target_of(pod))
+            first = await writer.bind(target_of(pod), "n1", {ALLOCATION: "{}"})
+            again = await writer.bind(target_of(pod), "n2", {ALLOCATION: "no"})
+            after = await writer.placed(target_of(pod))
+            nobody = await writer.bind(Target("default", "no-such", "u"), "n1", {})
+            stranger = await writer.placed(target_of(pod, "another-uid"))
+            return [a.outcome for a in (other, first, again, nobody)], before.node, after, stranger
+
+    outcomes, before, after, stranger = asyncio.run(story())
+    assert [Outcome.REFUSED, Outcome.DONE, Outcome.REFUSED, Outcome.GONE] == outcomes
+    assert ("", "n1", "{}", None) == (before, after.node, after.annotations[ALLOCATION], stranger)
+
+
+def test_resources_stated_in_a_nodes_status_are_counted_by_the_scheduler(plane):
+    """
+    A pod that asks for a plain resource waits until some node states it, capacity and allocatable alike.
+    """
+
+    async def story():
+        node = shared_node("states", cards=0)
+        async with writing(plane) as (client, writer), Kubelets(client, [node]).alive():
+            pod = share_pod("plain", 0)
+            pod["spec"]["containers"][0]["resources"] = {"limits": {"test.dev/plain": "3"}}
+            await client.create(pod)
+            answer = await writer.state_resources("states", {"test.dev/plain": 4})
+            await client.until(lambda p: p["status"].get("phase") == "Running", f"{PODS}/plain")
+            labelled = await writer.label_node("states", {"colour": "red", "kubernetes.io/hostname": None}, {"a": "b"})
+            stated = await client.get("/api/v1/nodes/states")
+            nobody = await writer.state_resources("no-such-node", {"test.dev/plain": 4})
+            await client.delete(f"{PODS}/plain", force=True)
+            return answer.outcome, labelled.outcome, nobody.outcome, stated
+
+    answer, labelled, nobody, stated = asyncio.run(story())
+    assert (Outcome.DONE, Outcome.DONE, Outcome.GONE) == (answer, labelled, nobody)
+    assert "4" == stated["status"]["capacity"]["test.dev/plain"] == stated["status"]["allocatable"]["test.dev/plain"]
+    assert {"colour": "red"} == stated["metadata"]["labels"] | {"colour": "red"}
+    assert "kubernetes.io/hostname" not in stated["metadata"]["labels"]
+
+
+def test_an_eviction_keeps_disruption_budgets(plane):
+    """
+    Blocked while the budget allows none, done when it does; only ever the pod of that UID.
+    """
+
+    async def story():
+        budget = {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "kept"},
+            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "kept"}}},
+        }
+        path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/kept"
+        async with writing(plane) as (client, writer), Kubelets(client, [shared_node("evicts")]).alive():
+            await client.create(budget)
+            pod = share_pod("kept", nodeName="evicts")
+            pod["metadata"]["labels"] = {"app": "kept"}
+            made = await client.create(pod)
+            await client.until(lambda p: p["status"].get("phase") == "Running", f"{PODS}/kept")
+            await client.until(lambda b: b.get("status", {}).get("observedGeneration"), path)
+            blocked = await writer.evict(target_of(made))
+            other = await writer.evict(target_of(made, "another-uid"))
+            await client.delete(path)
+            done = await writer.evict(target_of(made))
+            await client.until(lambda pods: not pods["items"], PODS, labelSelector="app=kept")
+            gone = await writer.evict(target_of(made))
+            return [a.outcome for a in (blocked, done, gone)], other.outcome, blocked.said
+
+    outcomes, other, said = asyncio.run(story())
+    assert [Outcome.BLOCKED, Outcome.DONE, Outcome.GONE] == outcomes
+    assert other in (Outcome.REFUSED, Outcome.BLOCKED)
+    assert "budget" in said
+
+
+def test_an_event_is_found_at_its_pod(plane):
+    """
+    With reason and note, the note cut to what the API takes.
+    """
+
+    async def story():
+        async with writing(plane) as (client, writer), waiting_pod(client, "told") as pod:
+            answer = await writer.event(target_of(pod), "CardChosen", "é" * 5000, warning=True)
+            uid = pod["metadata"]["uid"]
+            path = "/api/v1/namespaces/default/events"
+            found = await client.until(lambda e: e["items"], path, fieldSelector=f"involvedObject.uid={uid}")
+            return answer.outcome, found["items"][0]
+
+    outcome, event = asyncio.run(story())
+    assert (Outcome.DONE, "CardChosen", "Warning") == (outcome, event["reason"], event["type"])
+    assert 500 == len(event["message"])
+
+
+def test_a_delete_names_its_uid(plane):
+    """
+    The successor of a pod with the same name is left alone.
+    """
+
+    async def story():
+        async with writing(plane) as (client, writer), waiting_pod(client, "ended") as pod:
+            return [(await writer.delete(target_of(pod, uid))).outcome for uid in ("another-uid", None, None)]
+
+    assert [Outcome.REFUSED, Outcome.DONE, Outcome.GONE] == asyncio.run(story())
+
+
+def test_no_write_outlives_its_deadline(plane):
+    """
+    A frozen server: the caller knows after its own time that the outcome is unknown, and can ask when it is back.
+    """
+
+    async def story():
+        async with writing(plane, Deadlines(write=2.0)) as (client, writer), waiting_pod(client, "late") as pod:
+            plane.freeze("kube-apiserver")
+            began, waits = time.monotonic(), []
+            try:
+                for seconds in (None, 0.3, 0.0):
+                    with pytest.raises(UnreachableError):
+                        await writer.bind(target_of(pod), "n1", {}, seconds)
+                    waits.append(time.monotonic() - began)
+                    began = time.monotonic()
+            finally:
+                plane.thaw("kube-apiserver")
+            await asyncio.sleep(0.5)
+            placed = await writer.placed(target_of(pod))
+            found = await client.get(f"{PODS}/late")
+            return waits, found["spec"].get("nodeName", ""), placed.node
+
+    waits, found, placed = asyncio.run(story())
+    assert (2, 0, 0) == tuple(int(wait) for wait in waits)
+    assert found == placed

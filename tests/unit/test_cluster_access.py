@@ -1,0 +1,119 @@
+"""Credentials that are none, and servers that are none: one kind of error, soon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from isolation.cluster.access import Access, Deadlines
+from isolation.cluster.failure import CredentialsError, MalformedError, RefusedError, UnreachableError
+
+
+def kubeconfig(path, server, **user):
+    """A kubeconfig for a server without TLS."""
+    named = {"clusters": {"server": server}, "users": user, "contexts": {"cluster": "x", "user": "x"}}
+    config = {kind: [{"name": "x", kind[:-1]: value}] for kind, value in named.items()}
+    path.write_text(json.dumps(config | {"current-context": "x"}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "current-context: x",
+        "{current-context: x, contexts: [], clusters: [], users: []}",
+        "{current-context: x, contexts: [{name: x, context: {cluster: y, user: z}}], clusters: 3}",
+        "\x00",
+    ],
+)
+def test_a_kubeconfig_that_is_none_is_said_to_be_none(tmp_path, text):
+    """
+    Whatever stands in the file.
+    """
+    path = tmp_path / "config"
+    path.write_text(text)
+
+    async def story():
+        async with Access(path):
+            pass
+
+    with pytest.raises(CredentialsError):
+        asyncio.run(story())
+
+
+def test_a_missing_kubeconfig_is_said_to_be_missing(tmp_path):
+    """
+    And nothing is asked of anybody.
+    """
+
+    async def story():
+        async with Access(tmp_path / "none"):
+            pass
+
+    with pytest.raises(CredentialsError):
+        asyncio.run(story())
+
+
+def against(tmp_path, answer, ask):
+    """What becomes of a question to a server that answers with these bytes, then hangs."""
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        await asyncio.sleep(5)
+        writer.close()
+
+    async def story():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        deadlines = Deadlines(page=0.5, write=0.5)
+        try:
+            async with Access(kubeconfig(tmp_path / "config", url), deadlines=deadlines) as access:
+                return await ask(access)
+        finally:
+            server.close()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", UnreachableError),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", UnreachableError),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", UnreachableError),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 2\r\nRetry-After: 3\r\n\r\n{}", RefusedError),
+        (b"HTTP/1.1 301 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", (RefusedError, UnreachableError)),
+    ],
+)
+@pytest.mark.parametrize(
+    "ask", [lambda a: a.page("/x", {}), lambda a: a.send("GET", "/x"), lambda a: a.send("PATCH", "/x", {})]
+)
+def test_every_question_ends_by_its_deadline(tmp_path, answer, error, ask):
+    """
+    Silence, half an answer, something else than HTTP, a refusal, a way round in circles.
+    """
+    began = time.monotonic()
+
+    with pytest.raises(error):
+        against(tmp_path, answer, ask)
+    assert time.monotonic() - began < 5
+
+
+def test_an_answer_without_end_is_cut_off(tmp_path, monkeypatch):
+    """
+    Beyond the bound nothing is read.
+    """
+    monkeypatch.setattr("isolation.cluster.access.MOST_PAGE_BYTES", 1000)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
+
+    with pytest.raises(MalformedError):
+        against(tmp_path, answer, lambda a: a.page("/x", {}))
