@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = MappingProxyType(
     {
+        "exporter": ("exporter.cli:exporter", "exporter", "Metrics of this machine's cards and who uses them."),
         "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),

@@ -1,100 +1,34 @@
 """
-Families as Prometheus text: guarded collectors, rendered once per snapshot.
+The latest snapshot as pages: guarded collectors, run once, rendered once for each format.
 
 A collector that fails takes only its own series away and says so in a series of its own; it never
-fails the scrape. What the values mean is the catalogue's business (`isolation.contract.metrics`).
+fails the scrape. What the values mean is the catalogue's business (`isolation.contract.metrics`), how they
+are written `exporter.text`'s, who asks `exporter.server`'s.
 """
 
 from __future__ import annotations
 
+import gzip
 import logging
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector, CollectorRegistry
-
+from exporter import text
 from isolation.contract import metrics
-from isolation.contract.metrics import Family, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from prometheus_client.metrics_core import Metric
+    from isolation.contract.metrics import Family
 
 _log: Final = logging.getLogger(__name__)
-
-# Without a version, so that the client library answers 1.0.0: asked for 2.0.0 it writes (0.26) a 1.0 body
-# under a 2.0 content type.
-_OPENMETRICS: Final = "application/openmetrics-text"
+_LEVEL: Final = 1
+"""Of gzip: a tenth of the time of the usual level 9 and, for this kind of text, hardly more bytes."""
+_FORGOTTEN_AFTER: Final = 60
+"""Snapshots after which a form of the page that nobody has asked for is no longer rendered in advance."""
 
 Snapshot = TypeVar("Snapshot")
-
-
-def metric(family: Family) -> Metric:
-    """One family as the client library's own value."""
-    spec = family.spec
-    match spec.kind:
-        case Kind.COUNTER:
-            made: Metric = CounterMetricFamily(spec.name, spec.help)
-        case Kind.INFO:
-            made = InfoMetricFamily(spec.name.removesuffix("_info"), spec.help)
-        case Kind.GAUGE:
-            made = GaugeMetricFamily(spec.name, spec.help)
-    for values, value in family.samples:
-        made.add_sample(spec.name, dict(zip(spec.labels, map(_encodable, values), strict=True)), value)
-    return made
-
-
-def _encodable(label: str) -> str:
-    # A lone surrogate (a name read from undecodable bytes) would fail the whole scrape.
-    return label.encode("utf-8", "replace").decode("utf-8")
-
-
-class Guarded(Collector, Generic[Snapshot]):
-    """The collectors of one process over one snapshot, each behind its own guard."""
-
-    def __init__(
-        self,
-        collectors: Mapping[str, Callable[[Snapshot], Iterable[Family]]],
-        snapshot: Snapshot,
-        *,
-        read_at: float,
-        clock: Callable[[], float],
-        release: str,
-    ) -> None:
-        self._collectors = dict(collectors)
-        self._snapshot = snapshot
-        self._read_at = read_at
-        self._clock = clock
-        self._release = release
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not collect, and names are the catalogue's to keep apart."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        """Every family with samples, then how the collectors fared."""
-        success: list[tuple[tuple[str, ...], float]] = []
-        duration: list[tuple[tuple[str, ...], float]] = []
-        for name, run in self._collectors.items():
-            begun = self._clock()
-            try:
-                found = [metric(family) for family in run(self._snapshot) if family.samples]
-            except Exception:  # noqa: BLE001 (any failure must cost this collector's series only)
-                _log.warning("collector %s failed; its series are absent", name, exc_info=True)
-                found, worked = [], 0.0
-            else:
-                worked = 1.0
-            yield from found
-            success.append(((name,), worked))
-            duration.append(((name,), self._clock() - begun))
-        yield metric(metrics.family(metrics.COLLECTOR_SUCCESS, success))
-        yield metric(metrics.family(metrics.COLLECTOR_DURATION, duration))
-        yield metric(metrics.family(metrics.SAMPLE_TIME, [((), self._read_at)]))
-        yield metric(metrics.family(metrics.BUILD_INFO, [((self._release,), 1)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +37,96 @@ class Page:
 
     body: bytes
     content_type: str
+    encoding: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In which way somebody wants the page."""
+
+    openmetrics: bool = False
+    gzip: bool = False
+
+
+class Silent(Exception):  # noqa: N818 (no error: the answer is that there is no answer)
+    """There is nothing to show; the message says why."""
+
+
+def collect(
+    collectors: Mapping[str, Callable[[Snapshot], Iterable[Family]]],
+    snapshot: Snapshot,
+    *,
+    read_at: float,
+    clock: Callable[[], float],
+    release: str,
+) -> tuple[Family, ...]:
+    """Every family with samples, then how the collectors fared, when was read, and which release this is."""
+    found: list[Family] = []
+    success: list[tuple[tuple[str, ...], float]] = []
+    duration: list[tuple[tuple[str, ...], float]] = []
+    for name, run in collectors.items():
+        begun = clock()
+        try:
+            mine = [family for family in run(snapshot) if family.samples]
+        except Exception:  # noqa: BLE001 (any failure must cost this collector's series only)
+            _log.warning("collector %s failed; its series are absent", name, exc_info=True)
+            worked = 0.0
+        else:
+            found += mine
+            worked = 1.0
+        success.append(((name,), worked))
+        duration.append(((name,), clock() - begun))
+    return (
+        *found,
+        metrics.family(metrics.COLLECTOR_SUCCESS, success),
+        metrics.family(metrics.COLLECTOR_DURATION, duration),
+        metrics.family(metrics.SAMPLE_TIME, [((), read_at)]),
+        metrics.family(metrics.BUILD_INFO, [((release,), 1)]),
+    )
+
+
+class _Latest:
+    """One snapshot's families and the pages made of them so far."""
+
+    __slots__ = ("_make", "_renderer", "families", "pages")
+
+    def __init__(self, make: Callable[[], tuple[Family, ...]], renderer: text.Renderer) -> None:
+        self._make = make
+        self._renderer = renderer
+        self.families: tuple[Family, ...] | None = None
+        self.pages: dict[Form, Page] = {}
+
+    def collected(self) -> tuple[Family, ...]:
+        """Collected when they are first needed; for whoever has the lock."""
+        if self.families is None:
+            self.families = self._make()
+        return self.families
+
+    def page(self, form: Form) -> Page:
+        """Rendered when it is first asked for; for whoever has the lock."""
+        known = self.pages.get(form)
+        if known is not None:
+            return known
+        families = self.collected()
+        plain = self.pages.get(Form(form.openmetrics))
+        if plain is None:
+            kind = text.OPENMETRICS if form.openmetrics else text.PLAIN
+            plain = Page(self._renderer.page(families, openmetrics=form.openmetrics), kind)
+            self.pages[Form(form.openmetrics)] = plain
+        if not form.gzip:
+            return plain
+        packed = Page(gzip.compress(plain.body, _LEVEL, mtime=0), plain.content_type, "gzip")
+        self.pages[form] = packed
+        return packed
 
 
 class Exposition(Generic[Snapshot]):
     """
-    The latest snapshot, rendered when it is first asked for and served from then on.
+    The latest snapshot, and its pages.
 
-    `publish` is cheap, so that a world may publish several times a second to nobody.
+    `publish` alone is cheap, so that a world may publish several times a second to nobody: the page is made
+    when it is first asked for. A node's own exporter publishes `ready`: collected at once, and written in every
+    form that somebody has asked for lately, so that a scrape finds its page made.
     """
 
     def __init__(
@@ -122,31 +139,59 @@ class Exposition(Generic[Snapshot]):
         self._collectors = collectors
         self._clock = clock
         self._release = release
-        self._lock = Lock()
-        self._latest: Guarded[Snapshot] | None = None
-        self._pages: dict[bool, tuple[Guarded[Snapshot], Page]] = {}
+        self._renderer = text.Renderer()
+        self._rendering = Lock()
+        self._latest: _Latest | None = None
+        self._unasked: dict[Form, int] = {}
 
-    def publish(self, snapshot: Snapshot, read_at: float) -> None:
+    def publish(self, snapshot: Snapshot, read_at: float, *, ready: bool = False) -> None:
         """Serve this snapshot from now on; `read_at` is when it was read, in seconds since the epoch."""
-        self._latest = Guarded(self._collectors, snapshot, read_at=read_at, clock=self._clock, release=self._release)
+        latest = _Latest(lambda: self._collect(snapshot, read_at), self._renderer)
+        if ready:
+            with self._rendering:
+                latest.collected()
+                for form, unasked in list(self._unasked.items()):
+                    if unasked < _FORGOTTEN_AFTER:
+                        latest.page(form)
+                        self._unasked[form] = unasked + 1
+                    else:
+                        del self._unasked[form]
+        self._latest = latest
 
-    def page(self, accept: str = "") -> Page | None:
-        """The page for a scraper that accepts these content types; None before the first snapshot."""
+    def page(self, form: Form = Form()) -> Page:
+        """The page in the form that is wanted; Silent before the first snapshot."""
         latest = self._latest
         if latest is None:
-            return None
-        openmetrics = _OPENMETRICS in accept
-        with self._lock:
-            rendered = self._pages.get(openmetrics)
-            if rendered is None or rendered[0] is not latest:
-                rendered = (latest, render(latest, openmetrics=openmetrics))
-                self._pages[openmetrics] = rendered
-        return rendered[1]
+            raise Silent("no reading yet")
+        self._unasked[form] = 0
+        made = latest.pages.get(form)
+        if made is not None:
+            return made
+        with self._rendering:
+            return latest.page(form)
+
+    def _collect(self, snapshot: Snapshot, read_at: float) -> tuple[Family, ...]:
+        return collect(self._collectors, snapshot, read_at=read_at, clock=self._clock, release=self._release)
 
 
-def render(collector: Collector, *, openmetrics: bool = False) -> Page:
-    """One collector's families as text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    encode, content_type = choose_encoder(_OPENMETRICS if openmetrics else "")
-    return Page(encode(registry), content_type)
+class Fresh:
+    """
+    Pages that are shown for as long as somebody renews them.
+
+    A reading that nobody has renewed for too long would be taken for the present by whoever scrapes it.
+    """
+
+    def __init__(self, pages: Exposition[Snapshot], limit: float, clock: Callable[[], float]) -> None:
+        self._pages, self._limit, self._clock = pages, limit, clock
+        self._renewed = clock()
+
+    def renew(self) -> None:
+        """The page is of now."""
+        self._renewed = self._clock()
+
+    def page(self, form: Form = Form()) -> Page:
+        """The page; Silent where it is too old."""
+        age = self._clock() - self._renewed
+        if age > self._limit:
+            raise Silent(f"the last reading is {age:.0f} s old")
+        return self._pages.page(form)

@@ -4,10 +4,12 @@ The page: guarded, rendered once per snapshot, clean to Prometheus' own checks, 
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import socket
 import urllib.error
 import urllib.request
+from threading import Thread
 
 import golden_files
 import promtool
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.families import COLLECTORS
-from exporter.exposition import Exposition, Guarded, Page, render
+from exporter import text
+from exporter.exposition import Exposition, Form, Page, Silent, collect
 from exporter.families import card_families, container_families
 from exporter.fleet import FleetMetrics
 from exporter.server import MetricsServer, PortError
@@ -28,17 +31,18 @@ from isolation.contract.metrics import CATALOGUE, Kind, family
 ALL = {"cards": lambda f: card_families(f.nodes), "containers": lambda f: container_families(f.nodes), **COLLECTORS}
 
 
-def guarded(collectors, snapshot=None):
-    """Collectors over a snapshot read at a known time, on a clock that ticks in quarters of a second."""
+def render(collectors, snapshot=None):
+    """The page of a snapshot read at a known time, on a clock that ticks in quarters of a second."""
     ticks = itertools.count()
-    return Guarded(collectors, snapshot, read_at=1.7e9, clock=lambda: next(ticks) / 4, release="1.2.3")
+    families = collect(collectors, snapshot, read_at=1.7e9, clock=lambda: next(ticks) / 4, release="1.2.3")
+    return text.Renderer().page(families)
 
 
 def samples(page):
     """{(name, labels as a frozenset): value} of a page in the text format."""
     return {
         (s.name, frozenset(s.labels.items())): s.value
-        for f in text_string_to_metric_families(page.body.decode())
+        for f in text_string_to_metric_families(page.decode())
         for s in f.samples
     }
 
@@ -51,24 +55,24 @@ def broken(_):
 
 def test_whole_page_is_golden():
     """The page of a small fleet, to the byte."""
-    golden_files.check("metrics.txt", render(guarded(ALL, small_fleet())).body.decode())
+    golden_files.check("metrics.txt", render(ALL, small_fleet()).decode())
 
 
 def test_promtool_is_content():
     """Prometheus' linter has nothing to say, and parses every line."""
-    promtool.check(render(guarded(ALL, small_fleet())).body)
+    promtool.check(render(ALL, small_fleet()))
 
 
 def test_every_metric_of_the_catalogue_is_exposed():
     """What the reference promises, a fleet with a bit of everything shows."""
-    names = {name for name, _ in samples(render(guarded(ALL, small_fleet())))}
+    names = {name for name, _ in samples(render(ALL, small_fleet()))}
 
     assert set(CATALOGUE) == names
 
 
 def test_types_and_help_reach_the_scraper():
     """Counters are counters, the rest gauges (info has no type of its own in the text format)."""
-    body = render(guarded(ALL, small_fleet())).body.decode()
+    body = render(ALL, small_fleet()).decode()
 
     for spec in CATALOGUE.values():
         assert f"# TYPE {spec.name} {'counter' if spec.kind is Kind.COUNTER else 'gauge'}\n" in body
@@ -77,7 +81,7 @@ def test_types_and_help_reach_the_scraper():
 
 def test_failed_collector_costs_only_its_own_series(caplog):
     """A collector that fails half-way is absent and says so; the others are served."""
-    found = samples(render(guarded({"bad": broken, "good": COLLECTORS["pending"]}, frame())))
+    found = samples(render({"bad": broken, "good": COLLECTORS["pending"]}, frame()))
 
     names = {name for name, _ in found}
     assert "gpushare_fleet_clock_seconds" not in names
@@ -89,7 +93,7 @@ def test_failed_collector_costs_only_its_own_series(caplog):
 
 def test_own_figures():
     """How long collectors took, when the snapshot was read, and which release this is."""
-    found = samples(render(guarded({"none": lambda _: ()})))
+    found = samples(render({"none": lambda _: ()}))
 
     assert 0.25 == found["gpushare_exporter_collector_duration_seconds", frozenset({("collector", "none")})]
     assert 1.7e9 == found["gpushare_exporter_sample_timestamp_seconds", frozenset()]
@@ -100,7 +104,7 @@ def test_own_figures():
 def test_hostile_names_keep_the_page_whole(pod, container):
     """Whatever a name contains, the page parses and the value arrives, quotes and newlines included."""
     uses = [use(pod, container=container, used=3)]
-    page = render(guarded({"c": ALL["containers"]}, frame([node(uses=uses)])))
+    page = render({"c": ALL["containers"]}, frame([node(uses=uses)]))
 
     used = [v for (name, _), v in samples(page).items() if name == "gpushare_container_memory_used_bytes"]
     assert [3.0 * 2**30] == used
@@ -108,13 +112,13 @@ def test_hostile_names_keep_the_page_whole(pod, container):
 
 def test_undecodable_name_does_not_fail_the_scrape():
     """A lone surrogate, which UTF-8 cannot write, becomes a question mark."""
-    page = render(guarded({"c": ALL["containers"]}, frame([node(uses=[use("a\udcff")])])))
+    page = render({"c": ALL["containers"]}, frame([node(uses=[use("a\udcff")])]))
 
-    assert b'pod="a?"' in page.body
+    assert b'pod="a?"' in page
 
 
 def test_rendered_once_per_snapshot():
-    """Scrapes of one snapshot share the work; a new snapshot is rendered anew."""
+    """Scrapes of one snapshot share the work; one that nobody asks for costs nothing."""
     runs = []
     exposition = Exposition({"c": lambda f: runs.append(f) or ()}, clock=lambda: 0.0, release="x")
     exposition.publish("first", 1.0)
@@ -129,15 +133,83 @@ def test_rendered_once_per_snapshot():
 
 
 def test_openmetrics_for_those_who_ask():
-    """The Accept header chooses the format; version 2 is answered with 1, which is what is written."""
+    """The other format, of the same families, ends in a mark of its own."""
     exposition = Exposition(ALL, clock=lambda: 0.0, release="x")
     exposition.publish(small_fleet(), 1.0)
 
-    page = exposition.page("application/openmetrics-text;version=2.0.0,text/plain;q=0.5")
+    page = exposition.page(Form(openmetrics=True))
 
     assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert page.body.endswith(b"# EOF\n")
-    assert exposition.page("text/plain").content_type.startswith("text/plain")
+    assert exposition.page().content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_compressed_once_for_all_who_ask():
+    """Gzip of the same bytes, made once per snapshot and format."""
+    exposition = Exposition(ALL, clock=lambda: 0.0, release="x")
+    exposition.publish(small_fleet(), 1.0)
+
+    pages = [exposition.page(Form(gzip=True)) for _ in range(2)]
+
+    assert pages[0] is pages[1]
+    assert "gzip" == pages[0].encoding
+    assert exposition.page().body == gzip.decompress(pages[0].body)
+
+
+def test_a_ready_page_is_made_before_it_is_asked_for():
+    """Published ready, a snapshot is rendered in the forms that scrapers ask for, and collected only once."""
+    runs = []
+    exposition = Exposition({"c": lambda f: runs.append(f) or ()}, clock=lambda: 0.0, release="x")
+    exposition.publish("first", 1.0, ready=True)
+    assert ["first"] == runs
+
+    form = Form(openmetrics=True, gzip=True)
+    exposition.page(form)
+    exposition.publish("second", 2.0, ready=True)
+    latest = exposition._latest
+    assert {Form(openmetrics=True), form} == set(latest.pages)
+    assert exposition.page(form) is latest.pages[form]
+    assert ["first", "second"] == runs
+
+
+def test_a_form_that_nobody_asks_for_any_more_is_not_made_in_advance():
+    """A person who looked once with curl does not cost every cycle from then on."""
+    exposition = Exposition({}, clock=lambda: 0.0, release="x")
+    exposition.publish("first", 1.0, ready=True)
+    exposition.page(Form(openmetrics=True))
+    for at in range(100):
+        exposition.publish(at, 2.0, ready=True)
+
+    assert {} == exposition._latest.pages
+
+
+def test_scrapes_while_snapshots_change_are_whole():
+    """Whoever scrapes while the next snapshot is published gets one of them, never a mixture."""
+
+    def families(number):
+        yield family(metrics.PENDING, [((str(n),), number) for n in range(200)])
+
+    exposition = Exposition({"c": families}, clock=lambda: 0.0, release="x")
+    exposition.publish(0, 0.0, ready=True)
+    mixed = []
+
+    def scrape():
+        for at in range(300):
+            form = Form(openmetrics=at % 2 == 0, gzip=at % 3 == 0)
+            body = exposition.page(form).body
+            body = gzip.decompress(body) if form.gzip else body
+            values = {line.split()[-1] for line in body.splitlines() if line.startswith(b"gpushare_pending_pods{")}
+            if len(values) != 1:
+                mixed.append(values)
+
+    threads = [Thread(target=scrape) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        exposition.publish(number, 0.0, ready=number % 2 == 0)
+    for thread in threads:
+        thread.join(60)
+    assert [] == mixed
 
 
 def get(url, **headers):
@@ -192,15 +264,29 @@ def test_silent_connection_does_not_block_others():
             assert 200 == get(endpoint.url)[0]
 
 
-def test_failing_page_is_an_error_and_not_the_end():
+def test_failing_page_is_an_error_and_not_the_end(caplog):
     """If rendering itself fails the scraper gets 500, and the next request is served."""
 
     class Broken:
-        def page(self, accept=""):
-            if accept:
+        def page(self, form=None):
+            if form.openmetrics:
                 raise RuntimeError("no page")
             return Page(b"x 1\n", "text/plain")
 
     with MetricsServer(Broken(), 0) as server:
-        assert 500 == get(server.url, Accept="text/plain")[0]
+        assert 500 == get(server.url, Accept="application/openmetrics-text")[0]
         assert 200 == get(server.url)[0]
+    assert "no page" in caplog.text
+
+
+def test_nothing_to_show_says_why():
+    """Before the first snapshot there is no page; a page that has gone stale is none either."""
+
+    class Stale:
+        def page(self, _form=None):
+            raise Silent("the last reading is 60 s old")
+
+    with MetricsServer(Stale(), 0) as server:
+        assert (503, b"the last reading is 60 s old\n") == get(server.url)[::2]
+        assert (503, b"the last reading is 60 s old\n") == get(server.url.replace("metrics", "readyz"))[::2]
+        assert 200 == get(server.url.replace("metrics", "healthz"))[0]

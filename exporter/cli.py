@@ -1,0 +1,259 @@
+"""
+`gpushare exporter`: who uses what of this machine's cards, for Prometheus.
+
+Reads flags and environment, says all that is wrong with them, and starts. A machine whose cards cannot be read
+is no reason not to start: the metrics say so. What cannot be served on, or a web configuration that cannot be
+used, is.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from exporter import settings
+from exporter.logs import FORMATS, set_up
+from exporter.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from exporter.connection import Gate
+    from exporter.cycle import Cycle
+
+_log: Final = logging.getLogger(__name__)
+
+PREFIX: Final = "GPUSHARE_EXPORTER"
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a thread may keep the interpreter while a scrape waits for it; Python's own 5 ms would be seen in it."""
+_LOOK_SECONDS: Final = 0.8
+"""`--once` looks twice, so that there is something between to measure use over."""
+_PATH: Final = click.Path(path_type=Path)
+_USUAL: Final = Settings(node="")
+
+
+class Parsed(click.ParamType[Any]):
+    """A text that one of the settings' functions understands."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Its value, or the function's own words."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What is to be done with the readings."""
+
+    once: bool
+    as_data: bool
+    web_config: Path | None
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX, "max_content_width": 110}
+)
+@click.option(
+    "--listen",
+    type=Parsed("address", settings.address),
+    default=f"0.0.0.0:{settings.PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to serve; port 0: any free one.",
+)
+@click.option(
+    "--cycle",
+    "period",
+    type=Parsed("duration", settings.cycle_seconds),
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    envvar=f"{PREFIX}_CYCLE",
+    help="How often everything is read.",
+)
+@click.option("--once", is_flag=True, help="Read, print and end: a table on a terminal, else the metrics.")
+@click.option("--json", "as_data", is_flag=True, help="With --once: the reading, for programs.")
+@click.option("--compat", type=click.Choice(["ack"]), multiple=True, help="Also families under ACK's names.")
+@click.option(
+    "--web-config",
+    type=_PATH,
+    metavar="FILE",
+    help="TLS and passwords: a web configuration file of the Prometheus exporter-toolkit; re-read when it changes.",
+)
+@click.option(
+    "--node",
+    type=Parsed("name", settings.node_name),
+    envvar=[f"{PREFIX}_NODE", "NODE_NAME"],
+    metavar="NAME",
+    help="This node's name; else NODE_NAME, else the host's.",
+)
+@click.option("--pool", default="", metavar="NAME", help="Its node pool, for the card's info series.")
+@click.option(
+    "--mode",
+    type=click.Choice(["", "share", "cgpu", "core_mem", "default"]),
+    default="",
+    metavar="MODE",
+    help="What it serves: share, cgpu, core_mem or default (whole cards).",
+)
+@click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
+@click.option("--book", type=_PATH, metavar="DIR", help="Book of `gpushare run`; else where it usually is.")
+@click.option(
+    "--run-dir", type=_PATH, default=_USUAL.run_dir, show_default=True, metavar="DIR", help="Of the node agent."
+)
+@click.option("--proc", type=_PATH, default=_USUAL.proc, show_default=True, metavar="DIR", help="The host's /proc.")
+@click.option(
+    "--cgroup", type=_PATH, default=_USUAL.cgroup, show_default=True, metavar="DIR", help="Its control groups."
+)
+@click.option(
+    "--kubernetes/--no-kubernetes",
+    default=None,
+    help="Whether to ask a kubelet; else where there is one.",
+)
+@click.option(
+    "--kubelet-socket",
+    type=_PATH,
+    default=_USUAL.kubelet_socket,
+    show_default=True,
+    metavar="FILE",
+    help="Pod resources.",
+)
+@click.option(
+    "--pods-socket",
+    type=_PATH,
+    default=_USUAL.pods_socket,
+    show_default=True,
+    metavar="FILE",
+    help="The kubelet's pods API.",
+)
+@click.option(
+    "--log-dir",
+    type=_PATH,
+    default=_USUAL.log_dir,
+    show_default=True,
+    metavar="DIR",
+    help="The kubelet's log links, for names of containers where it has no pods API.",
+)
+@click.option(
+    "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of what is said on stderr."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning"]),
+    default="info",
+    show_default=True,
+    help="The least that is said.",
+)
+def exporter(**given: Any) -> None:
+    """
+    Serve metrics of this machine's cards and of what each container uses of them.
+
+    Needs no Kubernetes, and on a Kubernetes node no API server. Every option can also be set by an environment
+    variable: GPUSHARE_EXPORTER_ and its name, as in GPUSHARE_EXPORTER_CYCLE=5s.
+    """
+    if given["as_data"] and not given["once"]:
+        raise click.UsageError("--json goes with --once")
+    set_up(given.pop("log_format"), given.pop("log_level"), once=given["once"])
+    how = _How(given.pop("once"), given.pop("as_data"), given.pop("web_config"))
+    chosen = _settings(given)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    if how.once:
+        _once(chosen, as_data=how.as_data)
+    else:
+        _serve(chosen, how.web_config)
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    host, port = given.pop("listen")
+    node = given.pop("node") or settings.node_name(socket.gethostname() or "localhost")
+    simulated = given.pop("simgpu")
+    return Settings(
+        node=node,
+        host=host,
+        port=port,
+        compat=frozenset(given.pop("compat")),
+        simgpu=simulated.resolve() if simulated else None,
+        **given,
+    )
+
+
+def _once(chosen: Settings, *, as_data: bool) -> None:
+    """Two looks, one print; status 1 where the cards cannot be read."""
+    from exporter import show  # noqa: PLC0415 (a server shows nothing)
+    from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
+
+    with Node(chosen) as node:
+        told = node.cycle.turn()
+        if told.snapshot.machine.ok:
+            threading.Event().wait(min(chosen.period, _LOOK_SECONDS))
+            told = node.cycle.turn()
+        if as_data:
+            click.echo(show.as_json(told))
+        elif sys.stdout.isatty():
+            click.echo(show.table(told))
+        else:
+            click.echo(node.page(), nl=False)
+    errors = show.errors(told)
+    for error in errors:
+        click.echo(f"gpushare exporter: {error}", err=True)
+    if not told.snapshot.machine.ok:
+        sys.exit(1)
+
+
+def _serve(chosen: Settings, web_config: Path | None) -> None:
+    """Until a signal; the socket is taken first, so that a port in use is told before a card is touched."""
+    from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
+    from exporter.server import MetricsServer, PortError  # noqa: PLC0415
+
+    gate = _gate(web_config)
+    with Node(chosen) as node:
+        try:
+            server = MetricsServer(node.site, chosen.port, chosen.host, gate)
+        except PortError as exc:
+            raise click.ClickException(str(exc)) from None
+        with server:
+            _log.info("metrics of %s at %s", chosen.node, server.url)
+            gc.freeze()  # what is loaded stays: looking through it again would hold up a scrape for 20 ms
+            _until_told(node.cycle)
+        # A source may hang in a driver for as long as it likes: nobody waits for it, the kernel lets go what is left.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _gate(web_config: Path | None) -> Gate | None:
+    if web_config is None:
+        return None
+    from exporter.web import Guard  # noqa: PLC0415 (TLS and YAML only for those who want them)
+    from exporter.webconfig import WebConfigError  # noqa: PLC0415
+
+    try:
+        return Guard(web_config)
+    except WebConfigError as exc:
+        raise click.ClickException(str(exc)) from None
+
+
+def _until_told(cycle: Cycle) -> None:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    worker = threading.Thread(target=cycle.run, args=(stop,), name="cycle", daemon=True)
+    worker.start()
+    stop.wait()
+    _log.info("told to end")

@@ -1,0 +1,99 @@
+"""
+From a snapshot to what is told: claims, attribution, breaches, and what must be remembered in between.
+
+Pure but for its memory, which is `exporter.breach.State` and nothing else. A fault of ours in these steps is
+told as a failed collector, with nothing of the reading: half a judgement could be wrong anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from exporter.attribute import Attribution, Place, attribute
+from exporter.breach import State, judge
+from exporter.claims import claimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from exporter.episodes import Breach
+    from exporter.facts import PromiseFacts, Snapshot
+    from isolation.contract.reading import NodeReading
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A snapshot, and who uses what in it; nothing remembered yet."""
+
+    snapshot: Snapshot
+    found: Attribution | None
+    """None: we failed."""
+    seconds: float = 0.0
+
+    @property
+    def churned(self) -> bool:
+        """A process went between two sources: worth another look, once."""
+        return self.found is not None and self.found.churned
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One turn's result."""
+
+    snapshot: Snapshot
+    found: Attribution | None
+    """None: we failed to judge."""
+    begun: tuple[Breach, ...] = ()
+    """Breaches that this turn began."""
+    seconds: float = 0.0
+    """How long judging took."""
+
+    @property
+    def reading(self) -> NodeReading | None:
+        """Cards and containers with their counters."""
+        return self.found.reading if self.found is not None else None
+
+
+class Judge:
+    """Looks as often as it is asked, tells once per turn."""
+
+    def __init__(self, place: Place, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._place, self._clock = place, clock
+        self.state = State()
+
+    def look(self, snapshot: Snapshot) -> Look:
+        """Who was promised what, and who uses it."""
+        begun = self._clock()
+        place = replace(self._place, isolation=_isolation(snapshot.promises.value))
+        try:
+            found = attribute(snapshot, claimed(snapshot, place.unit_bytes), place)
+        except Exception:  # noqa: BLE001 (one snapshot that we misjudge must not end the exporter)
+            _log.exception("a snapshot could not be attributed")
+            found = None
+        return Look(snapshot, found, self._clock() - begun)
+
+    def tell(self, look: Look) -> Told:
+        """What is to be shown; breaches and counters go on from here."""
+        begun = self._clock()
+        told = Told(look.snapshot, None)
+        if look.found is not None:
+            try:
+                judged = judge(look.found, self.state, now=look.snapshot.at, epoch=look.snapshot.epoch)
+            except Exception:  # noqa: BLE001 (as above)
+                _log.exception("breaches could not be judged")
+            else:
+                self.state = judged.state
+                told = replace(told, found=replace(look.found, reading=judged.reading), begun=judged.begun)
+        return replace(told, seconds=look.seconds + self._clock() - begun)
+
+
+def _isolation(promises: PromiseFacts | None) -> str:
+    """What enforces promises here: the library where it does for any of them; empty where nobody could look."""
+    if promises is None:
+        return ""
+    return "library" if any(hold.region is not None for hold in promises.holds) else "none"

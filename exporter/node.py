@@ -1,0 +1,167 @@
+"""
+A node's exporter, put together: sources, turns, pages.
+
+Knows which parts there are and how they are joined, and decides only whether a kubelet is asked; nothing of
+what is read or shown.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+
+from exporter.attribute import Place
+from exporter.compat import ack_families
+from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
+from exporter.episodes import to_json
+from exporter.exposition import Exposition, Fresh
+from exporter.families import card_families, container_families
+from exporter.itself import process_families
+from exporter.judge import Judge
+from exporter.runner import Runner
+from exporter.site import Site
+from exporter.sources.kernel import KernelSource
+from exporter.sources.nvml import NvmlSource
+from exporter.sources.promises import PromiseSource, usual_books
+from isolation.contract import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from exporter.facts import KernelFacts, MachineFacts, PromiseFacts
+    from exporter.judge import Told
+    from exporter.kubelet import Kubelet
+    from exporter.settings import Settings
+    from isolation.contract.metrics import Family
+    from isolation.contract.reading import NodeReading
+
+    Collector = Callable[[Told], Iterable[Family]]
+
+ATTRIBUTION: Final = "attribution"
+"""Collector name of everything between sources and pages."""
+
+
+class Node:
+    """A context manager: its sources are let go when it is left."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._sources = NodeSources(chosen)
+        self._runner = Runner()
+        place = Place(node=chosen.node, pool=chosen.pool, mode=chosen.mode, unit_bytes=chosen.unit_bytes)
+        self.judge = Judge(place)
+        self.pages = Exposition(collectors(chosen.compat), clock=time.perf_counter, release=release())
+        self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
+        self.fresh = Fresh(self.pages, chosen.stale_seconds, time.monotonic)
+        self.site = Site(self.fresh, documents={"/breaches": partial(self._breaches, chosen.node)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.close()
+        self._sources.close()
+
+    def page(self) -> str:
+        """The metrics as they are now."""
+        return self.pages.page().body.decode()
+
+    def _publish(self, told: Told) -> None:
+        self.pages.publish(told, told.snapshot.epoch, ready=True)
+        self.fresh.renew()
+
+    def _breaches(self, node: str) -> bytes:
+        return to_json(self.judge.state.episodes, node).encode()
+
+
+class NodeSources:
+    """What this machine can be asked (`exporter.cycle.Sources`)."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._chosen = chosen
+        self._nvml = NvmlSource(chosen.simgpu)
+        self._kernel = KernelSource(chosen.proc, chosen.cgroup)
+        books = usual_books(chosen.simgpu, chosen.book)
+        self._promises = PromiseSource(books, chosen.run_dir, chosen.proc, chosen.cgroup)
+        self._kubelet: Kubelet | None = None
+        self._find_kubelet()
+
+    def first(self, now: float) -> Mapping[str, Callable[[], Any]]:
+        """What can be asked at once."""
+        return {MACHINE: partial(self._nvml.read, now), PROMISES: partial(self._promises.read, now)}
+
+    def then(
+        self, now: float, machine: MachineFacts | None, promises: PromiseFacts | None
+    ) -> Mapping[str, Callable[[], Any]]:
+        """What needs to know of which processes."""
+        pids = {process.pid for card in (machine.cards if machine else ()) for process in card.processes or ()}
+        holds = promises.holds if promises else ()
+        return {KERNEL: partial(self._kernel.read, now, pids, holds)}
+
+    def last(
+        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+    ) -> Mapping[str, Callable[[], Any]]:
+        """What needs to know of which pods and containers."""
+        self._find_kubelet()
+        return self._kubelet.reads(now, promises, kernel) if self._kubelet is not None else {}
+
+    def close(self) -> None:
+        """Let the driver and the kubelet go."""
+        self._nvml.close()
+        if self._kubelet is not None:
+            self._kubelet.close()
+
+    def _find_kubelet(self) -> None:
+        """Its folder is there, or somebody says so. One that stops is a failure, not a machine without one."""
+        wanted = self._chosen.kubernetes
+        there = self._chosen.kubelet_socket.parent.is_dir() if wanted is None else wanted
+        if there and self._kubelet is None:
+            from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
+
+            self._kubelet = Kubelet(self._chosen)
+
+
+def collectors(compat: frozenset[str]) -> Mapping[str, Collector]:
+    """Families by collector; what others call them as well, where that is wanted."""
+    found: dict[str, Collector] = {
+        "cards": partial(_of, card_families),
+        "containers": partial(_of, container_families),
+    }
+    if "ack" in compat:
+        found["ack"] = _ack
+    return found | {"sources": source_families, "process": _process}
+
+
+def _ack(told: Told) -> Iterable[Family]:
+    return ack_families(told.found, told.snapshot.machine.value) if told.found is not None else ()
+
+
+def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:
+    return families([told.reading]) if told.reading is not None else ()
+
+
+def _process(_told: Told) -> Iterator[Family]:
+    return process_families()
+
+
+def source_families(told: Told) -> Iterator[Family]:
+    """How each source fared, and the judging of what they told."""
+    fared = outcomes(told.snapshot)
+    success = {name: float(outcome.ok) for name, outcome in fared.items()}
+    seconds = {name: outcome.seconds for name, outcome in fared.items()}
+    success[ATTRIBUTION], seconds[ATTRIBUTION] = float(told.reading is not None), told.seconds
+    yield metrics.family(metrics.COLLECTOR_SUCCESS, (((name,), value) for name, value in success.items()))
+    yield metrics.family(metrics.COLLECTOR_DURATION, (((name,), value) for name, value in seconds.items()))
+
+
+def release() -> str:
+    """Version of this distribution."""
+    try:
+        return version("gpushare")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,96 @@
+"""
+What a person may choose of the exporter, and how it is spelled.
+
+Pure. Every setting is a flag and an environment variable, GPUSHARE_EXPORTER_ and the flag's name; no name may
+look like what Kubernetes puts into the environment for a Service called gpushare-exporter (`.._PORT`,
+`.._SERVICE_..`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PORT: Final = 9445
+SHORTEST_CYCLE: Final = 0.1
+LONGEST_CYCLE: Final = 60.0
+STALE_CYCLES: Final = 5
+STALE_SECONDS: Final = 10.0
+"""A reading older than this, and than so many cycles, is no longer shown."""
+
+_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+_LISTEN: Final = re.compile(r"(?:(\[[0-9a-fA-F:.%a-z]*\]|[^:\[\]]*):)?(\d{1,5})")
+_MOST_NAME: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that was chosen."""
+
+    node: str
+    host: str = "0.0.0.0"  # noqa: S104 (a pod is scraped from outside)
+    port: int = PORT
+    period: float = 2.0
+    """Seconds from one turn to the next."""
+    proc: Path = Path("/proc")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    run_dir: Path = Path("/var/lib/gpushare")
+    """Where the node agent keeps what it promised."""
+    book: Path | None = None
+    """Of `gpushare run`; None: where it usually is."""
+    kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    pods_socket: Path = Path("/var/lib/kubelet/pods-api/pods-api.sock")
+    log_dir: Path = Path("/var/log/containers")
+    """The kubelet's links by which containers get their names where it has no pods socket."""
+    kubernetes: bool | None = None
+    """Whether a kubelet is asked; None: where there is one."""
+    simgpu: Path | None = None
+    """A simulated machine's file instead of the machine."""
+    compat: frozenset[str] = frozenset()
+    """Further families under other people's names: ack."""
+    pool: str = ""
+    mode: str = ""
+    unit_bytes: int = 1 << 30
+
+    @property
+    def stale_seconds(self) -> float:
+        """Age from which on a reading is not shown."""
+        return max(STALE_SECONDS, STALE_CYCLES * self.period)
+
+
+def seconds(text: str) -> float:
+    """A duration: 2s, 500ms, 1m, or plain seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:40]!r} is no duration: write 2s or 500ms")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def cycle_seconds(text: str) -> float:
+    """A duration that a cycle may have."""
+    found = seconds(text)
+    if not SHORTEST_CYCLE <= found <= LONGEST_CYCLE:
+        raise ValueError(f"{text[:40]!r}: a cycle takes from 100ms to 1m")
+    return found
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port: 0.0.0.0:9445, [::]:9445, :9445 or 9445."""
+    found = _LISTEN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:60]!r} is no address: write 0.0.0.0:9445, [::]:9445 or :9445")
+    port = int(found[2])
+    if port > 0xFFFF:  # noqa: PLR2004 (16 bits)
+        raise ValueError(f"{port} is no port: 0 (any free one) to 65535")
+    return (found[1] or "0.0.0.0").strip("[]"), port  # noqa: S104 (as above)
+
+
+def node_name(text: str) -> str:
+    """A name that can stand in a label."""
+    name = text.strip()
+    if not name or len(name) > _MOST_NAME or not name.isprintable():
+        raise ValueError(f"{name[:40]!r} is no name of a node: 1 to {_MOST_NAME} printable characters")
+    return name

@@ -1,0 +1,102 @@
+"""
+Whom the exporter asks of a node's pods, and how often: by the stand-in kubelet's own count.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+pytest.importorskip("pynvml")
+pytest.importorskip("grpc")
+from kubelet_stand_in import KubeletStandIn
+from node_world import node_world
+
+
+def test_pod_by_pod_where_our_agent_keeps_the_node():
+    """
+    Never List there: it can make the kubelet hand out devices twice. Each pod once, from then on one of them a turn
+    (so that a kubelet that is gone is noticed) and not all of them.
+    """
+    with node_world("t4") as world:
+        for at in range(5):
+            pod = world.pod(f"pod-{at}", {"main": {0: 1}})
+            world.kubelet.add(pod.namespace, pod.name, {"main": {"aliyun.com/gpu-mem": [f"{world.uuids[0]}-_-{at}"]}})
+        world.turn()
+        assert 5 == world.kubelet.calls["Get"]
+        for _ in range(9):
+            world.turn()
+
+        assert 5 + 9 == world.kubelet.calls["Get"]
+        assert 0 == world.kubelet.calls["List"]
+
+
+def test_all_at_once_where_no_agent_does():
+    """One List a turn, whatever the number of pods."""
+    with node_world("t4") as world:
+        shutil.rmtree(world.run_dir / "alloc")
+        for at in range(5):
+            world.whole(f"pod-{at}", [0])
+        answered = sum(world.turn().snapshot.kubelet.ok for _ in range(3))
+
+        assert answered
+        assert (answered, 0) == (world.kubelet.calls["List"], world.kubelet.calls["Get"])
+
+
+def test_not_at_all_while_nobody_knows_which():
+    """Until promises can be read it is not known whether there is an agent: the kubelet is left alone."""
+    with node_world("t4") as world:
+        boot = world.tree.proc / "sys/kernel/random/boot_id"
+        boot.rename(boot.with_name("away"))
+        told = world.turn()
+        assert not told.snapshot.promises.ok
+        assert "not asked" in told.snapshot.kubelet.error
+        assert 0 == sum(world.kubelet.calls.values())
+        boot.with_name("away").rename(boot)
+        assert world.turn().snapshot.kubelet.ok
+
+
+def test_a_machine_without_a_kubelet():
+    """Its folder is not there: no such collector. A kubelet that is installed later is found without a restart."""
+    with node_world("t4") as world:
+        folder = world.kubelet.socket.parent
+        world.kubelet.gone()
+        folder.rename(folder.with_name("away"))
+        with node_world("t4", kubelet_socket=world.kubelet.socket) as plain:
+            told = plain.turn()
+            assert (None, None) == (told.snapshot.kubelet, told.snapshot.identities)
+            folder.with_name("away").rename(folder)
+            world.kubelet.back()
+            assert plain.turn().snapshot.kubelet.ok
+
+
+def test_names_from_the_pods_api_where_there_is_one():
+    """A process of a pod that only the kubelet knows of: named by the pods API, in the turn in which it appears."""
+    with node_world("t4", kubelet=KubeletStandIn(pods_api=True)) as world:
+        shutil.rmtree(world.run_dir / "alloc")
+        world.turn()
+        pod = world.whole("train", [0])
+        world.kubelet.pods[pod.namespace, pod.name, pod.uid].ids = {
+            name: f"containerd://{ident}" for name, ident in pod.containers.items()
+        }
+        shutil.rmtree(world.tree.links)
+        process = world.process(pod, "main", gib=2)
+        begun = time.monotonic()
+        world.adds_up({("train", "main", 0): (process,)})
+        assert time.monotonic() - begun < 5
+        assert "pods-api" == world.turn().snapshot.identities.value.source
+
+
+@pytest.mark.parametrize("pods", [1, 6])
+def test_samples_stay_within_their_budget(pods):
+    """At most 10 for each container and card, 30 for each card and 60 besides."""
+    with node_world("t4", "t4") as world:
+        for at in range(pods):
+            world.pod(f"pod-{at}", {"main": {0: 1, 1: 1}}, policy="fixed", core=10)
+        for _ in range(3):
+            world.turn()
+        found = sum(len(series) for series in world.samples().values())
+
+        assert found <= 10 * 2 * pods + 30 * 2 + 60

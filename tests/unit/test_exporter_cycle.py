@@ -1,0 +1,269 @@
+"""
+Turns: what is read in which order, what a failure costs, and that nothing piles up. Time is a number here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+from exporter import judge as judge_module
+from exporter.attribute import Place
+from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, Clock, Cycle, outcomes
+from exporter.facts import (
+    CardFacts,
+    CardProcess,
+    IdentityFacts,
+    KernelFacts,
+    KubeletFacts,
+    MachineFacts,
+    Outcome,
+    ProcessFacts,
+    PromiseFacts,
+)
+from exporter.judge import Judge
+from isolation.contract.quantity import GIB
+
+CARD = CardFacts(
+    uuid="GPU-0",
+    index=0,
+    model="T4",
+    total_bytes=16 * GIB,
+    reserved_bytes=GIB,
+    free_bytes=15 * GIB,
+    processes=(),
+    busy={},
+)
+
+
+class Time:
+    """A clock that moves when somebody waits or works."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def clock(self):
+        """For the cycle."""
+        return Clock(lambda: self.now, lambda: self.now + 1.7e9)
+
+
+class Scripted:
+    """Sources and runner in one: answers as the test says, and what was asked."""
+
+    def __init__(self, **answers):
+        self.answers = {MACHINE: MachineFacts((CARD,)), KERNEL: KernelFacts({}, True), PROMISES: PromiseFacts(())}
+        self.answers |= answers
+        self.asked = []
+        self.told = []
+
+    def first(self, _now):
+        """What needs no other."""
+        return self.reads(name for name in self.answers if name in {MACHINE, PROMISES})
+
+    def last(self, _now, promises, kernel):
+        """What a machine need not have; notes what it was told."""
+        self.told.append((promises, kernel))
+        return self.reads(name for name in self.answers if name in {KUBELET, IDENTITIES})
+
+    def reads(self, names):
+        """Each takes its next answer."""
+        return {name: lambda name=name: self.take(name) for name in names}
+
+    def then(self, _now, machine, promises):
+        """The kernel; notes what it was told."""
+        self.told.append((machine, promises))
+        return {KERNEL: lambda: self.take(KERNEL)}
+
+    def take(self, name):
+        """The next answer of a list, or always the same."""
+        answer = self.answers[name]
+        return answer.pop(0) if isinstance(answer, list) else answer
+
+    def run_all(self, reads, deadline):
+        """As `Runner` does, without threads."""
+        self.asked.append((tuple(reads), deadline))
+        found = {}
+        for name, read in reads.items():
+            value = read()
+            found[name] = Outcome(None, value) if isinstance(value, str) else Outcome(value)
+        return found
+
+
+def made(sources, time=None, period=2.0):
+    """A cycle over scripted sources, and what it published."""
+    published = []
+    clock = (time or Time()).clock()
+    judge = Judge(Place(node="n"), clock=clock.monotonic)
+    return Cycle(sources, sources, judge, published.append, period=period, clock=clock), published
+
+
+def test_one_turn():
+    """Every source is asked once, the kernel after those that say which processes there are; one result."""
+    sources = Scripted()
+    cycle, published = made(sources)
+    told = cycle.turn()
+
+    assert [((MACHINE, PROMISES), 1.0), ((KERNEL,), 0.4)] == [(n, pytest.approx(d)) for n, d in sources.asked]
+    machine, promises, kernel = (sources.answers[name] for name in (MACHINE, PROMISES, KERNEL))
+    assert [(machine, promises), (promises, kernel)] == sources.told
+    assert [told] == published
+    assert ("n", 15 * GIB) == (told.reading.node, told.reading.cards[0].total_bytes - GIB)
+    assert (100.0, 1.7e9 + 100) == (told.snapshot.at, told.snapshot.epoch)
+
+
+def test_sources_that_a_machine_does_not_have():
+    """No kubelet is no failure; one that is there and fails is."""
+    cycle, _ = made(Scripted())
+    assert {MACHINE, KERNEL, PROMISES} == set(outcomes(cycle.turn().snapshot))
+
+    cycle, _ = made(Scripted(**{KUBELET: "the socket is gone", IDENTITIES: IdentityFacts({})}))
+    found = outcomes(cycle.turn().snapshot)
+    assert {MACHINE, KERNEL, PROMISES, KUBELET, IDENTITIES} == set(found)
+    assert "the socket is gone" == found[KUBELET].error
+
+
+def test_a_source_that_fails_is_told_once_and_its_recovery_too(caplog):
+    """A log line when it begins and one when it ends, not every two seconds; the turns go on."""
+    caplog.set_level(logging.INFO)
+    gone = "NVML does not start"
+    cycle, published = made(Scripted(**{MACHINE: [gone, gone, gone, MachineFacts((CARD,))]}))
+    for _ in range(4):
+        cycle.turn()
+
+    assert [(), (), (), ("GPU-0",)] == [tuple(card.uuid for card in told.reading.cards) for told in published]
+    lines = [record.message for record in caplog.records if record.name == "exporter.cycle"]
+    assert ["nvml: NVML does not start; its figures are absent", "nvml answers again"] == lines
+
+
+def process(pid, size=GIB):
+    """A process on the card."""
+    return CardProcess(pid, size)
+
+
+def test_a_process_that_went_while_we_read_is_looked_for_again_once():
+    """Cards and kernel are read once more; kubelet, promises and loads of the first look stand."""
+    before = replace(CARD, processes=(process(7),), free_bytes=14 * GIB, busy={7: 0.5}, utilisation_ratio=0.5)
+    after = replace(CARD, busy={}, utilisation_ratio=0.0)
+    sources = Scripted(
+        **{
+            MACHINE: [MachineFacts((before,)), MachineFacts((after,))],
+            KUBELET: [KubeletFacts(())],
+            PROMISES: [PromiseFacts(())],
+        }
+    )
+    cycle, published = made(sources)
+    told = cycle.turn()
+
+    assert [told] == published
+    assert [(MACHINE,), (KERNEL,)] == [names for names, _ in sources.asked[3:]]
+    card = told.snapshot.machine.value.cards[0]
+    assert ((), 15 * GIB, {7: 0.5}, 0.5) == (card.processes, card.free_bytes, card.busy, card.utilisation_ratio)
+    assert GIB == told.reading.cards[0].used_bytes
+
+
+def test_churn_that_does_not_end_is_told_as_it_is():
+    """One retake and no more, however many processes come and go."""
+    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    sources = Scripted(**{MACHINE: busy})
+    cycle, published = made(sources)
+    cycle.turn()
+
+    assert (4, 1) == (len(sources.asked), len(published))
+
+
+def test_a_retake_that_fails_leaves_the_first_look():
+    """NVML fails between the two: the first look is told rather than nothing."""
+    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    cycle, published = made(Scripted(**{MACHINE: [busy, "gone"]}))
+    cycle.turn()
+
+    assert busy is published[0].snapshot.machine.value
+
+
+def test_no_retake_while_everybody_is_there():
+    """A process that the kernel knows is no churn."""
+    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    known = KernelFacts({7: ProcessFacts(7, 1, 0, "python")}, True)
+    sources = Scripted(**{MACHINE: busy, KERNEL: known})
+    cycle, _ = made(sources)
+    cycle.turn()
+
+    assert 2 == len(sources.asked)
+
+
+class Waiter(Event):
+    """Ends the loop after so many waits; waiting moves the clock."""
+
+    def __init__(self, time, waits):
+        super().__init__()
+        self.time, self.waits, self.waited = time, waits, []
+
+    def wait(self, timeout=None):
+        """Note it."""
+        self.waited.append(timeout)
+        self.time.now += timeout
+        if len(self.waited) >= self.waits:
+            self.set()
+
+
+def test_turns_begin_at_the_beat():
+    """However long a turn takes, the next one begins a period after the last one began."""
+    time = Time()
+    sources = Scripted()
+    cycle, published = made(sources, time)
+    taken = iter((0.5, 1.0, 0.0))
+    sources.then = lambda *_: (setattr(time, "now", time.now + next(taken)), {KERNEL: lambda: KernelFacts({}, True)})[1]
+    stop = Waiter(time, 3)
+    cycle.run(stop)
+
+    assert [1.5, 1.0, 2.0] == stop.waited
+    assert [100.0, 102.0, 104.0] == [told.snapshot.at for told in published]
+
+
+def test_a_turn_that_takes_too_long_leaves_out_what_it_missed(caplog):
+    """Five seconds at a period of two: the next one at six, and none in a hurry."""
+    time = Time()
+    sources = Scripted()
+    cycle, published = made(sources, time)
+    taken = iter((5.0, 0.0))
+    sources.then = lambda *_: (setattr(time, "now", time.now + next(taken)), {KERNEL: lambda: KernelFacts({}, True)})[1]
+    cycle.run(Waiter(time, 2))
+
+    assert [100.0, 106.0] == [told.snapshot.at for told in published]
+    assert 2 == cycle.skipped
+    assert "a turn took 5.0 s: 2 left out" in caplog.text
+
+
+def test_a_turn_that_breaks_is_not_the_last(caplog):
+    """Whatever is wrong in us, the next turn is made."""
+    time = Time()
+    sources = Scripted()
+    cycle, published = made(sources, time)
+    breaks = iter((True, False))
+    whole = sources.first
+    sources.first = lambda now: 1 / 0 if next(breaks) else whole(now)
+    cycle.run(Waiter(time, 2))
+
+    assert 1 == len(published)
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["attribute", "judge"])
+def test_a_judgement_that_fails_is_told_without_a_reading(monkeypatch, caplog, step):
+    """Sources that worked are told to work; of the reading nothing is shown, and the next turn is another try."""
+    cycle, published = made(Scripted())
+
+    def broken(*_args, **_more):
+        raise RuntimeError("a mistake of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(judge_module, step, broken)
+        cycle.turn()
+    cycle.turn()
+
+    assert [None, "n"] == [told.reading and told.reading.node for told in published]
+    assert published[0].snapshot.machine.ok
+    assert "a mistake of ours" in caplog.text
