@@ -132,10 +132,11 @@ static void compare(struct gs_meter *m, struct gs_card *shared)
         __atomic_store_n(&shared->fed_sample_ns, c->at, __ATOMIC_RELEASE);
     __atomic_store_n(&shared->fed_own_ns, c->own_ns, __ATOMIC_RELAXED);
     int64_t span = (int64_t)(c->at - was.at), own = (int64_t)(c->own_ns - was.own_ns);
-    if (!was.at || own < 0 || !recall(m, was.at, c->at, &ran))
+    int64_t told = c->sampled_ns ? (int64_t)(c->sampled_ns - was.sampled_ns) : span;
+    if (told < span / 16 * 15)
+        span = told; /* one was lost, or nobody computed: a sample speaks for the time right before it */
+    if (!was.at || own < 0 || span <= 0 || !recall(m, c->at - (uint64_t)span, c->at, &ran))
         return; /* a first sample, or one from before our time: only a place to count from */
-    if (c->sampled_ns && (int64_t)(c->sampled_ns - was.sampled_ns) < span / 16 * 15)
-        return; /* one was lost, or nobody computed */
     int64_t rounding = span / 1000 * (int64_t)was.next_rounding_ppm / 1000;
     int64_t lumps = 3000 * root(m->lumps_us2);
     m->lumps_us2 = 0;
