@@ -1,8 +1,8 @@
 """
 What the exporter costs: samples, time of a scrape, of a turn as pods grow, memory over a day.
 
-Prints the bars of the project beside each figure, keeps everything in `--json`. Never a test: speed depends on
-the machine. The sources answer from memory (`recorded`); everything behind them is what a node runs.
+Measures and judges nothing (`exporter_bars` does). The sources answer from memory (`recorded`); everything behind
+them is what a node runs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ if TYPE_CHECKING:
     from exporter.cycle import Reader
     from exporter.judge import Told
 
+COMMAND: Final = str(Path(__file__).with_name("exporter.py"))
+MOST_SCRAPE_MS: Final = 5.0
+MOST_MIB: Final = 64.0
+MOST_GROWTH_MIB: Final = 2.0
 CARDS: Final = 8
 PODS: Final = (8, 16, 32, 64, 128, 256, 512)
 CLIENTS: Final = 20
 PERIOD: Final = 2.0
 DAY: Final = 86_400.0
 DAY_PODS: Final = 10_000
+DAY_AT_ONCE: Final = 64
+"""Pods on eight cards, as other exporters are measured."""
 STACK: Final = ("grpc", "pynvml", "exporter.kubelet", "exporter.web")
 """What a node's exporter has loaded beside what is measured here."""
 HEADERS: Final = {
@@ -90,7 +96,19 @@ def samples(body: bytes) -> int:
     return sum(1 for line in body.splitlines() if line and not line.startswith(b"#"))
 
 
-def cost(turns: int) -> dict[str, Any]:
+def page(cards: int, pods: int) -> dict[str, Any]:
+    """How much a scrape is, beside the most samples that it may have."""
+    now = Now()
+    cycle, pages = exporter_of(RecordedNode(cards, pods), Inline(), now.clock)
+    for _ in range(2):  # some figures need two looks
+        now.at += PERIOD
+        cycle.turn()
+    body, packed = pages.page().body, pages.page(Form(openmetrics=True, gzip=True)).body
+    found = {"cards": cards, "pods": pods, "samples": samples(body), "most": 10 * pods + 30 * cards + 60}
+    return found | {"kib": len(body) / 1024, "gzip_kib": len(packed) / 1024}
+
+
+def growth(turns: int) -> dict[str, Any]:
     """Milliseconds of a turn by number of pods, rendering and compressing included, and how they grow."""
     rows = []
     for pods in PODS:
@@ -99,18 +117,11 @@ def cost(turns: int) -> dict[str, Any]:
         spent = []
         for _ in range(turns):
             now.at += PERIOD
-            begun = time.perf_counter()
+            begun = time.process_time()
             cycle.turn()
-            spent.append(time.perf_counter() - begun)
             pages.page(Form(openmetrics=True, gzip=True))
-        body = pages.page().body
-        row = {"pods": pods, "ms": 1000 * median(spent[turns // 4 :]), "samples": samples(body), "bytes": len(body)}
-        row["bar_samples"] = 10 * pods + 30 * CARDS + 60
-        rows.append(row)
-        click.echo(
-            f"  {pods:4} pods  {row['ms']:7.2f} ms a turn  {row['samples']:5} samples (at most {row['bar_samples']})"
-            f"  {row['bytes'] / 1024:6.0f} KiB"
-        )
+            spent.append(time.process_time() - begun)
+        rows.append({"pods": pods, "ms": 1000 * median(spent[turns // 4 :])})
     return {"rows": rows, "exponent": slope([(row["pods"], row["ms"]) for row in rows])}
 
 
@@ -142,7 +153,7 @@ def serve(pods: int, *, still: bool) -> None:
 
 def scrape(pods: int, seconds: float, *, still: bool = False) -> dict[str, Any]:
     """Latencies of clients that scrape once a second while turns are made, or (`still`) while none are."""
-    words = [sys.executable, __file__, "--serve", str(pods), *(["--still"] if still else [])]
+    words = [sys.executable, COMMAND, "--serve", str(pods), *(["--still"] if still else [])]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None  # noqa: S101 (PIPE above)
         port = int(server.stdout.readline())
@@ -157,13 +168,7 @@ def scrape(pods: int, seconds: float, *, still: bool = False) -> dict[str, Any]:
         resident = float(server.stdout.readline())
     cuts = quantiles(spent, n=100)
     found = {"pods": pods, "still": still, "scrapes": len(spent), "p50_ms": 1000 * cuts[49], "p99_ms": 1000 * cuts[98]}
-    found |= {"max_ms": 1000 * max(spent), "resident_mib": resident / MIB}
-    kind = ", no turns" if still else ""
-    click.echo(
-        f"  {pods:4} pods{kind:10}  p50 {found['p50_ms']:.2f}  p99 {found['p99_ms']:.2f}  worst {found['max_ms']:.2f}"
-        f" ms of {len(spent)} scrapes (p99 at most 5 ms)  {found['resident_mib']:.1f} MiB resident"
-    )
-    return found
+    return found | {"max_ms": 1000 * max(spent), "resident_mib": resident / MIB}
 
 
 def client(port: int, at: int, seconds: float, spent: list[float]) -> None:
@@ -199,56 +204,18 @@ def day(pods: int, hours: float) -> None:
 
 
 def memory(pods: int, hours: float) -> dict[str, Any]:
-    """The above in a process of its own."""
-    words = [sys.executable, __file__, "--day", str(pods), "--hours", str(hours)]
+    """The above in a process of its own; growth is counted from the end of the first hour."""
+    words = [sys.executable, COMMAND, "--day", str(pods), "--hours", str(hours)]
     rows = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None  # noqa: S101 (PIPE above)
         for line in process.stdout:
             rows.append(json.loads(line))
-            click.echo(f"\r  hour {rows[-1]['hour']:4.1f}  {rows[-1]['resident_mib']:.1f} MiB", nl=False, err=True)
+            if sys.stderr.isatty():
+                click.echo(f"\r  hour {rows[-1]['hour']:4.1f}  {rows[-1]['resident_mib']:.1f} MiB ", nl=False, err=True)
+    if process.returncode or not rows:
+        raise click.ClickException("the day ended early")
     settled = next((row for row in rows if row["hour"] >= 1), rows[-1])
-    found = {"pods": pods, "rows": rows, "resident_mib": rows[-1]["resident_mib"]}
-    found["growth_mib"] = rows[-1]["resident_mib"] - settled["resident_mib"]
-    click.echo(
-        f"\r  {DAY_PODS * hours / 24:.0f} pods in {hours:g} hours, {pods} at a time: {found['resident_mib']:.1f} MiB "
-        f"resident (at most 64), {found['growth_mib']:+.2f} MiB since the first hour (at most +2)"
-    )
-    return found
-
-
-def measure(path: Path | None, *, quick: bool) -> None:
-    """Everything, one after the other."""
-    found: dict[str, Any] = {}
-    click.echo(f"cost of a turn, {CARDS} cards")
-    found["cost"] = cost(8 if quick else 40)
-    click.echo(f"  grows with pods to the power of {found['cost']['exponent']:.2f} (at most 1)")
-    click.echo(f"scrapes of {CLIENTS} clients at 1 Hz, a turn every {PERIOD:g} s")
-    seconds = 6.0 if quick else 60.0
-    # without turns: what this machine's own noise is
-    found["scrape"] = [scrape(pods, seconds, still=still) for pods in (64, 512) for still in (True, False)]
-    click.echo("memory")
-    found["memory"] = memory(64, 2.4 if quick else 24.0)
-    if path is not None:
-        path.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="A tenth of the time, for a first look.")
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Keep every figure in this file.")
-@click.option("--serve", "served", type=int, hidden=True)
-@click.option("--still", is_flag=True, hidden=True)
-@click.option("--day", "day_pods", type=int, hidden=True)
-@click.option("--hours", type=float, hidden=True)
-def main(**given: Any) -> None:
-    """Measure the exporter."""
-    if given["served"] is not None:
-        serve(given["served"], still=given["still"])
-    elif given["day_pods"] is not None:
-        day(given["day_pods"], given["hours"])
-    else:
-        measure(given["path"], quick=given["quick"])
-
-
-if __name__ == "__main__":
-    main()
+    found = {"pods": pods, "hours": hours, "gone": round(DAY_PODS * hours / 24), "rows": rows}
+    found |= {"resident_mib": max(row["resident_mib"] for row in rows)}
+    return found | {"growth_mib": rows[-1]["resident_mib"] - settled["resident_mib"]}

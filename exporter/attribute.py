@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from exporter.owners import bounded, owners
+from exporter.owners import bounded, departed, owners
 from exporter.sight import Sight, Stay, Verdict, View, look, used_bytes
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
@@ -71,7 +71,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
     by_card: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims.all:
         by_card[claim.uuid].append(claim)
-    everybody = owners(snapshot)
+    everybody, gone = owners(snapshot), departed(snapshot)
     cards: list[CardReading] = []
     containers: list[ContainerReading] = []
     stays: list[Stay] = []
@@ -80,7 +80,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
     busy: dict[str, float | None] = {}
     for card in machine.cards if machine else ():
         mine = by_card.pop(card.uuid, [])
-        sight = look(snapshot, card, mine, claims, everybody)
+        sight = look(snapshot, card, mine, claims, everybody, gone=gone)
         readings = [_container(card, claim, sight, alone=len(mine) == 1) for claim in mine]
         told = sight.view is View.CLEAR and all(one.source == "nvml" for one in readings)
         cards.append(_card(card, mine, sight, claims, place.unit_bytes, told=told))
@@ -216,8 +216,8 @@ def _card(
         used_bytes=used_bytes(card),
         unattributed_bytes=_unattributed(sight),
         largest_free_bytes=free,
-        exclusive=True if exclusive else (False if book.complete else None),
-        holders=len(claims) if book.complete else None,
+        exclusive=True if exclusive else (False if book.counted else None),
+        holders=len(claims) if book.counted else None,
         attributable=None if card.lost else told,
         unknown=tuple(sorted(unknown)),
     )

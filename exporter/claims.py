@@ -55,6 +55,8 @@ class Claim:
     """Promise id of a command of `gpushare run`."""
     region: RegionFacts | None = None
     """None: nothing is enforced."""
+    limits_error: str = ""
+    """In which way the library is told something else than was promised."""
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -74,6 +76,8 @@ class Claims:
     all: tuple[Claim, ...]
     complete: bool
     """Whether every source of promises could be read."""
+    counted: bool = True
+    """Whether each card's are all known: no record that cannot be read, no promise of a card that cannot be told."""
     unplaced: frozenset[tuple[str, str, str]] = frozenset()
     """Containers that were promised something of a card that cannot be told."""
     unanswered: frozenset[tuple[str, str]] = frozenset()
@@ -103,13 +107,15 @@ def claimed(snapshot: Snapshot, unit_bytes: int = GIB) -> Claims:
     kubelet, promises = snapshot.kubelet, snapshot.promises.value
     unanswered = kubelet.value.unanswered - {claim.names[:2] for claim in of_holds} if kubelet and kubelet.value else ()
     complete = snapshot.promises.ok and (kubelet is None or kubelet.ok) and not unanswered
+    counted = complete and promises is not None and not promises.unreadable and not book.anywhere
     return Claims(
         all=found,
         complete=complete,
+        counted=counted,
         unplaced=frozenset(book.unplaced),
         unanswered=frozenset(unanswered),
         kubernetes=kubelet is not None or (promises is not None and promises.agent),
-        allocated=_allocated(of_holds, of_grants, book.units) if complete else None,
+        allocated=_allocated(of_holds, of_grants, book.units) if counted else None,
     )
 
 
@@ -145,6 +151,7 @@ def _of_hold(found: HoldFacts, cards: Mapping[str, CardFacts]) -> Iterator[Claim
             promise=bounded(hold.id),
             hold=hold.id if tenant is None else "",
             region=found.region,
+            limits_error=found.limits_error,
         )
 
 
@@ -168,6 +175,8 @@ class _Assignments:
         self._dynamic: Mapping[tuple[str, str], int] = {}
         """In how many containers a device of a DRA claim is: one claim may serve several."""
         self.unplaced: set[tuple[str, str, str]] = set()
+        self.anywhere = False
+        """Whether units of memory were promised of which the card cannot be told."""
         self.units: dict[Key, frozenset[str]] = {}
 
     def claims(self) -> Iterator[Claim]:
@@ -250,6 +259,7 @@ class _Assignments:
         seen = self._cards if len(self._cards) == 1 else self._used_by(names)
         if len(seen) != 1:
             self.unplaced.add(names)
+            self.anywhere = True
             return
         uuid = next(iter(seen))
         yield _Part(uuid, frozenset(ids), False, units_bytes(len(ids), self._unit_bytes, self._cards[uuid])), "ids"

@@ -107,10 +107,17 @@ class _How:
 @click.option("--pool", default="", metavar="NAME", help="Its node pool, for the card's info series.")
 @click.option(
     "--mode",
-    type=click.Choice(["", "share", "cgpu", "core_mem", "default"]),
+    type=click.Choice(["", *settings.MODES]),
     default="",
     metavar="MODE",
     help="What it serves: share, cgpu, core_mem or default (whole cards).",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["", *settings.ISOLATIONS]),
+    default="",
+    metavar="WHAT",
+    help="What enforces its promises: none, library, mps or kernel; else what follows from the mode.",
 )
 @click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
 @click.option("--book", type=_PATH, metavar="DIR", help="Book of `gpushare run`; else where it usually is.")

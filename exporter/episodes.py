@@ -37,6 +37,8 @@ class BreachKind(StrEnum):
     UNALLOCATED = "unallocated"
     MISSING_LIBRARY = "missing_library"
     UNREADABLE_REGION = "unreadable_region"
+    WRONG_LIMITS = "wrong_limits"
+    """The file by which the library goes cannot be read, or says something else than was promised."""
 
 
 TURNS: Final = MappingProxyType({BreachKind.OVER_LIMIT: 1, BreachKind.DENIED: 1})
@@ -58,7 +60,7 @@ class Finding:
     container: str
     promise: str
     source: str
-    """nvml, accounting, library: whose word it is."""
+    """nvml, accounting, library, limits (the file that the host writes): whose word it is."""
     text: str
     """What happens, for people."""
     process: str = ""

@@ -152,6 +152,8 @@ class KernelFacts:
     """Whether we see the host's processes; without that NVML's pids mean nothing here."""
     live_pods: frozenset[str] | None = None
     """UIDs of pods with a control group; None: the hierarchy cannot be read."""
+    ended: Mapping[int, ProcessFacts] = field(default_factory=lambda: MappingProxyType({}))
+    """Who was there a moment ago and is gone, by pid: the driver still tells what they computed."""
 
 
 @dataclass(frozen=True, slots=True)

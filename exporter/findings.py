@@ -44,6 +44,9 @@ def findings(found: Attribution, tracks: Mapping[Key, Track], now: float) -> Ite
         if claim.region is not None and claim.region.reading is None:
             text = f"the container's region cannot be read: {claim.region.error}"
             yield _finding(BreachKind.UNREADABLE_REGION, claim, "library", text)
+        if claim.limits_error:
+            text = f"the library is not told what was promised: {claim.limits_error}"
+            yield _finding(BreachKind.WRONG_LIMITS, claim, "limits", text)
     yield from _unallocated(found)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exporter.episodes import Breach
-    from exporter.facts import PromiseFacts, Snapshot
+    from exporter.facts import Snapshot
     from isolation.contract.reading import NodeReading
 
 _log: Final = logging.getLogger(__name__)
@@ -69,9 +69,8 @@ class Judge:
     def look(self, snapshot: Snapshot) -> Look:
         """Who was promised what, and who uses it."""
         begun = self._clock()
-        place = replace(self._place, isolation=_isolation(snapshot.promises.value))
         try:
-            found = attribute(snapshot, claimed(snapshot, place.unit_bytes), place)
+            found = attribute(snapshot, claimed(snapshot, self._place.unit_bytes), self._place)
         except Exception:  # noqa: BLE001 (one snapshot that we misjudge must not end the exporter)
             _log.exception("a snapshot could not be attributed")
             found = None
@@ -90,10 +89,3 @@ class Judge:
                 self.state = judged.state
                 told = replace(told, found=replace(look.found, reading=judged.reading), begun=judged.begun)
         return replace(told, seconds=look.seconds + self._clock() - begun)
-
-
-def _isolation(promises: PromiseFacts | None) -> str:
-    """What enforces promises here: the library where it does for any of them; empty where nobody could look."""
-    if promises is None:
-        return ""
-    return "library" if any(hold.region is not None for hold in promises.holds) else "none"

@@ -21,6 +21,7 @@ from exporter.families import card_families, container_families
 from exporter.itself import process_families
 from exporter.judge import Judge
 from exporter.runner import Runner
+from exporter.settings import enforcement
 from exporter.site import Site
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml import NvmlSource
@@ -51,8 +52,7 @@ class Node:
     def __init__(self, chosen: Settings) -> None:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
-        place = Place(node=chosen.node, pool=chosen.pool, mode=chosen.mode, unit_bytes=chosen.unit_bytes)
-        self.judge = Judge(place)
+        self.judge = Judge(_place(chosen))
         self.pages = Exposition(collectors(chosen.compat), clock=time.perf_counter, release=release())
         self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
         self.fresh = Fresh(self.pages, chosen.stale_seconds, time.monotonic)
@@ -117,13 +117,24 @@ class NodeSources:
             self._kubelet.close()
 
     def _find_kubelet(self) -> None:
-        """Its folder is there, or somebody says so. One that stops is a failure, not a machine without one."""
-        wanted = self._chosen.kubernetes
-        there = self._chosen.kubelet_socket.parent.is_dir() if wanted is None else wanted
-        if there and self._kubelet is None:
+        """One that stops is a failure, not a machine without one."""
+        if self._kubelet is None and _has_kubelet(self._chosen):
             from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
 
             self._kubelet = Kubelet(self._chosen)
+
+
+def _has_kubelet(chosen: Settings) -> bool:
+    """Its folder is there, or somebody says so."""
+    return chosen.kubelet_socket.parent.is_dir() if chosen.kubernetes is None else chosen.kubernetes
+
+
+def _place(chosen: Settings) -> Place:
+    """What stays the same of this node for as long as the exporter runs."""
+    enforced = chosen.isolation or enforcement(
+        chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.run_dir / "alloc").is_dir()
+    )
+    return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 
 
 def collectors(compat: frozenset[str]) -> Mapping[str, Collector]:

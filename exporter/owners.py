@@ -49,11 +49,21 @@ class Owner:
 def owners(snapshot: Snapshot) -> Mapping[int, Owner] | None:
     """Everybody whom the kernel source saw, by pid; None where it saw nothing or not the host's processes."""
     kernel = snapshot.kernel.value
-    if kernel is None or not kernel.host_pids:
-        return None
+    return None if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.processes)
+
+
+def departed(snapshot: Snapshot) -> Mapping[int, Owner]:
+    """Whose those were that ended a moment ago: what they computed until then is still told."""
+    kernel = snapshot.kernel.value
+    return {} if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.ended)
+
+
+def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessFacts]) -> Mapping[int, Owner]:
+    if not processes:
+        return {}
     containers = snapshot.identities.value.containers if snapshot.identities and snapshot.identities.value else {}
     pods = pod_names(snapshot)
-    return {pid: _owner(found, containers, pods) for pid, found in kernel.processes.items()}
+    return {pid: _owner(found, containers, pods) for pid, found in processes.items()}
 
 
 def _owner(

@@ -20,6 +20,11 @@ STALE_CYCLES: Final = 5
 STALE_SECONDS: Final = 10.0
 """A reading older than this, and than so many cycles, is no longer shown."""
 
+MODES: Final = ("share", "cgpu", "core_mem", "default")
+ISOLATIONS: Final = ("none", "library", "mps", "kernel")
+_ENFORCED: Final = frozenset({"cgpu", "core_mem"})
+"""Modes whose promises the library enforces."""
+
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _LISTEN: Final = re.compile(r"(?:(\[[0-9a-fA-F:.%a-z]*\]|[^:\[\]]*):)?(\d{1,5})")
@@ -53,12 +58,26 @@ class Settings:
     """Further families under other people's names: ack."""
     pool: str = ""
     mode: str = ""
+    isolation: str = ""
+    """What enforces promises; empty: what follows from the mode."""
     unit_bytes: int = 1 << 30
 
     @property
     def stale_seconds(self) -> float:
         """Age from which on a reading is not shown."""
         return max(STALE_SECONDS, STALE_CYCLES * self.period)
+
+
+def enforcement(mode: str, *, kubernetes: bool, agent: bool) -> str:
+    """
+    What enforces promises on a node of that mode; empty: nobody said.
+
+    Labels of a card must not change while it is watched: this is known before anybody is promised anything.
+    Where no mode is named, the library is what an agent of ours and `gpushare run` enforce with.
+    """
+    if mode:
+        return "library" if mode in _ENFORCED else "none"
+    return "library" if agent or not kubernetes else ""
 
 
 def seconds(text: str) -> float:

@@ -84,9 +84,19 @@ def used_bytes(card: CardFacts) -> int | None:
 
 
 def look(
-    snapshot: Snapshot, card: CardFacts, claims: Sequence[Claim], book: Claims, everybody: Mapping[int, Owner] | None
+    snapshot: Snapshot,
+    card: CardFacts,
+    claims: Sequence[Claim],
+    book: Claims,
+    everybody: Mapping[int, Owner] | None,
+    *,
+    gone: Mapping[int, Owner],
 ) -> Sight:
-    """Who is on a card. `claims` are those of the book that are on this card, `everybody` is who is known by pid."""
+    """
+    Who is on a card. `claims` are those of the book that are on this card.
+
+    `everybody` is who is known by pid; `gone`, who was until a moment ago and has computed since the last look.
+    """
     if snapshot.kernel.value is None or card.lost or card.processes is None:
         return Sight(View.FAILED)
     if everybody is None:
@@ -112,7 +122,7 @@ def look(
         view = View.MPS
     elif not stays and _hidden(card, claims):
         view = View.SANDBOX
-    return Sight(view, tuple(stays), frozenset(torn), of, _busy(card, index, everybody))
+    return Sight(view, tuple(stays), frozenset(torn), of, _busy(card, index, {**gone, **everybody}))
 
 
 class _Index:

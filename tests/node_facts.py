@@ -120,18 +120,20 @@ class Node:
         self.grants.append(DeviceGrant(namespace, pod, container, resource, tuple(ids), pod_uid))
         return self
 
-    def hold(self, made, reading=None, pids=()):
+    def hold(self, made, reading=None, pids=(), limits_error=""):
         """A promise that somebody wrote down."""
-        self.holds.append(HoldFacts(made, reading, tuple(pids)))
+        self.holds.append(HoldFacts(made, reading, tuple(pids), limits_error))
         if made.tenant is not None:
             self.lives(made.tenant.uid)
         return self
 
-    def pod_hold(self, pod, *, container="main", namespace="team", pod_uid=None, reading=None, **more):
+    def pod_hold(self, pod, *, container="main", namespace="team", pod_uid=None, reading=None, limits_error="", **more):
         """A promise to a pod's container, which runs."""
         pod_uid = pod_uid or f"uid-{pod}"
         made = hold(pod, ident=f"p-{pod_uid}-{container}", tenant=(namespace, pod, pod_uid, container), **more)
-        return self.hold(made, reading).container(pod, container, namespace=namespace, pod_uid=pod_uid)
+        return self.hold(made, reading, limits_error=limits_error).container(
+            pod, container, namespace=namespace, pod_uid=pod_uid
+        )
 
     def process(self, pid, gib, *, index=0, pod="", container="main", run="", kind="compute", seen=True, **more):
         """A process on a card: of a pod's container, of a hold of `gpushare run`, or of nobody."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from exporter.facts import KernelFacts, ProcessFacts
 from exporter.sources import cgroup_paths, processes
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     from exporter.facts import HoldFacts
     from exporter.sources.cgroup_paths import Place
+
+
+ENDED_SECONDS: Final = 5.0
+"""For so long it is told who a process was that has ended: samples of what it computed come late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class KernelSource:
         self._proc, self._cgroup = str(proc), str(cgroup)
         self._live = LivePods(self._cgroup)
         self._known: dict[int, _Known] = {}
+        self._ended: dict[int, tuple[ProcessFacts, float]] = {}
+        """Until when they are told."""
         self._own = ("", cgroup_paths.NOWHERE)
         """Where our own pods begin, and our own place."""
         self._trusted: dict[str, bool] = {}
@@ -60,8 +66,17 @@ class KernelSource:
             one = self._look(pid, lineage)
             if one is not None:
                 known[pid] = one
+        self._end(known, now)
         self._known = known
-        return KernelFacts({pid: one.facts for pid, one in known.items()}, host, self._live.read(now))
+        present = {pid: one.facts for pid, one in known.items()}
+        ended = {pid: facts for pid, (facts, _) in self._ended.items()}
+        return KernelFacts(present, host, self._live.read(now), ended)
+
+    def _end(self, present: Collection[int], now: float) -> None:
+        """Remember who is gone, for a while."""
+        gone = {pid: (one.facts, now + ENDED_SECONDS) for pid, one in self._known.items()}
+        kept = {pid: one for pid, one in self._ended.items() if now < one[1]}
+        self._ended = {pid: one for pid, one in (kept | gone).items() if pid not in present}
 
     def _check(self) -> None:
         """That /proc can be read, and with it who we are."""

@@ -121,7 +121,8 @@ class Session:
             cards += parts if slot.instances is not None else [board]
             divided += [board] if slot.instances is not None else []
         told = [*cards, *divided]
-        if told and not any(card.lost or card.free_bytes is not None for card in told):
+        answering = [card for card in told if not card.lost]
+        if answering and all(card.free_bytes is None for card in answering):
             raise GoneError("no card tells its memory")
         self.lost = any(card.lost for card in told)
         self._forget({card.uuid for card in told})

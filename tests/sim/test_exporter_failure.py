@@ -20,6 +20,7 @@ from isolation.contract import abi
 from isolation.simgpu.report import card_uuid
 
 PERIOD = 3.0
+HANG = 30.0
 UNKNOWN = 999
 """NVML_ERROR_UNKNOWN."""
 
@@ -92,8 +93,8 @@ def test_nvml_fails(world, when):
 
 def test_nvml_hangs(world):
     """
-    A driver that does not come back: turns go on at their pace, the scrape answers at once, the source is left
-    alone, and after its return everything is as before, without a restart.
+    A driver that does not come back for half a minute: turns go on at their pace, the scrape answers at once, the
+    source is left alone, and after its return everything is as before, without a restart.
     """
     whole(world)
     stop = Event()
@@ -103,13 +104,13 @@ def test_nvml_hangs(world):
         try:
             world.box.set("nvml_hang", 1)
             begun, longest, seen = time.monotonic(), 0.0, False
-            while time.monotonic() - begun < 3 * PERIOD:
+            while time.monotonic() - begun < HANG:
                 asked = time.monotonic()
                 status, body = get(f"{url}/metrics")
                 longest = max(longest, time.monotonic() - asked)
                 assert 200 == status
                 seen = seen or b'collector_success{collector="nvml"} 0.0' in body
-                time.sleep(0.05)
+                time.sleep(0.1)
             page = parsed(body.decode())
             assert seen
             assert longest < 2.0

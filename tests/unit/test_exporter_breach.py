@@ -316,6 +316,21 @@ def test_an_unreadable_region():
     assert "cut short" in watch.begun[0].finding.text
 
 
+def test_limits_that_are_not_what_was_promised():
+    """Once is a file that is being written anew; twice is a breach, with the reason, until it says what it should."""
+    wrong = Node(agent=True).pod_hold("a", reading=region(), limits_error="limits: other amounts than were promised")
+    watch = Watch().see(wrong)
+
+    assert {} == watch.counts
+    assert {"wrong_limits": 1} == watch.see(wrong, times=2).counts
+    finding = watch.begun[0].finding
+    assert ("a", uuid(), "limits") == (finding.pod, finding.uuid, finding.source)
+    assert "other amounts" in finding.text
+    assert ["wrong_limits"] == watch.open
+    right = Node(agent=True).pod_hold("a", reading=region())
+    assert ([], {"wrong_limits": 1}) == (watch.see(right).open, watch.counts)
+
+
 def test_a_container_on_a_card_that_it_was_not_promised():
     """`NVIDIA_VISIBLE_DEVICES=all`: promised card 0, found on card 1 as well; one breach for all its processes."""
     node = Node(2, agent=True).pod_hold("a").process(1, 1, pod="a").process(1, 2, index=1, pod="a")

@@ -59,6 +59,7 @@ def test_every_flag(chosen, tmp_path):
         "--node": "n-1",
         "--pool": "gold",
         "--mode": "cgpu",
+        "--isolation": "kernel",
         "--simgpu": str(tmp_path / "hardware"),
         "--book": "/b",
         "--run-dir": "/r",
@@ -90,6 +91,7 @@ def test_every_flag(chosen, tmp_path):
         compat=frozenset({"ack"}),
         pool="gold",
         mode="cgpu",
+        isolation="kernel",
     )
     assert expected == found
 
@@ -261,3 +263,20 @@ def test_it_is_a_command_of_the_front_door():
     from gpushare import main  # noqa: PLC0415
 
     assert cli.exporter is main.get_command(click.Context(main), "exporter")
+
+
+@pytest.mark.parametrize(
+    ("mode", "kubernetes", "agent", "expected"),
+    [
+        ("cgpu", True, True, "library"),
+        ("core_mem", True, False, "library"),
+        ("share", True, True, "none"),
+        ("default", False, False, "none"),
+        ("", True, True, "library"),
+        ("", False, False, "library"),
+        ("", True, False, ""),
+    ],
+)
+def test_what_enforces_is_known_before_anybody_is_promised_anything(mode, kubernetes, agent, expected):
+    """By the mode; without one, by who hands the cards out; where nobody said, nothing is claimed."""
+    assert expected == settings.enforcement(mode, kubernetes=kubernetes, agent=agent)
