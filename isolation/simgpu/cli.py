@@ -45,7 +45,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not value.isdigit():
+        if not equals or not (value.isascii() and value.isdecimal()):
             raise click.BadParameter(f"{pair!r}: write NAME=NUMBER")
         found[name] = int(value)
     return found

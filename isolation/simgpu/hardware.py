@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DRIVER: Final = "615.71.05"
+MOST: Final = 2**64 - 1
+GRANULE: Final = 512
+"""What the driver's addresses are aligned to; nothing is rounded by less."""
 LIBRARIES: Final = Path(__file__).parent / "lib"
 KINDS: Final = ("context", "module", "data", "pool", "graph", "vmm", "array", "managed", "adopted")
 STATES: Final = ("free", "live", "teardown", "gone")
@@ -180,14 +183,26 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
     return cards
 
 
+def _checked(name: str, value: int, known: Mapping[str, int] | Sequence[str]) -> int:
+    """The value of a parameter that exists, as far as the file can hold it and the driver can round by it."""
+    if name not in known:
+        raise SimulatorError(f"no such parameter: {name}; there are {', '.join(known)}")
+    least = GRANULE if name.endswith("granule_bytes") else 0
+    if not least <= value <= MOST:
+        raise SimulatorError(f"{name}={value} is not in the range {least} to {MOST}")
+    return value
+
+
 def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None = None, driver: str = DRIVER) -> None:
     """Write a new hardware file; one that is in use stays with those who use it."""
     values = parameters()
     for name, value in (settings or {}).items():
-        if name not in values:
-            raise SimulatorError(f"no such parameter: {name}; there are {', '.join(values)}")
-        values[name] = value
+        values[name] = _checked(name, value, values)
     cards = describe(models, values["seed"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SimulatorError(f"{path.parent}: {exc.strerror}") from None
     status = _lib().simgpu_create(
         os.fsencode(path),
         driver.encode(),
@@ -236,8 +251,7 @@ class Box:
     def set(self, name: str, value: int) -> None:
         """Change a parameter; running processes follow at their next call."""
         names = list(parameters())
-        if name not in names:
-            raise SimulatorError(f"no such parameter: {name}; there are {', '.join(names)}")
+        value = _checked(name, value, names)
         _lib().simgpu_set_param(self._handle, names.index(name), value)
 
     def settle(self) -> None:

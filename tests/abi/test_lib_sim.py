@@ -318,6 +318,32 @@ def test_graphs_are_captured_undisturbed_and_limited_when_launched(machine, monk
     assert 0 < card.launches < 1000
 
 
+CAPTURED = """
+begin()
+function, on, other, graph = kernel(), stream(), stream(), c_void_p()
+ok(cu.cuStreamBeginCapture_v2(on, MODE))
+end, sent = time.monotonic() + 2.5, 0
+while time.monotonic() < end:
+    launch(function, 20e6, other)
+    sent += 1
+say([sent, cu.cuStreamEndCapture(on, byref(graph))])
+"""
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize("mode", ["0", "1"], ids=["global", "thread-local"])
+def test_a_capture_left_open_neither_ends_the_limit_nor_is_spoilt_by_it(machine, mode):
+    """While one stream is recorded, another one's kernels of 20 ms are held to 20 % as ever."""
+    machine.job("one", 4, 20)
+
+    process = machine.start("one", CAPTURED.replace("MODE", mode))
+    sent, ended = last(process)
+
+    assert ended == 0
+    assert 5 <= sent <= 32  # 25 fill the promise
+    assert machine.own_ns()[process.pid] <= 0.26 * 2.5e9
+
+
 def test_nvml_shows_the_promised_cards_and_nothing_else(tmp_path, plain_library):
     """8 GiB over 4 of 8 cards: four cards of 2 GiB numbered from 0; the others are not found by any name."""
     if not DRIVER.is_file():

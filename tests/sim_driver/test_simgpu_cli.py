@@ -56,10 +56,11 @@ def test_a_directory_becomes_a_driver(tmp_path):
     """
     `--driver` puts the libraries beside the file: LD_LIBRARY_PATH is all a program needs.
     """
-    words = invoke("create", tmp_path / "hardware", "--model", "t4", "--driver")
+    driver = tmp_path / "not" / "yet"
+    words = invoke("create", driver / "hardware", "--model", "t4", "--driver")
 
-    assert f"LD_LIBRARY_PATH={tmp_path}" in words
-    assert ["hardware", "libcuda.so.1", "libnvidia-ml.so.1"] == sorted(path.name for path in tmp_path.iterdir())
+    assert f"LD_LIBRARY_PATH={driver}" in words
+    assert ["hardware", "libcuda.so.1", "libnvidia-ml.so.1"] == sorted(path.name for path in driver.iterdir())
 
 
 def test_parameters_change_and_things_break(tmp_path):
@@ -83,7 +84,10 @@ def test_parameters_change_and_things_break(tmp_path):
         (["create", "{}/x", "--model", "gtx"], "no such model: gtx; there are t4, v100-16g"),
         (["create", "{}/x", "--model", "t4", "fast=1"], "no such parameter: fast"),
         (["create", "{}/x", "--model", "t4", "slice_ns=fast"], "write NAME=NUMBER"),
-        (["create", "{}/no/x", "--model", "t4"], "No such file or directory"),
+        (["create", "{}/x", "--model", "t4", "slice_ns=\u00b2"], "write NAME=NUMBER"),
+        (["create", "{}/x", "--model", "t4", "granule_bytes=0"], "granule_bytes=0 is not in the range 512"),
+        (["create", "{}/x", "--model", "t4", f"slice_ns={2**64}"], "is not in the range 0"),
+        (["create", "/dev/null/x", "--model", "t4"], "File exists"),
         (["show", "{}/x"], "No such file or directory"),
         (["show", __file__], "Protocol error"),
     ],

@@ -22,7 +22,9 @@ enum {
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
-    CUDA_ERROR_NOT_SUPPORTED = 801
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
 };
 
 enum { CU_LOCATION_DEVICE = 1 };                             /* CUmemLocationType */
@@ -142,6 +144,7 @@ GS_CU(cuStreamSynchronize, CUstream);
 GS_CU(cuStreamSynchronize_ptsz, CUstream);
 GS_CU(cuStreamIsCapturing, CUstream, int *);
 GS_CU(cuStreamIsCapturing_ptsz, CUstream, int *);
+GS_CU(cuThreadExchangeStreamCaptureMode, int *);
 GS_CU(cuStreamBeginCapture, CUstream);
 GS_CU(cuStreamBeginCapture_ptsz, CUstream);
 GS_CU(cuStreamBeginCapture_v2, CUstream, int);

@@ -94,22 +94,34 @@ GS_API CUresult cuGraphLaunch_ptsz(CUgraphExec it, CUstream stream)
     return graph(it, stream, OWN(stream), GS_REAL(cuGraphLaunch_ptsz), __func__);
 }
 
-#define CAPTURE(name, parameters, counted, ...)                                                                        \
+/* Counted before it begins: no other thread may think that nothing is captured. */
+#define CAPTURE(name, parameters, ...)                                                                                 \
     GS_API CUresult name parameters                                                                                    \
     {                                                                                                                  \
+        gs_capture_began();                                                                                            \
         CUresult rc = GS_REAL(name)(__VA_ARGS__);                                                                      \
-        counted;                                                                                                       \
+        if (rc != CUDA_SUCCESS)                                                                                        \
+            gs_capture_ended();                                                                                        \
         return rc;                                                                                                     \
     }
-#define BEGAN rc == CUDA_SUCCESS ? gs_capture_began() : (void)0
+/* A stream that was not captured, or by another thread, ends nobody's capture. */
+#define CAPTURED(name)                                                                                                 \
+    GS_API CUresult name(CUstream stream, CUgraph *made)                                                               \
+    {                                                                                                                  \
+        CUresult rc = GS_REAL(name)(stream, made);                                                                     \
+        if (rc == CUDA_SUCCESS || rc == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||                                       \
+            rc == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)                                                                  \
+            gs_capture_ended();                                                                                        \
+        return rc;                                                                                                     \
+    }
 #define TO_GRAPH                                                                                                       \
     CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t number, int mode
 
-CAPTURE(cuStreamBeginCapture, (CUstream stream), BEGAN, stream)
-CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), BEGAN, stream)
-CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), BEGAN, stream, mode)
-CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), BEGAN, stream, mode)
-CAPTURE(cuStreamBeginCaptureToGraph, (TO_GRAPH), BEGAN, stream, graph, after, edges, number, mode)
-CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (TO_GRAPH), BEGAN, stream, graph, after, edges, number, mode)
-CAPTURE(cuStreamEndCapture, (CUstream stream, CUgraph *made), gs_capture_ended(), stream, made)
-CAPTURE(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *made), gs_capture_ended(), stream, made)
+CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
+CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
+CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
+CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), stream, mode)
+CAPTURE(cuStreamBeginCaptureToGraph, (TO_GRAPH), stream, graph, after, edges, number, mode)
+CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (TO_GRAPH), stream, graph, after, edges, number, mode)
+CAPTURED(cuStreamEndCapture)
+CAPTURED(cuStreamEndCapture_ptsz)

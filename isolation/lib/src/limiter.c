@@ -9,12 +9,14 @@
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
 #define SICK_NS 120000000000LL /* a longer debt is a scribbled or foreign clock, not work */
+#define CAPTURE_RELAXED 2
+#define UNCHANGED (-1)
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
 static struct gs_meter meters[GS_CARDS];
 static int32_t captures;
 
-/* Is anything being captured anywhere in this process? Event calls would spoil it. */
+/* Is anything being captured anywhere in this process? Asking events would spoil it, but see gs_relax(). */
 int gs_any_capture(void) { return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) != 0; }
 
 void gs_capture_began(void) { __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL); }
@@ -23,6 +25,32 @@ void gs_capture_ended(void)
 {
     if (__atomic_fetch_sub(&captures, 1, __ATOMIC_ACQ_REL) <= 0)
         __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL);
+}
+
+/* A driver without capture modes: its captures must be left alone. */
+static int untouchable(void)
+{
+    return GS_UNLIKELY(gs_any_capture()) && !GS_HAS(cuThreadExchangeStreamCaptureMode);
+}
+
+/* May events be asked now? They may while something is captured, by a thread whose mode is relaxed: that spoils no
+ * capture. A capture may stay open for good. Pair with gs_relaxed(); 0: the driver has no such modes, do not ask. */
+int gs_relax(int *mode)
+{
+    *mode = UNCHANGED;
+    if (GS_LIKELY(!gs_any_capture()))
+        return 1;
+    int wanted = CAPTURE_RELAXED;
+    if (untouchable() || GS_REAL(cuThreadExchangeStreamCaptureMode)(&wanted) != CUDA_SUCCESS)
+        return 0;
+    *mode = wanted; /* that of before */
+    return 1;
+}
+
+void gs_relaxed(int mode)
+{
+    if (GS_UNLIKELY(mode != UNCHANGED))
+        (void)GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 /* Is work on this stream recorded instead of run? */
@@ -34,13 +62,12 @@ int gs_capturing(CUstream stream)
     return GS_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* Take up what has ended and what the host says. Queries spoil a capture. */
+/* Take up what has ended and what the host says. */
 static void attend(struct gs_meter *m, int card, uint64_t now)
 {
     if (!gs_meter_enter(m))
         return;
-    if (!gs_any_capture())
-        gs_timing_poll(m, card);
+    gs_timing_poll(m, card);
     gs_meter_look(m, card, now);
     gs_meter_leave(m);
 }
@@ -97,7 +124,7 @@ static void wait_to_know(struct gs_meter *m, int card, struct gs_cost *cost)
 static void wait_for_room(struct gs_meter *m, int card)
 {
     uint64_t began = gs_now_ns();
-    if (gs_any_capture())
+    if (untouchable())
         return;
     for (uint64_t now = began; m->count == GS_PENDING && now - began < UNKNOWN_WAIT_NS; now = gs_now_ns()) {
         attend(m, card, now);
@@ -114,7 +141,7 @@ static uint32_t worth_timing(struct gs_meter *m, struct gs_cost *cost, CUstream 
     } else if (GS_UNLIKELY(m->many)) {
         m->many--;
     }
-    if (m->count == GS_PENDING || gs_any_capture())
+    if (m->count == GS_PENDING || untouchable())
         return 0;
     return m->many ? 1 : gs_cost_timed(cost, &m->random);
 }
@@ -135,7 +162,7 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
     if (!m->rate_ppm)
         return;
     struct gs_cost *cost = gs_cost_find(function, blocks);
-    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !gs_any_capture())
+    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !untouchable())
         wait_to_know(m, card, cost);
     if (gs_bucket_debt(&gs.region->cards[card].paid_until_ns, now) > LEAD_NS ||
         (GS_UNLIKELY(m->borrowing) && gs_timing_queued(m, now) > BURST_LEAD_NS))

@@ -25,6 +25,8 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc);
 void gs_capture_began(void);
 void gs_capture_ended(void);
 int gs_any_capture(void);
+int gs_relax(int *mode);
+void gs_relaxed(int mode);
 int gs_capturing(CUstream stream);
 void gs_limiter_forget(void);
 

@@ -101,16 +101,18 @@ static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_
     *p = (struct gs_pending){0};
 }
 
-/* Conclude what has ended; oldest first, stopping at the first that has not. pre: entered, no
- * capture under way (querying would spoil it). */
+/* Conclude what has ended; oldest first, stopping at the first that has not. pre: entered. */
 void gs_timing_poll(struct gs_meter *m, int card)
 {
-    uint64_t now = m->count ? gs_now_ns() : 0;
+    int mode;
+    if (!m->count || !gs_relax(&mode))
+        return;
+    uint64_t now = gs_now_ns();
     while (m->count) {
         struct gs_pending *p = &m->pending[m->first % GS_PENDING];
         CUresult rc = GS_REAL(cuEventQuery)(p->end);
         if (rc == CUDA_ERROR_NOT_READY)
-            return;
+            break;
         if (rc == CUDA_SUCCESS)
             conclude(m, card, p, now);
         else
@@ -119,6 +121,7 @@ void gs_timing_poll(struct gs_meter *m, int card)
         m->count--;
         m->concluded_ns = now;
     }
+    gs_relaxed(mode);
 }
 
 /* GPU time that is queued and not begun, about. */
@@ -177,12 +180,23 @@ void gs_timing_start(struct gs_meter *m, struct gs_launch *launch)
     gs_meter_leave(m);
 }
 
+/* Has the event happened? */
+static int happened(CUevent event)
+{
+    int mode;
+    if (!gs_relax(&mode))
+        return 0;
+    CUresult rc = GS_REAL(cuEventQuery)(event);
+    gs_relaxed(mode);
+    return rc == CUDA_SUCCESS;
+}
+
 /* Stop it, and conclude what has ended meanwhile. */
 void gs_timing_stop(struct gs_meter *m, const struct gs_launch *launch, int launched)
 {
     gs_spin_enter(&m->lock);
     uint64_t now = gs_now_ns();
-    int was_idle = launch->idle_ns && GS_REAL(cuEventQuery)(launch->start) == CUDA_SUCCESS;
+    int was_idle = launch->idle_ns && happened(launch->start);
     CUevent end = launched && m->count < GS_PENDING ? event_for(m) : NULL;
     if (end && GS_REAL(cuEventRecord)(end, launch->stream) == CUDA_SUCCESS) {
         m->pending[(m->first + m->count++) % GS_PENDING] =
@@ -196,7 +210,7 @@ void gs_timing_stop(struct gs_meter *m, const struct gs_launch *launch, int laun
         retire(m, launch->start);
         __atomic_fetch_sub(&m->unknown, launch->unknown, __ATOMIC_ACQ_REL);
     }
-    if ((now - m->poll_ns > 50000 || m->count > GS_PENDING / 2) && !gs_any_capture()) {
+    if (now - m->poll_ns > 50000 || m->count > GS_PENDING / 2) {
         m->poll_ns = now;
         gs_timing_poll(m, launch->card);
     }

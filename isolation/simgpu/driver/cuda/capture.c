@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+
 static uint64_t capture_ids;
+static __thread int thread_mode;
 
 static void set_tips(struct sim_node ***tips, size_t *count, struct sim_node *const *from, size_t number)
 {
@@ -71,7 +74,25 @@ void sim_stream_forget_capture(struct sim_stream *stream)
     stream->capture_origin = stream->capture_broken = 0;
 }
 
-static CUresult begin(void *handle, struct sim_graph *graph, struct sim_node *const *after, size_t count)
+/* A call that may be unsafe under a capture: it spoils every global one, and the calling thread's own, unless
+ * the thread is relaxed about that. */
+CUresult sim_capture_unsafe(struct sim_context *context)
+{
+    CUresult rc = CUDA_SUCCESS;
+    if (thread_mode == RELAXED)
+        return rc;
+    LOCKED();
+    for (struct sim_stream *stream = sim_device_of(context)->streams; stream; stream = stream->next) {
+        int own = stream->capture_mode != RELAXED && stream->capture_thread == &thread_mode;
+        if (stream->capture_origin && (own || (stream->capture_mode == GLOBAL && thread_mode == GLOBAL))) {
+            stream->capture_broken = 1;
+            rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return rc;
+}
+
+static CUresult begin(void *handle, struct sim_graph *graph, struct sim_node *const *after, size_t count, int mode)
 {
     ENTER();
     struct sim_stream *stream;
@@ -84,6 +105,8 @@ static CUresult begin(void *handle, struct sim_graph *graph, struct sim_node *co
     stream->capture = graph ? graph : sim_graph_new();
     stream->capture->capturing = 1;
     stream->capture_origin = 1;
+    stream->capture_mode = mode;
+    stream->capture_thread = &thread_mode;
     stream->capture_id = ++capture_ids;
     set_tips(&stream->tips, &stream->tip_count, after, count);
     return CUDA_SUCCESS;
@@ -91,20 +114,20 @@ static CUresult begin(void *handle, struct sim_graph *graph, struct sim_node *co
 
 API CUresult cuStreamBeginCapture_v2(void *stream, int mode)
 {
-    return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0);
+    return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0, mode);
 }
 
 API CUresult cuStreamBeginCapture(void *stream)
 {
-    return begin(stream, NULL, NULL, 0);
+    return begin(stream, NULL, NULL, 0, GLOBAL);
 }
 
 API CUresult cuStreamBeginCaptureToGraph(void *stream, void *handle, struct sim_node *const *after, const void *edges,
                                          size_t count, int mode)
 {
     struct sim_graph *graph = sim_graph_check(handle);
-    (void)edges, (void)mode;
-    return graph ? begin(stream, graph, after, count) : CUDA_ERROR_INVALID_VALUE;
+    (void)edges;
+    return graph ? begin(stream, graph, after, count, mode) : CUDA_ERROR_INVALID_VALUE;
 }
 
 API CUresult cuStreamEndCapture(void *handle, struct sim_graph **graph)
@@ -203,11 +226,10 @@ API CUresult cuStreamUpdateCaptureDependencies_v2(void *handle, struct sim_node 
 
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-    static __thread int current;
     if (!mode || *mode < 0 || *mode > 2)
         return CUDA_ERROR_INVALID_VALUE;
-    int before = current;
-    current = *mode;
+    int before = thread_mode;
+    thread_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;
 }

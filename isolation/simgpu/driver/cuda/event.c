@@ -99,6 +99,7 @@ API CUresult cuEventQuery(struct sim_event *event)
     TRY(check(event));
     if (event->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
+    TRY(sim_capture_unsafe(event->context));
     hw_spin(sim_params()->event_ns);
     int done = happened(event, &fault);
     return fault ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;

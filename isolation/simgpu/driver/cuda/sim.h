@@ -77,7 +77,8 @@ struct sim_stream {
     struct sim_graph *capture; /* being recorded into, or NULL */
     struct sim_node **tips;    /* what the next captured node depends on */
     size_t tip_count;
-    int capture_origin, capture_broken;
+    int capture_origin, capture_broken, capture_mode;
+    const void *capture_thread; /* who began it */
     uint64_t capture_id;
     struct sim_stream *next;
 };
@@ -271,6 +272,7 @@ CUresult sim_cost(const struct sim_function *function, const struct sim_device *
 /* graph.c, capture.c */
 struct sim_node *sim_node_new(struct sim_graph *graph, enum cu_node type, struct sim_node *const *after,
                               size_t count);
+CUresult sim_capture_unsafe(struct sim_context *context);
 CUresult sim_capture_node(struct sim_stream *stream, enum cu_node type, struct sim_node **node);
 CUresult sim_capture_work(struct sim_stream *stream, enum cu_node type, const struct hw_item *work);
 CUresult sim_capture_record(struct sim_stream *stream, struct sim_event *event);
