@@ -33,6 +33,8 @@ COMMON: Final = Path("/run/gpushare/book")
 ANYBODYS: Final = Path("/var/tmp/gpushare-book")  # noqa: S108 (sticky, and checked when it is opened)
 """Where there is no common one and nobody is root."""
 HOLD: Final = "hold.json"
+PREFIX: Final = "run-"
+"""Of a hold's id."""
 GROUP: Final = "group"
 """Path of the hold's control group, noted before it is made."""
 MOST_PATH: Final = 200
@@ -148,6 +150,8 @@ class Book:
 
     @staticmethod
     def _read(folder: Path) -> Hold:
+        if not (folder.name.startswith(PREFIX) or (folder / HOLD).exists()):
+            raise BookError(f"{folder.parent} is no book: {folder} is no hold; choose another folder with --book")
         advice = f"if nothing of it runs any more, remove {folder}; no room is promised until then"
         try:
             entry = load(evidence.read_small(folder / HOLD))

@@ -22,7 +22,7 @@ from isolation.contract.abi import Policy
 from isolation.contract.hold import Hold
 from isolation.contract.model import Refusal
 from isolation.run import cgroup, process, queue, view
-from isolation.run.book import GROUP, Book, BookError, Held
+from isolation.run.book import GROUP, PREFIX, Book, BookError, Held
 from isolation.run.launch import promise
 from isolation.run.strangers import warnings
 
@@ -108,7 +108,7 @@ def _await_change(book: Book, stamp: int) -> None:
 
 def _write(options: Options, book: Book, placement: Placement, cards: Sequence[Card]) -> tuple[Held, int]:
     """The hold in the book, with everything its command will look for. pre: deciding."""
-    ident = f"run-{secrets.token_hex(6)}"
+    ident = f"{PREFIX}{secrets.token_hex(6)}"
     draft = book.draft(ident)
     group = cgroup.create(ident, draft.folder / GROUP)
     entry = Hold(

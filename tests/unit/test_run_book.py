@@ -423,3 +423,12 @@ def test_where_the_unified_hierarchy_is():
     mounts = f"{proc}30 24 0:26 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n"
     assert (Path("/sys/fs/cgroup/unified"), None) == (cgroup.root_of(mounts), cgroup.root_of(proc))
     assert ("user.slice/x", None) == (cgroup.own_of("4:memory:/a\n0::/user.slice/x\n"), cgroup.own_of("4:memory:/a\n"))
+
+
+def test_a_folder_that_is_no_book_is_left_alone(tmp_path):
+    """Somebody's own folders are no holds to be removed: the message says that another one is to be chosen."""
+    (tmp_path / "photos").mkdir()
+    book = Book(tmp_path)
+    with pytest.raises(BookError, match="no book") as caught, book.deciding():
+        book.holds()
+    assert "remove" not in str(caught.value)
