@@ -5,16 +5,13 @@ Exact books, at the size of a test: `benchmarks/isolation_exact.py` does the sam
 from __future__ import annotations
 
 import platform
-import sys
-from pathlib import Path
 
 import pytest
+from measured import benchmark
 
 from isolation.simgpu import hardware
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import isolation_exact
-from exact_box import Size
+isolation_exact, Size = benchmark("isolation_exact"), benchmark("exact_box").Size
 
 if not (hardware.LIBRARIES / "libcuda.so.1").is_file():
     pytest.skip("the simulated driver is not built", allow_module_level=True)

@@ -13,15 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from measured import benchmark
 
 from isolation.lib import native
 from isolation.simgpu import hardware
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from exact_box import boxed
+boxed = benchmark("exact_box").boxed
 
 if not (hardware.LIBRARIES / "libcuda.so.1").is_file():
     pytest.skip("the simulated driver is not built", allow_module_level=True)

@@ -4,19 +4,18 @@ Derived trace variants keep the published marginals.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from measured import benchmark
 
 from autoscaler.sim import synthetic
 from autoscaler.sim.openb import CARD_BYTES
 from isolation.contract.model import Rules
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from variants import VARIANTS, derive
+variants = benchmark("variants")
+VARIANTS, derive = variants.VARIANTS, variants.derive
 
 BASE = tuple(pod.request for pod in synthetic.pods())
 DONORS = tuple(replace(request, rules=Rules(models=frozenset({"T4"}))) for request in BASE[:2000] if request.cards)
