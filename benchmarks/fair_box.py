@@ -20,11 +20,11 @@ from isolation.contract import abi
 from isolation.contract.hold import Hold, dump
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB
+from isolation.host import process
+from isolation.host.feed import Feeder
+from isolation.host.machine import NvmlMachine
 from isolation.lib import native
-from isolation.run import process
-from isolation.run.feed import Feeder
 from isolation.run.launch import environment, promise
-from isolation.run.machine import NvmlMachine
 from isolation.simgpu import hardware
 
 if TYPE_CHECKING:

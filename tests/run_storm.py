@@ -18,9 +18,9 @@ from pathlib import Path
 
 import isolation.run.ask  # noqa: F401 (imported once, here)
 from gpushare import main
-from isolation.run import cgroup, process
+from isolation.host import cgroup, process
+from isolation.host.evidence import MARK
 from isolation.run.book import Book
-from isolation.run.evidence import MARK
 
 
 def run(hardware, *arguments):

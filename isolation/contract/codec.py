@@ -14,7 +14,7 @@ from isolation.contract.codec_allocation import (
 )
 from isolation.contract.codec_node import decode_cards, encode_cards, node_of
 from isolation.contract.codec_pod import pod_of
-from isolation.contract.codec_request import owner_of, request_of
+from isolation.contract.codec_request import owner_of, owner_uid_of, request_of
 from isolation.contract.codec_shape import CodecError
 from isolation.contract.workloads import Planned, Skipped, objects_in, pods_of
 
@@ -32,6 +32,7 @@ __all__ = [
     "node_of",
     "objects_in",
     "owner_of",
+    "owner_uid_of",
     "pod_of",
     "pods_of",
     "request_of",

@@ -67,17 +67,23 @@ def decode_allocation(text: str) -> Allocation:
     promise = at["promise"].text()
     if not promise:
         raise at["promise"].wrong("a record needs the promise's id")
-    slices = tuple(_slice(item) for item in at["cards"].items())
-    if not 1 <= len(slices) <= MOST_CARDS:
-        raise at["cards"].wrong(f"{len(slices)} cards; a record names 1 to {MOST_CARDS}")
-    if len({s.uuid for s in slices}) != len(slices) or len({s.index for s in slices}) != len(slices):
-        raise at["cards"].wrong("a card stands twice")
+    slices = slices_of(at["cards"])
     whole = {part.uuid: part for part in slices}
     parts = tuple(
         Part(item["name"].label_name(), tuple(_part(card, whole) for card in item["cards"].items()))
         for item in at["containers"].items()
     )
     return Allocation(promise, slices, parts)
+
+
+def slices_of(cards: At) -> tuple[Slice, ...]:
+    """Cards of a record, each once; raises CodecError."""
+    slices = tuple(_slice(item) for item in cards.items())
+    if not 1 <= len(slices) <= MOST_CARDS:
+        raise cards.wrong(f"{len(slices)} cards; a record names 1 to {MOST_CARDS}")
+    if len({s.uuid for s in slices}) != len(slices) or len({s.index for s in slices}) != len(slices):
+        raise cards.wrong("a card stands twice")
+    return slices
 
 
 def encode_vendor(request: Request, placement: Placement, containers: Sequence[str], *, unit_bytes: int = GIB) -> str:

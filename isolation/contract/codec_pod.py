@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec_allocation import decode_allocation, decode_vendor
-from isolation.contract.codec_request import owner_of, request_of
+from isolation.contract.codec_request import owner_of, owner_uid_of, request_of
 from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
-from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
+from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, RESERVATION, Dialect
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def pod_of(
         labels=metadata["labels"].texts(),
         evictable=_evictable(controller, annotations),
         deleting=bool(metadata["deletionTimestamp"]),
+        owner_uid=owner_uid_of(metadata.value),
+        reservation=annotations.get(RESERVATION, "") if node else "",
     )
 
 
@@ -89,6 +91,20 @@ def seconds_of(at: At) -> float:
     days = march_year * 365 + march_year // 4 - march_year // 100 + march_year // 400
     days += (153 * march_month + 2) // 5 + day - 719_469
     return days * 86_400 + hour * 3600 + minute * 60 + second + float(match[7] or 0)
+
+
+def time_of(seconds: float) -> str:
+    """Seconds since 1970 as Kubernetes writes a time, cut to whole ones: the inverse of `seconds_of`."""
+    days, rest = divmod(int(seconds), 86_400)
+    # Years counted from March, 400 of them have 146,097 days (see `seconds_of`).
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month, year = (month + 3, year) if month < 10 else (month - 9, year + 1)  # noqa: PLR2004 (March to December)
+    hour, minute, second = rest // 3600, rest // 60 % 60, rest % 60
+    return f"{year + era * 400:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
 def _recorded(

@@ -50,6 +50,12 @@ def owner_of(metadata: object) -> str:
     return ""
 
 
+def owner_uid_of(metadata: object) -> str:
+    """The UID of the controller that made the pod; empty for a bare pod."""
+    references = At(metadata, ("metadata",))["ownerReferences"].items()
+    return next((one["uid"].text() for one in references if one["controller"].flag()), "")
+
+
 def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Request:
     inits = [asked_of(c, dialect, unit_bytes, init=True) for c in spec["initContainers"].items()]
     apps = [asked_of(c, dialect, unit_bytes, init=False) for c in spec["containers"].items()]

@@ -293,6 +293,10 @@ class Pod:
     """Whether the autoscaler may move it (a controller makes it again, no opt-out)."""
     deleting: bool = False
     """A deletion was asked for; it holds what it holds until its containers have ended."""
+    owner_uid: str = ""
+    """UID of the controller that made the pod: reservations are made out to it, or to the pod."""
+    reservation: str = ""
+    """Name of the reservation that it has used up."""
 
     @property
     def key(self) -> str:

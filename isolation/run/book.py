@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.hold import Hold, HoldError, dump, load
-from isolation.run import cgroup, evidence, process
+from isolation.host import cgroup, evidence, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

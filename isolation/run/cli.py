@@ -20,18 +20,19 @@ import click
 
 from isolation.contract.abi import Policy
 from isolation.contract.model import CardChoice
+from isolation.host import evidence
+from isolation.host.feed import Feeder
+from isolation.host.machine import MachineError, NvmlMachine
 from isolation.lib import native
-from isolation.run import evidence, reach, view
+from isolation.run import reach, view
 from isolation.run.book import ANYBODYS, COMMON, Book, BookError, usual
-from isolation.run.feed import Feeder
 from isolation.run.front import FrontError, hold_signals, supervise
 from isolation.run.keeper import Keep
 from isolation.run.launch import BROKEN, Command, environment
-from isolation.run.machine import MachineError, NvmlMachine
 from isolation.run.obtain import NoRoomError, Options, console, obtain, placing
 
 if TYPE_CHECKING:
-    from isolation.run.machine import Machine
+    from isolation.host.machine import Machine
 
 POLICIES: Final = tuple(policy.name.lower() for policy in Policy)
 REFUSED: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError
+from isolation.host import cgroup, evidence, process
 from isolation.lib import files
-from isolation.run import cgroup, evidence, process
 from isolation.run.book import Book, BookError, Held
 from isolation.run.launch import BROKEN, Command, start
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from isolation.contract.hold import Process
-    from isolation.run.feed import Feeder
+    from isolation.host.feed import Feeder
 
 ROUND_SECONDS: Final = 1.0
 """How often descendants are written down and dead memory is given back."""

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract import abi
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
+from isolation.host import cgroup
+from isolation.host.chips import context_bytes
+from isolation.host.evidence import MARK, REGION
+from isolation.host.feed import FEED, uuid_of
 from isolation.lib import files
-from isolation.run import cgroup
-from isolation.run.chips import context_bytes
-from isolation.run.evidence import MARK, REGION
-from isolation.run.feed import FEED, uuid_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -21,7 +21,8 @@ import click
 from isolation.contract.abi import Policy
 from isolation.contract.hold import Hold
 from isolation.contract.model import Refusal
-from isolation.run import cgroup, process, queue, view
+from isolation.host import cgroup, process
+from isolation.run import queue, view
 from isolation.run.book import GROUP, PREFIX, Book, BookError, Held
 from isolation.run.launch import promise
 from isolation.run.strangers import warnings
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isolation.contract.model import Card, CardChoice, Placement
+    from isolation.host.machine import Machine
     from isolation.run.ask import Wanted
-    from isolation.run.machine import Machine
 
 LOOK_SECONDS: Final = 0.05
 LONGEST_SECONDS: Final = 1.0

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.run import evidence
+from isolation.host import evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolation.contract.quantity import show_bytes
-from isolation.run import cgroup, evidence, process
+from isolation.host import cgroup, evidence, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.model import Card, Slice
+    from isolation.host.machine import Machine
     from isolation.run.book import Held
-    from isolation.run.machine import Machine
 
 
 def warnings(

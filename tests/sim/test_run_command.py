@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from isolation.host import evidence
 from isolation.lib.files import read_region
-from isolation.run import evidence
 from isolation.run.book import Book
 from isolation.simgpu.hardware import LIBRARIES, create, opened
 

@@ -21,7 +21,7 @@ from isolation.contract.abi import LOCK_OFFSET, REGION_BYTES
 from isolation.contract.hold import Hold, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
-from isolation.run import cgroup, evidence, process
+from isolation.host import cgroup, evidence, process
 from isolation.run.book import Book, BookError
 
 BOOT = process.boot()

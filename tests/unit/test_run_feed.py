@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from isolation.contract.abi import CardBook
-from isolation.run.feed import PACE_NS, OwnTime, Pace
-from isolation.run.machine import Sample
+from isolation.host.feed import PACE_NS, OwnTime, Pace
+from isolation.host.machine import Sample
 
 OURS = frozenset({1})
 PERIOD = 166_667

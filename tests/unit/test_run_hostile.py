@@ -19,8 +19,9 @@ from isolation.contract import abi
 from isolation.contract.hold import Hold, HoldError, Process, Tenant, dump, load
 from isolation.contract.model import CardChoice, Slice
 from isolation.contract.quantity import gib
+from isolation.host import evidence, feed, process
 from isolation.lib import files
-from isolation.run import evidence, feed, process, view
+from isolation.run import view
 from isolation.run.ask import Wanted, choose
 
 CARDS = [card(i) for i in range(4)]

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from isolation.contract import abi
 from isolation.contract.hold import HoldError, load
+from isolation.host.evidence import REGION, read_small
+from isolation.host.rates import ACTIVE_NS, Tenant, granted
 from isolation.lib import files
-from isolation.run.evidence import REGION, read_small
-from isolation.run.rates import ACTIVE_NS, Tenant, granted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.hold import Hold
     from isolation.contract.model import Slice
-    from isolation.run.machine import Machine, Sample
+    from isolation.host.machine import Machine, Sample
 
 FEED: Final = "feed"
 SAMPLE_SECONDS: Final = 0.1

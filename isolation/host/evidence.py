@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
 from isolation.contract.hold import MOST_PIDS, Process
-from isolation.run import cgroup, process
+from isolation.host import cgroup, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,0 +1,141 @@
+"""
+A reservation: room on named cards that is kept for one pod, or for the next pod of one controller.
+
+Rebalancer, pre-emption and scheduler are different processes; this stored object is how one of them tells
+the others. It takes room like a pod until a pod for whom it is made names it in its binding
+(`gpushare.dev/reservation`), or until it expires. JSON and values only: who makes one, and who may, is
+decided elsewhere.
+
+    apiVersion: gpushare.dev/v1alpha1
+    kind: Reservation                      # cluster-scoped: tenants have no say in it
+    metadata: {name: move-7f3a}
+    spec:
+      holder: <UID of the pod or of its controller>
+      namespace: ml                        # whose quota it counts against
+      node: n3
+      cards: [{uuid: GPU-..., index: 0, bytes: 2147483648, core: 0}]
+      expires: "2026-11-21T12:00:00Z"
+      reason: preemption                   # a word for people and metrics
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from isolation.contract.codec_allocation import slices_of
+from isolation.contract.codec_pod import seconds_of, time_of
+from isolation.contract.codec_request import MOST_CARDS
+from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.model import Placement, Pod
+from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS
+
+KIND: Final = "Reservation"
+LONGEST_SECONDS: Final = 3600.0
+"""From its making until it expires: room that nobody uses is wasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """See the module."""
+
+    name: str
+    holder: str
+    """UID of a pod, or of the controller whose next pod it is for."""
+    placement: Placement
+    expires: float
+    """Seconds since the epoch."""
+    namespace: str = ""
+    reason: str = ""
+    uid: str = ""
+    """Of the object; empty before it is stored."""
+
+    def serves(self, pod: Pod) -> bool:
+        """Whether it was made for this pod, and for as many cards with as much of each."""
+        request, slices = pod.request, self.placement.slices
+        return (
+            self.holder in {pod.uid, pod.owner_uid}
+            and request.cards == len(slices)
+            and all(part.bytes >= request.card_bytes and part.core >= request.card_core for part in slices)
+        )
+
+
+def reservation_of(thing: object) -> Reservation:
+    """A stored object; CodecError where it is not one of ours."""
+    at = At(thing)
+    metadata, spec = at["metadata"], at["spec"]
+    holder, node = spec["holder"].text(), spec["node"].text()
+    if not holder or not node or not spec["expires"]:
+        raise spec.wrong("a reservation needs holder, node and expires")
+    return Reservation(
+        name=metadata["name"].name(),
+        holder=holder,
+        placement=Placement(node, slices_of(spec["cards"])),
+        expires=seconds_of(spec["expires"]),
+        namespace=spec["namespace"].text(),
+        reason=spec["reason"].text(),
+        uid=metadata["uid"].text(),
+    )
+
+
+def manifest_of(made: Reservation) -> dict[str, Any]:
+    """The object to be stored."""
+    if not made.placement.slices:
+        raise CodecError(("spec", "cards"), "a reservation without cards keeps nothing")
+    cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in made.placement.slices]
+    spec = {"holder": made.holder, "node": made.placement.node, "cards": cards, "expires": time_of(made.expires)}
+    spec |= {key: value for key, value in (("namespace", made.namespace), ("reason", made.reason)) if value}
+    return {
+        "apiVersion": f"{GROUP}/{API_VERSION}",
+        "kind": KIND,
+        "metadata": {"name": made.name},
+        "spec": spec,
+    }
+
+
+def definition() -> dict[str, Any]:
+    """The CustomResourceDefinition."""
+    count = {"type": "integer", "format": "int64", "minimum": 0}
+    card = {
+        "type": "object",
+        "required": ["uuid", "index", "bytes"],
+        "properties": {"uuid": {"type": "string", "minLength": 1}, "index": count, "bytes": count, "core": count},
+    }
+    spec = {
+        "type": "object",
+        "required": ["holder", "node", "cards", "expires"],
+        "properties": {
+            "holder": {"type": "string", "minLength": 1, "maxLength": 128},
+            "namespace": {"type": "string", "maxLength": 63},
+            "node": {"type": "string", "minLength": 1, "maxLength": 253},
+            "cards": {"type": "array", "minItems": 1, "maxItems": MOST_CARDS, "items": card},
+            "expires": {"type": "string", "format": "date-time"},
+            "reason": {"type": "string", "maxLength": 63},
+        },
+        "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "a reservation is made anew, not changed"}],
+    }
+    columns = (("Node", "spec.node", "string"), ("Holder", "spec.holder", "string"), ("Why", "spec.reason", "string"))
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{RESERVATIONS}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Cluster",
+            "names": {"plural": RESERVATIONS, "singular": KIND.lower(), "kind": KIND, "shortNames": ["gpures"]},
+            "versions": [
+                {
+                    "name": API_VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {"type": "object", "required": ["spec"], "properties": {"spec": spec}}
+                    },
+                    "additionalPrinterColumns": [
+                        *({"name": name, "type": kind, "jsonPath": f".{path}"} for name, path, kind in columns),
+                        {"name": "Expires", "type": "date", "jsonPath": ".spec.expires"},
+                    ],
+                }
+            ],
+        },
+    }
