@@ -121,15 +121,19 @@ static uint64_t lacking(const struct gs_pool *p, uint64_t asked)
 static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
 {
     enter();
+    guess->number = p->number;
+    guess->card = p->card;
     guess->bytes = whole(lacking(p, guess->asked), granule);
     p->asked += guess->asked;
     leave();
-    int rc = gs_charge_quietly(p->card, guess->bytes);
+    int rc = gs_charge_quietly(guess->card, guess->bytes);
     enter();
-    if (rc == 0)
-        p->guessed += guess->bytes;
-    else
-        p->asked -= guess->asked;
+    if (p->number == guess->number) { /* else the pool has ended meanwhile: gs_pool_end() gives it back */
+        if (rc == 0)
+            p->guessed += guess->bytes;
+        else
+            p->asked -= guess->asked;
+    }
     leave();
     return rc;
 }
@@ -139,7 +143,7 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
  * edge: what it took too much cannot be trimmed from under another one. */
 CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess, const char *api)
 {
-    *guess = (struct gs_guess){.pool = p, .number = p->number, .asked = asked, .edge = -1};
+    *guess = (struct gs_guess){.pool = p, .asked = asked, .edge = -1};
     uint64_t limit;
     if (guess_at(p, guess, GROWTH) == 0)
         return CUDA_SUCCESS;
@@ -175,7 +179,7 @@ void gs_pool_end(struct gs_guess *guess)
     struct gs_pool *p = guess->pool;
     enter();
     if (p->number != guess->number) {
-        gs_uncharge(p->card, guess->bytes);
+        gs_uncharge(guess->card, guess->bytes);
     } else {
         p->asked -= guess->asked;
         if (guess->bytes && true_up(p, guess->bytes) < 0) {
