@@ -75,6 +75,8 @@ class Whereabouts:
     node: str
     """Empty: unbound."""
     annotations: Mapping[str, str]
+    ended: bool = False
+    """Succeeded or failed: it holds nothing any more."""
 
 
 class Writer:
@@ -115,7 +117,8 @@ class Writer:
         meta = found.get("metadata") or {}
         if meta.get("uid") != pod.uid:
             return None
-        return Whereabouts((found.get("spec") or {}).get("nodeName") or "", meta.get("annotations") or {})
+        node, phase = (found.get("spec") or {}).get("nodeName") or "", (found.get("status") or {}).get("phase")
+        return Whereabouts(node, meta.get("annotations") or {}, ended=phase in ("Succeeded", "Failed"))
 
     async def evict(self, pod: Target, seconds: float | None = None) -> Answer:
         """Through the Eviction API, which keeps disruption budgets; DONE means that the pod is ending."""

@@ -22,7 +22,7 @@ from isolation.contract import quantity
 from isolation.contract.codec_request import MOST_CARDS
 from isolation.contract.codec_shape import LARGEST, At, CodecError, decoded, show
 from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
-from isolation.contract.names import ACK, CARDS, POOL, Dialect
+from isolation.contract.names import ACK, AGENT, CARDS, POOL, Dialect
 from isolation.contract.quantity import GIB, MIB
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> N
         ready=any(c["type"].text() == "Ready" and c["status"].text() == "True" for c in status["conditions"].items()),
         cordoned=spec["unschedulable"].flag(),
         pool=labels.get(POOL, ""),
+        serving=_serving(metadata, mode, has, dialect),
     )
 
 
@@ -197,6 +198,18 @@ def _mode(labels: Mapping[str, str], has: _Stated, dialect: Dialect) -> Mode:
     if has.all(dialect.whole):
         return Mode.EXCLUSIVE
     return Mode.SHARE if has.all(dialect.memory) else Mode.NONE
+
+
+def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
+    """
+    Whether the agent of a shared node is there, by its own word and by the kubelet's.
+
+    Cards that the agent has named, of which the kubelet offers no unit: its device plugin is gone.
+    """
+    annotations = metadata["annotations"].texts()
+    if mode not in _SHARED:
+        return True
+    return annotations.get(AGENT) != "leaving" and (CARDS not in annotations or has.left(dialect.memory) > 0)
 
 
 def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:

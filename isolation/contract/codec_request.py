@@ -81,7 +81,11 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
         memory_bytes=memory,
         rules=rules_of(spec, dialect),
         owner=owner_of(metadata.value),
-        asks=tuple(Ask(a.name, a.units * unit_bytes, a.core, a.whole, a.init) for a in asks if a.on_cards),
+        asks=tuple(
+            Ask(a.name, a.units * unit_bytes, a.core, a.whole, a.init, at - len(inits) if at >= len(inits) else -1)
+            for at, a in enumerate(asks)
+            if a.on_cards
+        ),
         unmodelled=tuple(unmodelled(spec) + other_resources(spec, asks)),
     )
 

@@ -1,13 +1,14 @@
 """
-What the kubelet says on its sockets: pod-resources v1 and the Pods API, as protobuf messages.
+What the kubelet says and hears on its sockets: pod-resources v1, the Pods API and device plugins v1beta1.
 
 Built at run time in a pool of their own, so that no other package's `v1` gets in the way and no
 generated file has to be kept in step. Knows names, numbers and types of fields and the paths of
 methods; who connects, waits and believes is decided elsewhere. Only fields that somebody reads here
 are listed; the rest passes by as unknown.
 
-Sources: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto
-(KEP-4188; pods travel as bytes of k8s.io/api/core/v1 Pod), k8s.io/api/core/v1/generated.proto,
+Sources: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto
+(maps stand as their entries: the same on the wire), k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto (KEP-4188; pods
+travel as bytes of k8s.io/api/core/v1 Pod), k8s.io/api/core/v1/generated.proto,
 k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
 """
 
@@ -33,6 +34,18 @@ ALLOCATABLE: Final = f"/{POD_RESOURCES}/GetAllocatableResources"
 PODS: Final = "v1alpha1.Pods"
 LIST_PODS: Final = f"/{PODS}/ListPods"
 """Whole pods: the documentation speaks of a field mask in the metadata, the kubelet's server knows none."""
+
+DEVICE_PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+"""Folder of the plugins' sockets, and of the kubelet's own, on which they register."""
+REGISTRATION_SOCKET: Final = "kubelet.sock"
+PLUGIN_VERSION: Final = "v1beta1"
+REGISTRATION: Final = f"{PLUGIN_VERSION}.Registration"
+REGISTER: Final = f"/{REGISTRATION}/Register"
+PLUGIN: Final = f"{PLUGIN_VERSION}.DevicePlugin"
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+MOST_MESSAGE_BYTES: Final = 4 << 20
+"""The kubelet takes no larger message from a plugin: gRPC's default, which it leaves as it is."""
 
 _SCALARS: Final = {
     "string": FieldDescriptorProto.TYPE_STRING,
@@ -114,6 +127,49 @@ _pods: Final = _package(
 )
 ListPodsRequest: Final = _pods["ListPodsRequest"]
 ListPodsResponse: Final = _pods["ListPodsResponse"]
+
+_plugin: Final = _package(
+    PLUGIN_VERSION,
+    {
+        "Empty": {},
+        "DevicePluginOptions": {"pre_start_required": "1 bool", "get_preferred_allocation_available": "2 bool"},
+        "RegisterRequest": {
+            "version": "1 string",
+            "endpoint": "2 string",
+            "resource_name": "3 string",
+            "options": "4 DevicePluginOptions",
+        },
+        "Device": {"ID": "1 string", "health": "2 string"},
+        "ListAndWatchResponse": {"devices": "1 *Device"},
+        "PreferredAllocationRequest": {"container_requests": "1 *ContainerPreferredAllocationRequest"},
+        "ContainerPreferredAllocationRequest": {
+            "available_deviceIDs": "1 *string",
+            "must_include_deviceIDs": "2 *string",
+            "allocation_size": "3 int32",
+        },
+        "PreferredAllocationResponse": {"container_responses": "1 *ContainerPreferredAllocationResponse"},
+        "ContainerPreferredAllocationResponse": {"deviceIDs": "1 *string"},
+        "AllocateRequest": {"container_requests": "1 *ContainerAllocateRequest"},
+        "ContainerAllocateRequest": {"devices_ids": "1 *string"},
+        "AllocateResponse": {"container_responses": "1 *ContainerAllocateResponse"},
+        "ContainerAllocateResponse": {"envs": "1 *Entry", "mounts": "2 *Mount", "cdi_devices": "5 *CDIDevice"},
+        "Entry": {"key": "1 string", "value": "2 string"},
+        "Mount": {"container_path": "1 string", "host_path": "2 string", "read_only": "3 bool"},
+        "CDIDevice": {"name": "1 string"},
+        "PreStartContainerRequest": {"devices_ids": "1 *string"},
+        "PreStartContainerResponse": {},
+    },
+)
+Empty: Final = _plugin["Empty"]
+DevicePluginOptions: Final = _plugin["DevicePluginOptions"]
+RegisterRequest: Final = _plugin["RegisterRequest"]
+ListAndWatchResponse: Final = _plugin["ListAndWatchResponse"]
+PreferredAllocationRequest: Final = _plugin["PreferredAllocationRequest"]
+PreferredAllocationResponse: Final = _plugin["PreferredAllocationResponse"]
+AllocateRequest: Final = _plugin["AllocateRequest"]
+AllocateResponse: Final = _plugin["AllocateResponse"]
+PreStartContainerRequest: Final = _plugin["PreStartContainerRequest"]
+PreStartContainerResponse: Final = _plugin["PreStartContainerResponse"]
 
 _core: Final = _package(
     "core.v1",

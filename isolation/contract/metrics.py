@@ -31,6 +31,8 @@ class Kind(StrEnum):
     COUNTER = "counter"
     INFO = "info"
     """Always 1; what it says stands in its labels."""
+    HISTOGRAM = "histogram"
+    """Of durations; no exporter of card figures has one."""
 
 
 class Unit(StrEnum):
@@ -56,6 +58,7 @@ class Group(StrEnum):
     ISOLATION = "Isolation"
     POOL = "Pools and autoscaler"
     EXPORTER = "Exporter"
+    SCHEDULER = "Scheduler"
 
 
 @dataclass(frozen=True, slots=True)

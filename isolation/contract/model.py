@@ -111,6 +111,8 @@ class Ask:
     whole: int = 0
     init: bool = False
     """An init container that ends before the app containers start (a sidecar is not one)."""
+    position: int = field(default=-1, compare=False)
+    """In `spec.containers`, by which the vendor's record counts; -1: none of them, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ class Node:
     ready: bool = True
     cordoned: bool = False
     pool: str = ""
+    serving: bool = True
+    """Whether shares can start there: not while the node agent leaves, or the kubelet has lost its plugin."""
 
 
 @dataclass(frozen=True, slots=True)

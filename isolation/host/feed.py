@@ -136,7 +136,7 @@ class Feeder:
             self._sample(ours)
         rates = self._rates(now)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
-        files.write_feed(self._folder / FEED, self._feed)
+        files.write_feed(feed_of(self._folder, self._entry), self._feed)
 
     def _sample(self, ours: frozenset[int]) -> None:
         for at, part in enumerate(self._entry.slices):
@@ -157,8 +157,8 @@ class Feeder:
             self._neighbours_due = now + NEIGHBOURS_SECONDS
             self._neighbours = neighbours(self._folder, self._entry)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        mine = {book.uuid: book for book in _books(self._folder)}
-        theirs = [(entry, {book.uuid: book for book in _books(folder)}) for entry, folder in self._neighbours]
+        mine = {book.uuid: book for book in _books(self._folder, self._entry)}
+        theirs = [(entry, {book.uuid: book for book in _books(folder, entry)}) for entry, folder in self._neighbours]
         return [self._rate(part, mine, theirs, clock) for part in self._entry.slices]
 
     def _rate(
@@ -209,9 +209,19 @@ def _tenant(core: int, policy: str, *, online: bool, active: bool, got: float) -
     return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active, got)
 
 
-def _books(folder: Path) -> tuple[abi.CardBook, ...]:
+def feed_of(folder: Path, entry: Hold) -> Path:
+    """Where the library reads it: a pod's container has a folder of what it may only read."""
+    return folder / FEED if entry.tenant is None else folder / "limits" / FEED
+
+
+def region_of(folder: Path, entry: Hold) -> Path:
+    """Where the library writes: a pod's container has a folder of what it may write."""
+    return folder / REGION if entry.tenant is None else folder / "region" / REGION
+
+
+def _books(folder: Path, entry: Hold) -> tuple[abi.CardBook, ...]:
     """The cards as the container keeps them; empty where that cannot be read (a claim, not a measurement)."""
     try:
-        return files.read_cards(folder / REGION)
+        return files.read_cards(region_of(folder, entry))
     except (OSError, abi.AbiError):
         return ()

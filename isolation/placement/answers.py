@@ -21,7 +21,7 @@ ROWS_KEPT: Final = 192
 """Shapes whose answers are remembered; 20 bytes per node each."""
 
 
-class _Row:
+class Answer:
     """Every node's answer to one shape."""
 
     def __init__(self, answers: Answers) -> None:
@@ -41,7 +41,7 @@ class Answers:
         self.phi = np.zeros(fleet.capacity, np.float64)
         """The potential of each node as it stands, the same for every shape."""
         self.phi_version = fleet.node["version"] - np.uint32(1)
-        self._rows: OrderedDict[Shape, _Row] = OrderedDict()
+        self._rows: OrderedDict[Shape, Answer] = OrderedDict()
 
     def copy(self, fleet: FleetArrays) -> Answers:
         """For a copy of the fleet: nodes stand as they stood, so their potential holds; the rows are not copied."""
@@ -49,14 +49,14 @@ class Answers:
         twin.phi, twin.phi_version = self.phi.copy(), self.phi_version.copy()
         return twin
 
-    def row(self, shape: Shape, *, anew: bool = False) -> native.Row:
+    def row(self, shape: Shape, *, anew: bool = False) -> Answer:
         """The row of a shape; `anew`: whatever was answered does not count."""
         row = self._rows.get(shape)
         if row is None:
-            row = self._rows[shape] = _Row(self)
+            row = self._rows[shape] = Answer(self)
             if len(self._rows) > ROWS_KEPT:
                 self._rows.popitem(last=False)
         elif anew:
             row.version[:] = self.fleet.node["version"] - np.uint32(1)
         self._rows.move_to_end(shape)
-        return row.struct
+        return row

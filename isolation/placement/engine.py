@@ -2,73 +2,45 @@
 Live room of a fleet: one engine for single decisions, batch simulation and the autoscaler.
 
 Incremental: a decision re-rates only the nodes that changed since a pod of the same shape was
-last placed. Decides (`place`) and keeps the books (`hold`, `release`) apart, so that a what-if
-is a `fork` and a crash between the two loses nothing. Does no I/O and knows no clock.
+last placed. Decides (`place`, `place_on`, `rate`, `why_not`) and keeps the books (`hold`,
+`release` of `ledger`) apart, so that a what-if is a `fork` and a crash between the two loses
+nothing. Does no I/O and knows no clock.
 """
 
 from __future__ import annotations
 
 import ctypes
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
+from isolation.contract.model import FULL_CORE, Placement, Refusal, Slice, Why
 from isolation.placement import native
-from isolation.placement.answers import Answers
-from isolation.placement.arrays import FleetArrays
-from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal
-from isolation.placement.groups import Groups
-from isolation.placement.mix import Learner, MixTable, Shape
-from isolation.placement.policy import DEFAULT, Rank, policy_named
-from isolation.placement.replicas import Replicas
+from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal, short
+from isolation.placement.groups import WHYS
+from isolation.placement.ledger import Ledger, PlacementError
+from isolation.placement.policy import Rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
-    from isolation.contract.model import Node, Refusal, Request
+    from isolation.contract.model import Node, Request
+    from isolation.placement.answers import Answer
 
-REQUESTS_KEPT: Final = 65536
-"""Request objects whose shape is remembered."""
+__all__ = ["Engine", "PlacementError"]
+
+_CODES: Final = (
+    *KERNEL_WHYS,
+    None,  # GS_NO_COUNT: it would take the pod
+    *WHYS,  # a node that its group may not use: Groups' own code, put behind the kernel's
+    Why.NO_NODES,
+)
+"""What `why_not` finds for a node, by code."""
+_BARRED, _UNKNOWN = len(KERNEL_WHYS) + 1, len(_CODES) - 1
 
 
-class PlacementError(ValueError):
-    """A hold that the books cannot take: unknown node or card, no room, or held already."""
-
-
-class Engine:
+class Engine(Ledger):
     """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
-
-    def __init__(self, nodes: Iterable[Node] = (), *, policy: str = DEFAULT, seed: int = 0) -> None:
-        self.policy = policy_named(policy)
-        self.seed = seed
-        self.fleet = FleetArrays()
-        self.groups = Groups(self.fleet.capacity)
-        self.learner = Learner()
-        self._nodes: dict[str, Node] = {}
-        self._row_of: dict[str, int] = {}
-        self._node_at: dict[int, Node] = {}
-        self._spare: list[int] = []
-        self._holds: dict[str, tuple[Request, Placement]] = {}
-        self._masks: dict[str, tuple[int, int, native.Ask]] = {}
-        self._held_on: dict[int, dict[str, None]] = {}
-        self._owners: dict[str, Replicas] = {}
-        self._draws = 0
-        self._forget()
-        self._learn()
-        for node in nodes:
-            self.put_node(node)
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """Every node by name."""
-        return MappingProxyType(self._nodes)
-
-    @property
-    def holds(self) -> Mapping[str, tuple[Request, Placement]]:
-        """What is held, by pod UID."""
-        return MappingProxyType(self._holds)
 
     def fork(self) -> Engine:
         """An independent copy for what-if; remembers the mix and the nodes' potential, not the answers."""
@@ -82,49 +54,6 @@ class Engine:
         twin._forget()
         twin._answers = self._answers.copy(twin.fleet)
         return twin
-
-    # -- the fleet ---------------------------------------------------------------------------
-
-    def put_node(self, node: Node) -> None:
-        """Add a node, or replace it by name: what is held on it stays held."""
-        row = self._row_of.get(node.name)
-        if row is None:
-            row = self._spare.pop() if self._spare else self.fleet.rows
-        capacity, stride = self.fleet.capacity, self.fleet.stride
-        self.fleet.reserve(max(self.fleet.rows, row + 1), len(node.cards))
-        self._nodes[node.name], self._row_of[node.name], self._node_at[row] = node, row, node
-        grown = (capacity, stride) != (self.fleet.capacity, self.fleet.stride)
-        new_kind = self.fleet.fill(row, node)
-        if grown:
-            self.groups.widen(self.fleet.capacity)
-            self._forget()
-        self.groups.put(row, node)
-        for uid in self._held_on.get(row, ()):
-            request, placement = self._holds[uid]
-            mask, ask = self._mask(row, placement), self._shape(request)[0]
-            self._masks[uid] = (row, mask, ask)
-            self._part(uid, request, row, mask)
-            native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
-        if new_kind:
-            self._learn()
-        self._spans()
-
-    def drop_node(self, name: str) -> None:
-        """Forget the node and every hold on it; KeyError if there is none of that name."""
-        row = self._row_of.pop(name)
-        for uid in tuple(self._held_on.get(row, ())):
-            self.release(uid)
-        del self._nodes[name], self._node_at[row]
-        self.fleet.clear(row)
-        self.groups.put(row, None)
-        self._spare.append(row)
-        self._spans()
-
-    def room(self, name: str) -> tuple[tuple[int, int], ...]:
-        """Free (bytes, percent of compute) of each card, in the node's card order; negative: over-committed."""
-        row, cards = self._row_of[name], len(self._nodes[name].cards)
-        free, core = self.fleet.card["free"][row, :cards], self.fleet.card["core"][row, :cards]
-        return tuple(zip(free.tolist(), core.tolist(), strict=True))
 
     def fragments(self) -> tuple[float, float]:
         """Idle cards, and the part of them that the mix could not use (FGD's measure)."""
@@ -153,97 +82,61 @@ class Engine:
         mask = ctypes.c_uint64()
         row = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
         near = self._near(request)
-        found = native.LIB.gs_pick(self.fleet.struct, self._mix, self._weights(), ask, row, *near, ctypes.byref(mask))
+        found = native.LIB.gs_pick(
+            self.fleet.struct, self._mix, self._weights(), ask, row.struct, *near, ctypes.byref(mask)
+        )
         if found < 0:
             return self._refuse(request, ask)
         return self._placement(request, self._node_at[found], mask.value)
 
-    def hold(self, uid: str, request: Request, placement: Placement, *, force: bool = False) -> None:
-        """
-        Take the room; PlacementError, with nothing taken, if there is none.
+    def place_on(self, request: Request, name: str) -> Placement | Refusal:
+        """Which cards of this one node the pod takes, or why none will do; KeyError for an unknown node."""
+        row = self._row_of[name]
+        answers = self._rated(request, np.array([row], np.int32))
+        if not np.isfinite(answers.score[row]):
+            (why,) = self.why_not(request, (name,))
+            return Refusal(why or Why.CARDS, short(why or Why.CARDS, request))
+        return self._placement(request, self._node_at[row], int(answers.mask[row]))
 
-        `force` books what is held in reality already: an over-committed card has no room left.
+    def rate(
+        self, request: Request, names: Sequence[str]
+    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.uint64]]]:
         """
-        row = self._row_of.get(placement.node)
-        if uid in self._holds or row is None:
-            raise PlacementError(f"{uid}: " + ("held already" if row is not None else f"no node {placement.node}"))
-        mask, ask = self._mask(row, placement), self._shape(request)[0]
-        if mask.bit_count() != len(placement.slices) and not force:
-            raise PlacementError(f"{uid}: node {placement.node} has no such card")
-        if native.LIB.gs_take(self.fleet.struct, ask, row, mask, int(force)) < 0:
-            raise PlacementError(f"{uid}: no room on node {placement.node}")
-        self._holds[uid] = (request, placement)
-        self._masks[uid] = (row, mask, ask)
-        self._held_on.setdefault(row, {})[uid] = None
-        self._part(uid, request, row, mask)
+        What each of these nodes is worth to the pod, and the cards it would take there, as bits by card order.
 
-    def release(self, uid: str) -> None:
-        """Give the room back; KeyError for a UID that holds nothing."""
-        request, _ = self._holds.pop(uid)
-        row, mask, ask = self._masks.pop(uid)
-        native.LIB.gs_give(self.fleet.struct, ask, row, mask)
-        del self._held_on[row][uid]
-        self._part(uid, request, row, 0)
+        Smaller is better; infinite: it does not fit, or there is no such node.
+        """
+        rows = self._rows(names)
+        known = rows >= 0
+        answers = self._rated(request, rows[known])
+        scores, masks = np.full(len(rows), np.inf), np.zeros(len(rows), np.uint64)
+        scores[known], masks[known] = answers.score[rows[known]], answers.mask[rows[known]]
+        return scores, masks
+
+    def why_not(self, request: Request, names: Sequence[str]) -> dict[Why | None, list[str]]:
+        """These nodes by the reason for which they refuse; None: they would take the pod. Unknown: NO_NODES."""
+        ask, rows = self._shape(request)[0], self._rows(names)
+        known = rows >= 0
+        codes = np.full(len(rows), _UNKNOWN, np.uint8)
+        found = np.empty(int(known.sum()), np.uint8)
+        asked = np.ascontiguousarray(rows[known])
+        eligible = native.pointer(self.groups.eligible[ask.group])
+        native.LIB.gs_say(self.fleet.struct, ask, eligible, native.pointer(asked), len(asked), native.pointer(found))
+        barred = found == 0
+        found[barred] = _BARRED + self.groups.why[ask.group, asked[barred]]
+        codes[known] = found
+        spelt: dict[Why | None, list[str]] = {}
+        for code in np.unique(codes).tolist():
+            spelt[_CODES[code]] = [names[at] for at in np.flatnonzero(codes == code).tolist()]
+        return spelt
 
     # -- inside ------------------------------------------------------------------------------
-
-    def _forget(self) -> None:
-        """Arrays have moved: every remembered answer and pointer goes."""
-        self._answers = Answers(self.fleet)
-        self._shapes: dict[int, tuple[Request, native.Ask, Shape]] = {}
-        if hasattr(self, "_table"):
-            self._mix = self._table.struct(self.groups.eligible)
-        self._spans()
-
-    def _learn(self) -> None:
-        self._table: MixTable = self.learner.table(self.fleet.kinds)
-        self._mix = self._table.struct(self.groups.eligible)
-        self.fleet.touch()
-
-    def _spans(self) -> None:
-        """Best fit measures in parts of the largest node."""
-        p = self.policy
-        cpu = max((n.cpu_milli for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
-        cards = max((len(n.cards) for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
-        weights = (p.fragment, p.price, p.strand, p.mismatch, p.host, p.tie, p.grain)
-        self._policy = native.Policy(p.rank, 0, *weights, max(1, cpu), max(1, cards), self.seed)
 
     def _weights(self) -> native.Policy:
         if self.policy.rank is Rank.RANDOM:
             self._draws += 1
             self._policy.salt = (self.seed * 0x9E3779B97F4A7C15 + self._draws) & (1 << 64) - 1
         return self._policy
-
-    def _shape(self, request: Request) -> tuple[native.Ask, Shape]:
-        known = self._shapes.get(id(request))
-        if known is not None:
-            return known[1], known[2]
-        before = self.groups.eligible
-        group = self.groups.of(request, self._node_at)
-        if self.groups.eligible is not before:
-            self._mix = self._table.struct(self.groups.eligible)
-        r = request
-        shape = Shape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
-        ask = native.Ask(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)
-        if len(self._shapes) >= REQUESTS_KEPT:
-            self._shapes.clear()
-        self._shapes[id(request)] = (request, ask, shape)
-        return ask, shape
-
-    def _part(self, uid: str, request: Request, row: int, mask: int) -> None:
-        """Remember where a replica is, if that weighs on where the next one goes."""
-        if not request.owner or not request.cards:
-            return
-        replicas = self._owners.get(request.owner)
-        spread = self.policy.rank is Rank.SPREAD or self._node_at[row].choice is CardChoice.SPREAD
-        if mask and spread:
-            if replicas is None:
-                replicas = self._owners[request.owner] = Replicas()
-            replicas.put(uid, row, mask)
-        elif replicas is not None:
-            replicas.drop(uid, row)
-            if not replicas.rows:
-                del self._owners[request.owner]
 
     def _near(self, request: Request) -> tuple[int | None, int | None, int]:
         """Nodes where a replica of the owner weighs on the choice, with the cards it is on."""
@@ -252,9 +145,19 @@ class Engine:
             return None, None, 0
         return replicas.rows.buffer_info()[0], replicas.masks.buffer_info()[0], len(replicas.rows)
 
-    def _mask(self, row: int, placement: Placement) -> int:
-        uuids = {part.uuid for part in placement.slices}
-        return sum(1 << at for at, card in enumerate(self._node_at[row].cards) if card.uuid in uuids)
+    def _rows(self, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        row_of = self._row_of
+        return np.array([row_of.get(name, -1) for name in names], np.int32)
+
+    def _rated(self, request: Request, rows: np.ndarray[Any, np.dtype[np.int32]]) -> Answer:
+        """The row of answers to the request, up to date for these nodes until the next change."""
+        ask, shape = self._shape(request)
+        answer = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
+        asked, near = np.ascontiguousarray(rows), self._near(request)
+        native.LIB.gs_rate(
+            self.fleet.struct, self._mix, self._weights(), ask, answer.struct, *near, native.pointer(asked), len(asked)
+        )
+        return answer
 
     def _placement(self, request: Request, node: Node, mask: int) -> Placement:
         taken = (card for at, card in enumerate(node.cards) if mask >> at & 1)

@@ -90,6 +90,33 @@ def refusal(request: Request, counts: Mapping[Why, int], best: Best, example: st
     return Refusal(why, f"{wants(request)}: 0 of {total} nodes can ({listed}{shown}). {_advice(why, request, best)}")
 
 
+def short(why: Why, request: Request) -> str:
+    """What keeps the pod off one node, in a few words; the same for all nodes, so that schedulers can count them."""
+    each, cards = show_bytes(request.card_bytes), request.cards
+    if request.card_core:
+        each += f" and {request.card_core} % compute"
+    free = (
+        f"{cards} free cards"
+        if request.whole
+        else f"{each} on " + ("a card" if cards == 1 else f"each of {cards} cards")
+    )
+    match why:
+        case Why.TOO_FEW_CARDS:
+            return f"fewer than {cards} cards"
+        case Why.CARD_TOO_SMALL:
+            return f"fewer than {cards} sound cards of {each}" if cards > 1 else f"no sound card of {each}"
+        case Why.CARDS:
+            return f"no room for {free}"
+        case Why.FRAGMENTED:
+            return f"no room for {free}, though enough in sum"
+        case Why.NO_NODES:
+            return "node is not known yet"
+        case Why.MODE:
+            return f"node mode is not {' or '.join(sorted(mode.value for mode in MODES[kind_of(request)]))}"
+        case _:
+            return f"nodes {_COUNTED[why]}"
+
+
 def wants(request: Request) -> str:
     """What the pod asks for, in words."""
     cards = f"{request.cards} card" + ("s" if request.cards > 1 else "")

@@ -102,6 +102,10 @@ def _load() -> ctypes.CDLL:
     fleet, mix, policy, ask, row = (POINTER(s) for s in (Fleet, Mix, Policy, Ask, Row))
     lib.gs_pick.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, POINTER(c_uint64)]
     lib.gs_pick.restype = c_int32
+    lib.gs_rate.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, c_void_p, c_int32]
+    lib.gs_rate.restype = None
+    lib.gs_say.argtypes = [fleet, ask, c_void_p, c_void_p, c_int32, c_void_p]
+    lib.gs_say.restype = None
     lib.gs_take.argtypes = [fleet, ask, c_int32, c_uint64, c_int32]
     lib.gs_take.restype = c_int32
     lib.gs_give.argtypes = [fleet, ask, c_int32, c_uint64]

@@ -240,8 +240,18 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(config), "qps": 500, "burst": 1000},
         } | more
 
-    def _launch(self, name: str, flags: Mapping[str, object], *more: str) -> None:
-        arguments = [str(self._programs[name]), *(f"--{key}={value}" for key, value in flags.items()), *more]
+    def add_scheduler(self, name: str, configuration: Path) -> None:
+        """One more kube-scheduler, under a name of its own (for `kill`, `freeze`, `last_words`)."""
+        flags = {
+            "config": configuration,
+            "authentication-skip-lookup": "true",
+            "bind-address": "127.0.0.1",
+            "secure-port": "0",
+        }
+        self._launch(name, flags, program="kube-scheduler")
+
+    def _launch(self, name: str, flags: Mapping[str, object], *more: str, program: str = "") -> None:
+        arguments = [str(self._programs[program or name]), *(f"--{key}={value}" for key, value in flags.items()), *more]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = self._launcher.submit(
                 subprocess.Popen,

@@ -3,6 +3,7 @@
  * over-committed, a refused pod is refused for a reason. Usage: kernel_fuzz SEED ROUNDS */
 #include "kernel.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,25 @@ static struct gs_ask some_ask(void)
     return a;
 }
 
+/* Asked node by node, in any order and twice: the same reasons, and the same nodes that fit. */
+static void ask_some(struct world *w, const struct gs_policy *p, const struct gs_ask *a, const int32_t *near,
+                     const uint64_t *near_mask, const int32_t *counts)
+{
+    int32_t nodes[NODES + 1], again[GS_NO_COUNT + 1] = {0};
+    uint8_t no[NODES + 1];
+    for (int32_t n = 0; n < NODES; n++)
+        nodes[n] = NODES - 1 - n;
+    nodes[NODES] = draw(NODES);
+    gs_say(&w->fleet, a, w->eligible + a->group * NODES, nodes, NODES + 1, no);
+    gs_rate(&w->fleet, &w->mix, p, a, &w->row, near, near_mask, draw(3), nodes, NODES + 1);
+    for (int32_t i = 0; i <= NODES; i++) {
+        CHECK((no[i] == GS_NO_COUNT) == (w->score[nodes[i]] < INFINITY));
+        CHECK(no[i] != GS_NO_COUNT || __builtin_popcountll(w->mask[nodes[i]]) == a->cards);
+        again[no[i]] += i < NODES;
+    }
+    CHECK(memcmp(again, counts, sizeof again) == 0);
+}
+
 static void one_round(struct world *w)
 {
     struct gs_ask held[HELD];
@@ -133,6 +153,7 @@ static void one_round(struct world *w)
         int32_t node = gs_pick(&w->fleet, &w->mix, &p, &a, &w->row, near, near_mask, draw(3), &mask);
         gs_why(&w->fleet, &a, w->eligible + a.group * NODES, counts, &best);
         CHECK((node >= 0) == (counts[GS_NO_COUNT] > 0));
+        ask_some(w, &p, &a, near, near_mask, counts);
         if (node < 0)
             continue;
         CHECK(__builtin_popcountll(mask) == a.cards);

@@ -74,24 +74,35 @@ static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32
     return sum ? GS_NO_FRAGMENTED : GS_NO_CARDS;
 }
 
+/* Why the node says no, and the best there is; GS_NO_COUNT: it would take the pod. */
+static int32_t why_node(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible, int32_t node,
+                        struct gs_best *best)
+{
+    if (!eligible[node])
+        return GS_NO_GROUP;
+    int32_t why = why_cards(f, a, node, best);
+    if (why != GS_NO_COUNT)
+        return why;
+    best_of(&best->cpu, f->cpu[node]);
+    best_of(&best->memory, f->memory[node]);
+    return f->cpu[node] < a->cpu          ? GS_NO_CPU
+           : f->memory[node] < a->memory ? GS_NO_MEMORY
+           : f->pods[node] < 1           ? GS_NO_PODS
+                                         : GS_NO_COUNT;
+}
+
 /* How many nodes say no and why (`counts[GS_NO_COUNT]`: would take it), and the best there is. */
 GS_API void gs_why(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible,
                    int32_t *counts, struct gs_best *best)
 {
-    for (int32_t n = 0; n < f->nodes; n++) {
-        if (!eligible[n]) {
-            counts[GS_NO_GROUP]++;
-            continue;
-        }
-        int32_t why = why_cards(f, a, n, best);
-        if (why == GS_NO_COUNT) {
-            best_of(&best->cpu, f->cpu[n]);
-            best_of(&best->memory, f->memory[n]);
-            why = f->cpu[n] < a->cpu          ? GS_NO_CPU
-                  : f->memory[n] < a->memory ? GS_NO_MEMORY
-                  : f->pods[n] < 1           ? GS_NO_PODS
-                                             : GS_NO_COUNT;
-        }
-        counts[why]++;
-    }
+    for (int32_t n = 0; n < f->nodes; n++)
+        counts[why_node(f, a, eligible, n, best)]++;
+}
+
+GS_API void gs_say(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible, const int32_t *node,
+                   int32_t count, uint8_t *no)
+{
+    struct gs_best unused = {0};
+    for (int32_t i = 0; i < count; i++)
+        no[i] = (uint8_t)why_node(f, a, eligible, node[i], &unused);
 }

@@ -290,27 +290,45 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
     }
 }
 
-GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
-                       const struct gs_ask *a, const struct gs_row *r, const int32_t *near,
-                       const uint64_t *near_mask, int32_t near_count, uint64_t *mask)
+/* Bring one node's remembered answer up to date. */
+static void answer(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                   const struct gs_ask *a, const struct gs_row *r, int32_t node)
 {
-    /* Replicas of the pod's owner change a spread node's answer for this owner alone: such nodes
-     * are rated afresh and not remembered. */
+    if (r->version[node] != f->version[node]) {
+        r->score[node] = rate(f, x, p, a, r, node, 0, &r->mask[node]);
+        r->version[node] = f->version[node];
+    }
+}
+
+/* Replicas of the pod's owner change a spread node's answer for this owner alone: such nodes are
+ * passed over first, then rated afresh and not remembered. */
+static void pass_over(const struct gs_fleet *f, const struct gs_row *r, const int32_t *near, int32_t near_count)
+{
     for (int32_t i = 0; i < near_count; i++)
         r->version[near[i]] = f->version[near[i]];
-    int32_t best = -1;
-    double lowest = INFINITY;
-    for (int32_t n = 0; n < f->nodes; n++) {
-        if (r->version[n] != f->version[n]) {
-            r->score[n] = rate(f, x, p, a, r, n, 0, &r->mask[n]);
-            r->version[n] = f->version[n];
-        }
-    }
+}
+
+static void answer_near(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                        const struct gs_ask *a, const struct gs_row *r, const int32_t *near,
+                        const uint64_t *near_mask, int32_t near_count)
+{
     for (int32_t i = 0; i < near_count; i++) {
         int32_t n = near[i];
         r->score[n] = rate(f, x, p, a, r, n, near_mask[i], &r->mask[n]);
         r->version[n] = f->version[n] - 1;
     }
+}
+
+GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                       const struct gs_ask *a, const struct gs_row *r, const int32_t *near,
+                       const uint64_t *near_mask, int32_t near_count, uint64_t *mask)
+{
+    int32_t best = -1;
+    double lowest = INFINITY;
+    pass_over(f, r, near, near_count);
+    for (int32_t n = 0; n < f->nodes; n++)
+        answer(f, x, p, a, r, n);
+    answer_near(f, x, p, a, r, near, near_mask, near_count);
     for (int32_t n = 0; n < f->nodes; n++)
         if (r->score[n] < lowest) {
             lowest = r->score[n];
@@ -319,6 +337,16 @@ GS_API int32_t gs_pick(const struct gs_fleet *f, const struct gs_mix *x, const s
     if (best >= 0)
         *mask = r->mask[best];
     return best;
+}
+
+GS_API void gs_rate(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
+                    const struct gs_ask *a, const struct gs_row *r, const int32_t *near,
+                    const uint64_t *near_mask, int32_t near_count, const int32_t *node, int32_t count)
+{
+    pass_over(f, r, near, near_count);
+    for (int32_t i = 0; i < count; i++)
+        answer(f, x, p, a, r, node[i]);
+    answer_near(f, x, p, a, r, near, near_mask, near_count);
 }
 
 /* Cards that are idle, and the part of them that the mix could not use (FGD's measure), in cards. */

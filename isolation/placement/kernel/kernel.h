@@ -114,11 +114,18 @@ struct gs_best {
 GS_API int32_t gs_pick(const struct gs_fleet *, const struct gs_mix *, const struct gs_policy *,
                        const struct gs_ask *, const struct gs_row *, const int32_t *near,
                        const uint64_t *near_mask, int32_t near_count, uint64_t *mask);
+/* The same for `count` nodes alone: their answers in the row are those of this moment. */
+GS_API void gs_rate(const struct gs_fleet *, const struct gs_mix *, const struct gs_policy *,
+                    const struct gs_ask *, const struct gs_row *, const int32_t *near,
+                    const uint64_t *near_mask, int32_t near_count, const int32_t *node, int32_t count);
 GS_API int32_t gs_take(const struct gs_fleet *, const struct gs_ask *, int32_t node, uint64_t mask,
                        int32_t force);
 GS_API void gs_give(const struct gs_fleet *, const struct gs_ask *, int32_t node, uint64_t mask);
 GS_API void gs_why(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible,
                    int32_t *counts, struct gs_best *);
+/* Why each of these nodes says no, by enum gs_no; GS_NO_COUNT: it would take the pod. */
+GS_API void gs_say(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible, const int32_t *node,
+                   int32_t count, uint8_t *no);
 GS_API double gs_fragment(const struct gs_fleet *, const struct gs_mix *, double *idle);
 GS_API int32_t gs_prices(int32_t sizes, const int32_t *size, const double *demand, double *value);
 

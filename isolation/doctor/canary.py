@@ -1,0 +1,150 @@
+"""
+The canary: whether the library is truly loaded into a program, and truly limits it, on this machine.
+
+A promise far smaller than the card is written for one small program. It must see the promise as its card,
+get what lies inside, and be refused what lies beyond; the refusal must stand in the breach ring, so that it
+was the library's and not the driver's. Takes some hundred MiB of one card for a second, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract import abi
+from isolation.contract.names import ACK, IN_CONTAINER
+from isolation.contract.quantity import GIB, MIB
+from isolation.doctor.finding import Finding, ok, problem, unknown
+from isolation.host.chips import context_bytes
+from isolation.host.feed import uuid_of
+from isolation.host.machine import MachineError
+from isolation.lib import files, native
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Card
+    from isolation.host.machine import Machine
+
+PROMISE: Final = GIB
+SECONDS: Final = 60.0
+"""A card that wakes up takes some."""
+_PROGRAM: Final = Path(__file__).with_name("canary_program.py")
+_LOADED, _LIMITED = "canary.loaded", "canary.limited"
+_OUT_OF_MEMORY: Final = 2
+_MOST_SAID: Final = 4096
+_REINSTALL: Final = "`gpushare lib` checks the library itself; this Python must be a dynamic program of glibc"
+_RETRY: Final = "try again when the card is less full"
+
+
+@dataclass(frozen=True, slots=True)
+class Song:
+    """What the canary said, and how often it was refused by the library."""
+
+    said: Mapping[str, Any]
+    denied: int
+
+
+def sing(machine: Machine) -> list[Finding]:
+    """Promise, run, judge."""
+    if (Path(IN_CONTAINER) / "limits" / "limits").exists():
+        what = "this already runs under a promise, which is stronger than one of ours"
+        return [unknown(_LOADED, what, "in a pod: `gpushare doctor inside`; else run it outside")]
+    try:
+        cards = [card for card in machine.cards() if card.healthy and card.total_bytes > PROMISE]
+        if not cards:
+            return [unknown(_LOADED, "no card larger than 1 GiB answers", "look at the findings about cards")]
+        card, around = cards[0], machine.environment()
+        machine.close()
+        song = _under_a_promise(card, around)
+    except (MachineError, OSError, subprocess.SubprocessError, abi.AbiError) as exc:
+        return [unknown(_LOADED, f"the canary could not be run: {exc}", _REINSTALL)]
+    return judged(song, PROMISE)
+
+
+def sing_inside(environment: Mapping[str, str]) -> list[Finding]:
+    """The same in a container that has a promise already, against what its environment tells of it."""
+    told = environment.get(ACK.env_container_memory, "")
+    if not told.isascii() or not told.isdigit() or len(told) > 6:  # noqa: PLR2004 (a million GiB)
+        what = f"{ACK.env_container_memory} does not stand in the environment: this container has no share of a card"
+        return [unknown(_LOADED, what, f"ask for {ACK.memory} in the pod's limits")]
+    try:
+        said = _said({**os.environ, **environment})
+    except (OSError, subprocess.SubprocessError) as exc:
+        return [unknown(_LOADED, f"the canary could not be run: {exc}", _REINSTALL)]
+    try:
+        denied = _denied(Path(IN_CONTAINER) / "region" / "region")
+    except (OSError, abi.AbiError) as exc:
+        return [problem(_LOADED, f"no ledger in this container: {exc}", "look at the Events of this pod and its node")]
+    return judged(Song(said, denied), int(told) * GIB)
+
+
+def judged(song: Song, promise: int) -> list[Finding]:
+    """What the song says about the library."""
+    said = song.said
+    if "missing" in said:
+        return [problem(_LOADED, f"{said['missing']}", "install the driver's CUDA library (libcuda.so.1)")]
+    if "total" not in said:
+        step = next((name for name in ("context", "device", "init") if name in said), "start")
+        what = f"CUDA does not start ({step}: {said.get(step, 'no answer')})"
+        return [unknown(_LOADED, what, "look at `nvidia-smi`; the card may be full, or in another compute mode")]
+    if said["total"] != promise:
+        shown = f"the program sees {said['total'] // MIB} MiB where {promise // MIB} MiB were promised"
+        return [problem(_LOADED, f"{shown}: the library is not in it", _REINSTALL)]
+    loaded = ok(_LOADED, f"the program sees its promise of {promise // MIB} MiB as the card")
+    if said["inside"] != 0:
+        what = f"{said['free'] // 2 // MIB} MiB inside the promise were refused with {said['inside']}"
+        return [loaded, unknown(_LIMITED, what, _RETRY)]
+    if said["over"] != _OUT_OF_MEMORY:
+        what = f"an allocation past the promise was answered with {said['over']}"
+        return [loaded, problem(_LIMITED, what, _REINSTALL)]
+    if not song.denied:
+        what = "an allocation past the promise was refused, and not by the library"
+        return [loaded, problem(_LIMITED, what, _REINSTALL)]
+    return [loaded, ok(_LIMITED, "an allocation past the promise was refused by the library, one inside was granted")]
+
+
+def _under_a_promise(card: Card, around: Mapping[str, str]) -> Song:
+    library = native.library_path()
+    with tempfile.TemporaryDirectory(prefix="gpushare-canary-") as folder:
+        limits, feed, region = (Path(folder) / name for name in ("limits", "feed", "region"))
+        promised = abi.CardLimit(uuid_of(card.uuid), PROMISE, context_bytes(card.model), policy=abi.Policy.NONE)
+        files.write_limits(limits, abi.Limits(1, "canary", (promised,)))
+        files.write_feed(feed, [abi.CardFeed(0, 0)], now_ns=1)
+        files.create_region(region, "canary")
+        env = {key: value for key, value in os.environ.items() if key not in {"LD_PRELOAD", "CUDA_VISIBLE_DEVICES"}}
+        paths = around.get("LD_LIBRARY_PATH", "")
+        if paths and env.get("LD_LIBRARY_PATH"):
+            paths = f"{paths}:{env['LD_LIBRARY_PATH']}"
+        env |= {**around, **({"LD_LIBRARY_PATH": paths} if paths else {})}
+        env |= {"CUDA_VISIBLE_DEVICES": card.uuid, "LD_PRELOAD": str(library)}
+        env |= {"GPUSHARE_LIMITS": str(limits), "GPUSHARE_FEED": str(feed), "GPUSHARE_REGION": str(region)}
+        return Song(_said(env), _denied(region))
+
+
+def _denied(region: Path) -> int:
+    _, _, records = files.read_breaches(region)
+    return sum(record.kind == abi.Breach.DENIED for record in records)
+
+
+def _said(env: Mapping[str, str]) -> Mapping[str, Any]:
+    """The program's one line; empty where it said nothing that makes sense."""
+    done = subprocess.run(  # noqa: S603 (our own program)
+        [sys.executable, "-I", str(_PROGRAM)],
+        env=dict(env),
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        said = json.loads(done.stdout[:_MOST_SAID])
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,108 @@
+"""
+`gpushare doctor`: what is wrong with this machine or cluster, and what to do about it.
+
+Joins looks and findings; decides only where output goes and which status the command ends with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from isolation.contract.names import RUN_DIR
+from isolation.doctor import view
+from isolation.doctor.canary_pod import IMAGE, manifest
+from isolation.doctor.finding import exit_status
+
+if TYPE_CHECKING:
+    from isolation.doctor.finding import Finding
+
+PLACES: Final = ("machine", "cluster", "inside")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("where", type=click.Choice(PLACES), required=False)
+@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="PATH", help="Cluster: credentials.")
+@click.option("--context", metavar="NAME", help="Cluster: context of the kubeconfig.")
+@click.option("--simgpu", type=click.Path(path_type=Path), metavar="PATH", help="Machine: simulated cards.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
+    help="Machine: where its file system is mounted (in a container).",
+)
+@click.option("--run-dir", default=RUN_DIR, show_default=True, help="Machine: folder of the node agent.")
+@click.option("--kubelet-dir", default="/var/lib/kubelet", show_default=True, help="Machine: folder of the kubelet.")
+@click.option("--canary", is_flag=True, help="Machine: run a small program under a promise on a card.")
+@click.option("--canary-pod", is_flag=True, help="Print a pod that does the same on a node, and end.")
+@click.option("--image", default=IMAGE, show_default=True, help="With --canary-pod: an image with gpushare in it.")
+@click.option("--node", default="", metavar="NAME", help="With --canary-pod: on this node.")
+@click.option("--json", "as_data", is_flag=True, help="For programs.")
+def doctor(**given: Any) -> None:
+    """
+    Look at this machine and, where there are credentials, at the cluster: what is wrong, and what to do.
+
+    WHERE is machine, cluster, or inside (in a pod with a share: is it truly limited?).
+
+    Exit status: 0 nothing is wrong; 1 a problem; 2 no problem found and something that cannot be told, or bad input.
+    """
+    if given["canary_pod"]:
+        click.echo(json.dumps(manifest(given["image"], node=given["node"]), indent=2))
+        return
+    findings: list[Finding] = []
+    where = given["where"]
+    if where == "inside":
+        findings += _inside()
+    if where in {None, "machine"}:
+        findings += _machine(given)
+    if where == "cluster" or (where is None and _credentials(given["kubeconfig"])):
+        findings += asyncio.run(_cluster(given))
+    _tell(findings, as_data=given["as_data"])
+    sys.exit(exit_status(findings))
+
+
+def _tell(findings: list[Finding], *, as_data: bool) -> None:
+    if as_data:
+        click.echo(view.as_json(findings, exit_status(findings)))
+    elif sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415 (only where there is a terminal)
+
+        view.show(findings, Console(highlight=False))
+    else:
+        click.echo(view.plain(findings))
+
+
+def _machine(given: dict[str, Any]) -> list[Finding]:
+    from isolation.doctor import canary, machine, machine_look  # noqa: PLC0415 (not for a cluster from afar)
+    from isolation.host.machine import NvmlMachine  # noqa: PLC0415
+
+    simgpu = given["simgpu"].resolve() if given["simgpu"] else None
+    seen = machine_look.look(machine_look.Where(given["root"], simgpu, given["run_dir"], given["kubelet_dir"]))
+    found = machine.judged(seen)
+    return found + (canary.sing(NvmlMachine(simgpu)) if given["canary"] else [])
+
+
+def _inside() -> list[Finding]:
+    from isolation.doctor import canary  # noqa: PLC0415 (see above)
+
+    return canary.sing_inside(os.environ)
+
+
+def _credentials(kubeconfig: Path | None) -> bool:
+    """Whether anybody told us of a cluster."""
+    usual = Path("~/.kube/config").expanduser()
+    return bool(kubeconfig) or "KUBERNETES_SERVICE_HOST" in os.environ or "KUBECONFIG" in os.environ or usual.is_file()
+
+
+async def _cluster(given: dict[str, Any]) -> list[Finding]:
+    from isolation.doctor import cluster, cluster_look  # noqa: PLC0415 (not for a machine without one)
+
+    seen = await cluster_look.look(given["kubeconfig"], given["context"])
+    return cluster.judged(seen, time.time())

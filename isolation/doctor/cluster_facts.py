@@ -1,0 +1,114 @@
+"""
+What was found in a cluster: values only, with "there is none" and "we were not told" kept apart.
+
+Decides what of a node or pod is kept, so that a fleet of any size fits; judges nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Node, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """The server did not say."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node."""
+
+    name: str
+    node: Node | None
+    """None: what it says of itself cannot be read; `why` then tells."""
+    why: str = ""
+    mode: str | None = None
+    """The label's own word; None: no label."""
+    units: int = 0
+    """Of shares, allocatable."""
+    whole: int = 0
+    """Whole cards, allocatable."""
+    kubelet: str = ""
+    agent: str = ""
+    card_units: str = ""
+    card_count: str = ""
+    described: bool = False
+    """Our agent's list of cards stands on it."""
+    vendors: bool = False
+    """A node of a cloud that owns these names itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod that asks for shares or carries our label."""
+
+    key: str
+    namespace: str
+    node: str
+    scheduler: str
+    labelled: bool
+    done: bool
+    deleting: bool
+    asks: bool
+    recorded: bool
+    """Our record stands on it, readable or not."""
+    slices: tuple[Slice, ...] = ()
+    wrong: str = ""
+    """Why its request makes no sense; empty where it does."""
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Deployment or DaemonSet."""
+
+    kind: str
+    key: str
+    images: tuple[str, ...]
+    wanted: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A pod that was shown to admission and never made: what came back."""
+
+    refused: str = ""
+    """The server's words; empty: it would have been made."""
+    by_admission: bool = False
+    shared: bool = False
+    scheduler: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """One look at a cluster."""
+
+    version: str | Untold
+    definition: Mapping[str, Any] | Untold | None = None
+    webhooks: tuple[Mapping[str, Any], ...] | Untold = ()
+    policies: tuple[Mapping[str, Any], ...] | Untold = ()
+    bindings: tuple[Mapping[str, Any], ...] | Untold = ()
+    services: tuple[Mapping[str, Any], ...] | Untold = ()
+    """APIServices."""
+    nodes: tuple[NodeFacts, ...] | Untold = ()
+    pods: tuple[PodFacts, ...] | Untold = ()
+    exempt: tuple[str, ...] | Untold = ()
+    """Namespaces that admission passes by."""
+    workloads: tuple[Workload, ...] | Untold = ()
+    lease: Mapping[str, Any] | Untold | None = None
+    certificate: bytes | Untold | None = None
+    """What the webhook serves with, PEM."""
+    good: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
+    bad: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
+    rights: Mapping[str, bool | None] = field(default_factory=lambda: MappingProxyType({}))
+    """`account may verb resource` -> whether; None: was not told."""

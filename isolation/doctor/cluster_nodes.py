@@ -1,0 +1,149 @@
+"""
+Findings about nodes: what they serve, whether their agents live and tell the truth, whether kubelets are new enough.
+
+Pure. Counts units by card, as the node's own agent lists them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK, NODE_AGENT, SYSTEM_NAMESPACE
+from isolation.doctor.cluster_facts import NodeFacts, Untold
+from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.machine_runtime import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SHARED: Final = frozenset({Mode.SHARE.value, Mode.CGPU.value, Mode.CORE_MEM.value})
+_THEIRS: Final = frozenset({"mig", "mps", "topology"})
+"""ACK's modes that others serve."""
+_CDI_SINCE: Final = (1, 29)
+_GET_SINCE: Final = (1, 34)
+_MOST_SKEW: Final = 3
+"""Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
+_READY: Final = "ready"
+
+
+def look(nodes: tuple[NodeFacts, ...] | Untold, server: str) -> list[Finding]:
+    """Everything about nodes."""
+    check = "cluster.nodes"
+    if isinstance(nodes, Untold):
+        return [unknown(check, f"nodes: {nodes.why}", "run with credentials that may list nodes")]
+    shared = [one for one in nodes if one.mode in _SHARED]
+    if not shared:
+        fix = f"kubectl label node NAME {ACK.mode_label}=cgpu (memory), =core_mem (memory and compute) or =share"
+        return [
+            warning(check, f"none of {len(nodes)} nodes serves shares", fix),
+            _modes(nodes),
+            _skew(nodes, (), server),
+        ]
+    return [
+        ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
+        _modes(nodes),
+        _both(nodes),
+        _agents(shared),
+        _units(shared),
+        _readable(nodes),
+        _skew(nodes, shared, server),
+    ]
+
+
+def _some(found: Iterable[NodeFacts]) -> str:
+    return named(one.name for one in found)
+
+
+def _modes(nodes: Iterable[NodeFacts]) -> Finding:
+    check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
+    strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
+    if strange:
+        words = ", ".join(sorted({str(one.mode) for one in strange})[:3])
+        return problem(
+            check,
+            f"{_some(strange)}: {ACK.mode_label}={words} is no mode, so nothing is served there",
+            f"one of {', '.join(sorted(known))}",
+        )
+    lost = [one for one in nodes if one.mode is None and one.units]
+    if lost:
+        told = f"{_some(lost)} offers shares and has no mode label"
+        return problem(check, told, f"label it with {ACK.mode_label}, or remove what offers {ACK.memory}")
+    return ok(check, "every mode label is one that we know")
+
+
+def _both(nodes: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.either_or"
+    both = [one for one in nodes if one.units and one.whole]
+    if both:
+        told = f"{_some(both)} offers shares and whole cards: the same card can be given twice"
+        return problem(check, told, "keep the vendor's device plugin off nodes that serve shares (its nodeSelector)")
+    return ok(check, "no node offers shares and whole cards at once")
+
+
+def _agents(shared: list[NodeFacts]) -> Finding:
+    check = "cluster.agents"
+    away = [one for one in shared if one.agent != _READY]
+    if away:
+        return problem(
+            check,
+            f"no agent is ready on {_some(away)}: nothing is bound there",
+            f"kubectl -n {SYSTEM_NAMESPACE} get pods -o wide -l app.kubernetes.io/name={NODE_AGENT}",
+        )
+    return ok(check, f"an agent is ready on each of {len(shared)} nodes")
+
+
+def _units(shared: list[NodeFacts]) -> Finding:
+    """What the kubelet offers against what the agent's own list of cards amounts to."""
+    check, wrong = "cluster.units", []
+    for one in shared:
+        if one.node is None or not one.described or one.agent != _READY:
+            continue
+        cards = one.node.cards
+        offered = sum(card.offered_bytes // card.unit_bytes for card in cards if card.healthy)
+        largest = max((card.offered_bytes // card.unit_bytes for card in cards), default=0)
+        labels = (one.card_units, one.card_count)
+        if one.units != offered:
+            wrong.append((one.name, f"the kubelet offers {one.units} units, its cards have {offered}"))
+        elif labels not in {("", ""), (str(largest), str(len(cards)))}:
+            wrong.append((one.name, f"its labels say {labels[1]} cards of {labels[0]} units"))
+    if wrong:
+        name, why = wrong[0]
+        rest = f" (and {len(wrong) - 1} more nodes)" if len(wrong) > 1 else ""
+        fix = "a mode that changed or another plugin for the same resource: look at the agent's log on that node"
+        return warning(check, f"{name}: {why}{rest}", fix)
+    return ok(check, "what kubelets offer is what the cards have")
+
+
+def _readable(nodes: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.readable"
+    bad = [one for one in nodes if one.why]
+    if bad:
+        return unknown(check, f"{bad[0].name}: {bad[0].why}", "mend what it states; until then its cards are not used")
+    return ok(check, "every node can be read")
+
+
+def _skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) -> Finding:
+    check, own = "cluster.kubelets", version_of(server)
+    told = {one.name: version_of(one.kubelet) for one in nodes}
+    sharing = {one.name for one in shared}
+    if own is None:
+        return unknown(check, f"the server calls itself {server!r}", "kubectl version")
+    ahead = [name for name, version in told.items() if version and version > own]
+    behind = [name for name, version in told.items() if version and own[1] - version[1] > _MOST_SKEW]
+    no_cdi = [name for name in sharing if (version := told[name]) and version < _CDI_SINCE]
+    no_get = [name for name in sharing if (version := told[name]) and _CDI_SINCE <= version < _GET_SINCE]
+    silent = [name for name in sharing if told[name] is None]
+    if no_cdi:
+        return problem(check, f"the kubelet of {named(no_cdi)} is older than 1.29 and knows no CDI", "update it")
+    if no_get:
+        fix = "featureGates: {KubeletPodResourcesGet: true} in the kubelet's configuration, or update it to 1.34"
+        return warning(check, f"the kubelet of {named(no_get)} is older than 1.34: pods are told apart by a gate", fix)
+    if ahead or behind:
+        which = ("newer than the API server", ahead) if ahead else ("too old for this API server", behind)
+        return warning(
+            check, f"the kubelet of {named(which[1])} is {which[0]}", "keep to Kubernetes' version skew policy"
+        )
+    if silent:
+        return unknown(check, f"{named(silent)} does not tell its kubelet's version", "kubectl get nodes -o wide")
+    return ok(check, "kubelets are new enough")

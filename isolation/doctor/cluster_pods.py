@@ -1,0 +1,123 @@
+"""
+Findings about pods that ask for shares: whom nobody counts, and which card is promised twice.
+
+Pure. A card's load follows from the records of the pods bound there, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import FULL_CORE
+from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, SCHEDULER, SHARED
+from isolation.contract.quantity import GIB
+from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Untold
+from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.model import Card
+
+_LONG_SECONDS: Final = 300.0
+
+
+def look(
+    pods: tuple[PodFacts, ...] | Untold, nodes: tuple[NodeFacts, ...] | Untold, exempt: Iterable[str], now: float
+) -> list[Finding]:
+    """Everything about pods."""
+    if isinstance(pods, Untold):
+        return [unknown("cluster.pods", f"pods: {pods.why}", "run with credentials that may list pods")]
+    live = [one for one in pods if not one.done]
+    passed_by = frozenset(exempt)
+    return [
+        ok("cluster.pods", f"{sum(bool(one.node) for one in live)} pods have shares, {len(live)} ask for some"),
+        _unseen(live, passed_by),
+        _unrecorded(live),
+        _overcommitted(live, () if isinstance(nodes, Untold) else nodes),
+        _strangers(live, now),
+    ]
+
+
+def _some(found: Iterable[PodFacts]) -> str:
+    return named(one.key for one in found)
+
+
+def _unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Finding:
+    check = "cluster.unseen"
+    unseen = [one for one in live if one.asks and not one.labelled and one.namespace not in passed_by]
+    if unseen:
+        return problem(
+            check,
+            f"{_some(unseen)} asks for shares and has no label {SHARED}: made while admission was away",
+            "make it again; where a controller made it, delete the pod",
+        )
+    return ok(check, "admission has seen every pod that asks for shares")
+
+
+def _unrecorded(live: Iterable[PodFacts]) -> Finding:
+    check = "cluster.records"
+    bare = [one for one in live if one.node and one.asks and not one.recorded]
+    if bare:
+        return problem(
+            check,
+            f"{_some(bare)} is bound without {ALLOCATION}: its cards are not known, and not counted",
+            "bound by another scheduler, or with nodeName: delete it, its controller makes it again",
+        )
+    torn = [one for one in live if one.node and one.recorded and not one.slices]
+    if torn:
+        why = torn[0].wrong or "its record does not fit what it asks"
+        return problem(check, f"{_some(torn)}: {why}", "delete it; who could change the record? See docs/threats.md")
+    return ok(check, "every bound pod names its cards")
+
+
+def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.cards"
+    taken: Counter[tuple[str, str]] = Counter()
+    compute: Counter[tuple[str, str]] = Counter()
+    for one in live:
+        for part in one.slices if one.node else ():
+            taken[one.node, part.uuid] += part.bytes
+            compute[one.node, part.uuid] += part.core
+    cards = {(one.name, card.uuid): card for one in nodes if one.node is not None for card in one.node.cards}
+    over = [_said(place, cards[place], taken[place], compute[place]) for place in sorted(taken) if place in cards]
+    over = [text for text in over if text]
+    gone = sorted({f"{node} card {uuid}" for node, uuid in taken if (node, uuid) not in cards})
+    if over:
+        more = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
+        return problem(check, f"promised twice: {over[0]}{more}", "delete one of its pods; then look who bound it")
+    if gone:
+        return warning(
+            check,
+            f"pods hold cards that their node does not list: {named(gone)}",
+            "a card that was changed or fell off the bus, or a node that is new: delete those pods to move them",
+        )
+    return ok(check, f"{len(taken)} cards in use, none promised beyond what it has")
+
+
+def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:
+    """What is wrong with the card's load; empty: nothing."""
+    node, uuid = place
+    if taken > card.offered_bytes:
+        return f"{node} card {uuid}: {taken / GIB:g} of {card.offered_bytes / GIB:g} GiB"
+    return f"{node} card {uuid}: {core} % of compute" if core > FULL_CORE else ""
+
+
+def _strangers(live: Iterable[PodFacts], now: float) -> Finding:
+    check, waiting = "cluster.waiting", [one for one in live if not one.node and not one.deleting]
+    foreign = [one for one in waiting if one.scheduler not in {SCHEDULER, DEFAULT_SCHEDULER}]
+    if foreign:
+        return problem(
+            check,
+            f"{_some(foreign)} waits for scheduler {foreign[0].scheduler}, which knows nothing of cards",
+            f"leave schedulerName empty for pods that ask for {ACK.memory}",
+        )
+    long = [one for one in waiting if one.created and now - one.created > _LONG_SECONDS]
+    if long:
+        return warning(
+            check,
+            f"{len(long)} pods wait for more than {_LONG_SECONDS / 60:.0f} minutes: {_some(long)}",
+            "`kubectl describe pod` tells why; `gpushare place` tells what would help",
+        )
+    return ok(check, f"{len(waiting)} pods wait, none for long" if waiting else "no pod waits")

@@ -1,0 +1,134 @@
+"""
+Kubernetes objects reduced to what the doctor judges.
+
+Pure, and total over whatever the server holds: an object that cannot be read says so in its own facts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
+from isolation.contract.model import Refusal
+from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
+from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Node, Slice
+
+_VENDORS: Final = ("alibabacloud.com/nodepool-id", "ack.aliyun.com")
+"""Labels by which Alibaba's Kubernetes marks its nodes."""
+_LISTS: Final = ("containers", "initContainers")
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+def node_facts(item: Mapping[str, Any]) -> NodeFacts:
+    """One node."""
+    meta, status = _table(item, "metadata"), _table(item, "status")
+    labels, annotations, left = _table(meta, "labels"), _table(meta, "annotations"), _table(status, "allocatable")
+    why, node = "", None
+    try:
+        node = node_of(item)
+    except CodecError as exc:
+        why = str(exc)
+    mode = labels.get(ACK.mode_label)
+    return NodeFacts(
+        name=str(meta.get("name", "")),
+        node=node,
+        why=why,
+        mode=mode if isinstance(mode, str) else None,
+        units=_count(left.get(ACK.memory)),
+        whole=_count(left.get(ACK.whole)),
+        kubelet=str(_table(status, "nodeInfo").get("kubeletVersion", "")),
+        agent=str(annotations.get(AGENT, "")),
+        card_units=str(labels.get(CARD_UNITS, "")),
+        card_count=str(labels.get(CARD_COUNT, "")),
+        described=CARDS in annotations,
+        vendors=any(label in labels for label in _VENDORS),
+    )
+
+
+def asks_for_shares(item: Mapping[str, Any]) -> bool:
+    """Whether a pod is any business of ours."""
+    return _labelled(item) or _asks(item)
+
+
+def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node]) -> PodFacts:
+    """One pod."""
+    meta, spec = _table(item, "metadata"), _table(item, "spec")
+    record = _table(meta, "annotations").get(ALLOCATION)
+    wrong, created, slices = "", 0.0, _slices(record)
+    try:
+        pod = pod_of(item, nodes)
+        if isinstance(pod, Refusal):
+            wrong = pod.reason
+        else:
+            created = pod.created
+            slices = pod.placement.slices if pod.placement else ()
+    except CodecError as exc:
+        wrong = str(exc)
+    namespace = str(meta.get("namespace", ""))
+    return PodFacts(
+        key=f"{namespace}/{meta.get('name', '')}",
+        namespace=namespace,
+        node=str(spec.get("nodeName") or ""),
+        scheduler=str(spec.get("schedulerName") or ""),
+        labelled=_labelled(item),
+        done=_table(item, "status").get("phase") in _ENDED,
+        deleting="deletionTimestamp" in meta,
+        asks=_asks(item),
+        recorded=record is not None,
+        slices=slices,
+        wrong=wrong,
+        created=created,
+    )
+
+
+def workload(kind: str, item: Mapping[str, Any]) -> Workload:
+    """A Deployment or DaemonSet."""
+    meta, spec, status = _table(item, "metadata"), _table(item, "spec"), _table(item, "status")
+    inner = _table(_table(spec, "template"), "spec")
+    images = tuple(str(one.get("image", "")) for part in _LISTS for one in _tables(inner, part))
+    wanted = _count(status.get("desiredNumberScheduled") if kind == "DaemonSet" else spec.get("replicas", 1))
+    ready = _count(status.get("numberReady") if kind == "DaemonSet" else status.get("readyReplicas"))
+    return Workload(kind, f"{meta.get('namespace', '')}/{meta.get('name', '')}", images, wanted, ready)
+
+
+def _slices(record: object) -> tuple[Slice, ...]:
+    try:
+        return decode_allocation(record).slices if isinstance(record, str) else ()
+    except CodecError:
+        return ()
+
+
+def _labelled(item: Mapping[str, Any]) -> bool:
+    return _table(_table(item, "metadata"), "labels").get(SHARED) == "true"
+
+
+def _asks(item: Mapping[str, Any]) -> bool:
+    spec = _table(item, "spec")
+    for part in _LISTS:
+        for container in _tables(spec, part):
+            resources = _table(container, "resources")
+            for side in ("limits", "requests"):
+                if ACK.memory in _table(resources, side):
+                    return True
+    return False
+
+
+def _table(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = item.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _tables(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = item.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _count(value: object) -> int:
+    """A plain number; 0 for anything else, as Kubernetes has where nothing is stated."""
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0  # noqa: PLR2004 (a trillion)

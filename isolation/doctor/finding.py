@@ -1,0 +1,92 @@
+"""
+What the doctor says of one thing: its state, what shows it, and what to do.
+
+Pure. Decides when a whole report is good, bad or unknown. What is read from a machine or a cluster is
+other people's text: it is cut to a length and to printable letters here, once. "Cannot tell" is a state
+of its own, never "ok" and never "problem". What is looked at, and how, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_LONGEST: Final = 600
+_NAMED: Final = 5
+"""Names in one sentence; a person who wants all of them asks the cluster."""
+
+
+class State(StrEnum):
+    """How a thing stands."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Works; somebody will be surprised by it."""
+    PROBLEM = "problem"
+    """A promise would be broken, or nothing would run."""
+    UNKNOWN = "unknown"
+    """Cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    """`area.subject`, for programs."""
+    state: State
+    evidence: str
+    fix: str = ""
+    """What to do; empty only where all is well."""
+
+
+def ok(check: str, evidence: str) -> Finding:
+    """As it should be."""
+    return Finding(check, State.OK, clean(evidence))
+
+
+def warning(check: str, evidence: str, fix: str) -> Finding:
+    """Works, and will surprise."""
+    return Finding(check, State.WARNING, clean(evidence), clean(fix))
+
+
+def problem(check: str, evidence: str, fix: str) -> Finding:
+    """Breaks a promise, or nothing runs."""
+    return Finding(check, State.PROBLEM, clean(evidence), clean(fix))
+
+
+def unknown(check: str, evidence: str, fix: str) -> Finding:
+    """Cannot tell, and how it could be told."""
+    return Finding(check, State.UNKNOWN, clean(evidence), clean(fix))
+
+
+def clean(text: str) -> str:
+    """One printable line of bounded length."""
+    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in cut).split())
+
+
+def named(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    listed = sorted(set(names))
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def exit_status(findings: Sequence[Finding]) -> int:
+    """1: a problem; 2: none, and something that cannot be told; 0: neither."""
+    states = {finding.state for finding in findings}
+    if State.PROBLEM in states:
+        return 1
+    return 2 if State.UNKNOWN in states or not findings else 0
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many of which, in one line."""
+    counts = {state: sum(finding.state is state for finding in findings) for state in State}
+    told = [f"{count} {state.value}" for state, count in counts.items() if count]
+    return ", ".join(told) or "nothing was looked at"

@@ -1,0 +1,72 @@
+"""
+What each process of ours may do in a cluster, each right once.
+
+A closed table: the roles in the manifests are made from it (`python -m isolation.doctor.grants`), the doctor
+asks the API server for each of them, and the tests run the processes with exactly these. What RBAC cannot
+say (a node agent writes to its own node only) is said by an admission policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from isolation.contract.names import GROUP, NODE_AGENT, RESERVATIONS, SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Verbs on one kind of object."""
+
+    resource: str
+    verbs: tuple[str, ...]
+    group: str = ""
+    """API group; empty is the core one."""
+    local: bool = False
+    """In our own namespace only."""
+    names: tuple[str, ...] = ()
+    """These objects only."""
+    why: str = ""
+
+    @property
+    def plain(self) -> str:
+        """Without the sub-resource."""
+        return self.resource.partition("/")[0]
+
+    @property
+    def part(self) -> str:
+        """The sub-resource."""
+        return self.resource.partition("/")[2]
+
+
+_LEASES: Final = "coordination.k8s.io"
+_SCHEDULER: Final = (
+    Right("nodes", ("list", "watch"), why="cards, modes, readiness"),
+    Right("pods", ("get", "list", "watch"), why="who holds what; get decides whether a bind happened"),
+    Right("pods", ("patch",), why="waking a pod that waits (an annotation); the leader labels itself"),
+    Right("namespaces", ("list", "watch"), why="quotas by card model"),
+    Right("pods/binding", ("create",), why="node and records in one write"),
+    Right("pods/eviction", ("create",), why="pre-emption by cards, under disruption budgets"),
+    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="room kept for a pod"),
+    Right("events", ("create",), "events.k8s.io", why="reasons for people"),
+    Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
+    Right(
+        "leases",
+        ("get", "update"),
+        _LEASES,
+        local=True,
+        names=(SCHEDULER, f"{SCHEDULER}-kube"),
+        why="ours, and that of the kube-scheduler beside us",
+    ),
+)
+_NODE: Final = (
+    Right("nodes", ("list", "watch", "patch"), why="mode; cards and labels (own node: admission policy)"),
+    Right("namespaces", ("list", "watch"), why="which are exempt: nothing is enforced there"),
+    Right("nodes/status", ("patch",), why="resources that no device plugin owns (own node: admission policy)"),
+    Right("pods", ("get", "list", "watch"), why="pods bound here, and the last word about one"),
+    Right("pods", ("delete",), why="what can never start, by UID (own node: admission policy)"),
+    Right("events", ("create",), "events.k8s.io", why="why it was deleted"),
+)
+RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE})
+"""By account, all of them in our own namespace."""

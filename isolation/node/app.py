@@ -1,0 +1,251 @@
+"""
+The node agent as one process: its rooms joined, begun in the right order, ended in the right order.
+
+Decides the order: the lock, the cards, the book, then the kubelet; at the end first the word to the
+schedulers, then a moment for pods that are already on their way, then the kubelet. It waits for nobody whom
+running pods do not need: a node agent that comes back while the API server is away serves at once what it
+served before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from isolation.cluster.access import Access
+from isolation.cluster.failure import CredentialsError
+from isolation.cluster.follow import Follower, What
+from isolation.cluster.writes import Writer
+from isolation.contract import metrics_node as catalogue
+from isolation.contract.names import ACK, NODE_AGENT
+from isolation.host.machine import NvmlMachine
+from isolation.node.agent import Agent
+from isolation.node.inventory import NodeInventory
+from isolation.node.lock import LockError, alone
+from isolation.node.metrics import NodeMetrics
+from isolation.node.plugin import Plugin, PluginError
+from isolation.node.register import Registrar
+from isolation.node.resources import PodResourcesClient
+from isolation.node.status import NodeStatus, NodeWatch
+from isolation.node.watch import NodePods
+from isolation.node.web import serving
+from isolation.node.wiring import Outside, WiringError, delivery_of, world_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from isolation.contract.metrics import MetricSpec
+    from isolation.node.metrics import Rows
+    from isolation.node.settings import Settings
+
+log = logging.getLogger(__name__)
+ENDPOINT: Final = "gpushare.sock"
+LOCK: Final = "agent.lock"
+TICK_SECONDS: Final = 1.0
+_CARDS_SECONDS: Final = 5.0
+_NVML_SECONDS: Final = 30.0
+_MEMORY_SECONDS: Final = 0.2
+_SWEEP_SECONDS: Final = 600.0
+_LATE_SECONDS: Final = 5.0
+"""A kubelet that restarts takes less; the schedulers need not hear of it."""
+_STUCK_SECONDS: Final = 60.0
+LEAVE_SECONDS: Final = 1.5
+"""Pods whose binding was under way when we said that we leave are admitted in this time."""
+_WORD_SECONDS: Final = 3.0
+_GRACE_SECONDS: Final = 2.0
+
+
+class NodeError(Exception):
+    """The agent cannot work here; the message says what to do."""
+
+
+class Seconds:
+    """Fulfils `world.Clock`: seconds that nobody can set."""
+
+    def now(self) -> float:
+        """See `world.Clock`."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """See `world.Clock`."""
+        await asyncio.sleep(seconds)
+
+
+class NodeAgent:
+    """See the module."""
+
+    def __init__(self, settings: Settings, access: Access) -> None:
+        node = settings.node
+        writer = Writer(access, f"{NODE_AGENT}/{node}")
+        self._settings = settings
+        self.metrics = NodeMetrics()
+        machine = NvmlMachine(settings.simgpu)
+        self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json")
+        self.pods = NodePods(access, writer, node)
+        self.resources = PodResourcesClient(settings.pod_resources, ACK.memory)
+        self._delivery = delivery_of(settings, machine, self.inventory)
+        outside = Outside(self.pods, self.resources, Seconds())
+        world = world_of(settings, outside, self.inventory, self._delivery)
+        self.agent = Agent(world, settings.terms.unit_bytes)
+        self.plugin = Plugin(self.agent, settings.plugins / ENDPOINT, self.metrics)
+        self.registrar = Registrar(self.plugin, settings.plugins, ACK.memory)
+        self._memory = settings.run_dir / "pods.json"
+        self._node = NodeWatch(node, self.inventory)
+        what = What("/api/v1/nodes", fields=f"metadata.name={node}")
+        self._node_follower = Follower(access, what, self._node)
+        self.status = NodeStatus(writer, node, self._node, self.inventory)
+        self._ticked = time.monotonic()
+        self._unregistered = time.monotonic()
+        self._leaving = False
+        self.metrics.watch(self._rows)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until told to stop."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._read_cards()
+            self.pods.sight.recall(self._memory)
+            stack.push_async_callback(self.resources.close)
+            await stack.enter_async_context(self.pods.following())
+            await stack.enter_async_context(_beside(self._node_follower.run()))
+            await stack.enter_async_context(_beside(self._every(_MEMORY_SECONDS, self._remember)))
+            await stack.enter_async_context(serving(self._settings, self.metrics.page, self.unwell, self.not_ready))
+            await stack.enter_async_context(_beside(self._every(_CARDS_SECONDS, self._read_cards)))
+            await self.agent.start()
+            await stack.enter_async_context(_beside(self.status.run()))
+            if not await self._usable(stop):
+                return
+            stack.push_async_callback(self.plugin.stop, _GRACE_SECONDS)
+            await stack.enter_async_context(_beside(self._every(_SWEEP_SECONDS, self._sweep)))
+            await stack.enter_async_context(_beside(self.registrar.run()))
+            await stack.enter_async_context(_beside(self._every(TICK_SECONDS, self._tick)))
+            await stack.enter_async_context(_beside(self._probe()))
+            await stop.wait()
+            await self._leave()
+
+    async def _usable(self, stop: asyncio.Event) -> bool:
+        """Wait for cards and a mode, which a node that never served has yet to learn; False: told to stop."""
+        told = False
+        while not self.inventory.usable:
+            if not told and self.inventory.told:
+                log.warning("nothing to offer yet: %s", self.inventory.trouble or "no cards")
+                told = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.1)
+                return False
+        return True
+
+    async def _leave(self) -> None:
+        """Tell the schedulers, wait for what is on its way; the kubelet hears last."""
+        log.info("told to end; running pods go on")
+        self._leaving = True
+        self.status.ready(yes=False)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WORD_SECONDS):
+                if await self.status.turn():
+                    await asyncio.sleep(LEAVE_SECONDS)
+
+    # What is done over and over.
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # the next turn may fare better; metrics and log tell
+                self.metrics.failed()
+                log.exception("a turn failed")
+            await asyncio.sleep(seconds)
+
+    async def _tick(self) -> None:
+        await self.agent.tick()
+        self._ticked = time.monotonic()
+        if self.registrar.standing.registered:
+            self._unregistered = self._ticked
+        self.status.ready(yes=not self._leaving and not self.not_ready())
+        self.plugin.changed()
+
+    async def _read_cards(self) -> None:
+        """In a thread: a driver may take its time, or hang."""
+        if await asyncio.wait_for(asyncio.to_thread(self.inventory.refresh), _NVML_SECONDS):
+            self.plugin.changed()
+            self.status.look()
+
+    async def _remember(self) -> None:
+        await self.pods.changed(_CARDS_SECONDS)
+        self.pods.sight.keep(self._memory)
+
+    async def _sweep(self) -> None:
+        await asyncio.to_thread(self._delivery.sweep_libraries)
+
+    async def _probe(self) -> None:
+        """Once, as soon as the kubelet is there."""
+        while not self.registrar.standing.registered:  # noqa: ASYNC110 (a look at a value, ten times a second)
+            await asyncio.sleep(0.1)
+        if trouble := await self.resources.probe():
+            log.error("%s", trouble)
+
+    # What is told.
+
+    def not_ready(self) -> str:
+        """Why no pods should be bound here; empty: they may."""
+        if self._leaving:
+            return "the node agent is ending"
+        if not self.registrar.standing.times:
+            return self.registrar.standing.trouble or self.inventory.trouble or "not registered with the kubelet yet"
+        if not self.registrar.standing.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
+            return self.registrar.standing.trouble
+        return self.agent.fault
+
+    def unwell(self) -> str:
+        """Why this process should be started anew; empty: it should not."""
+        if self.registrar.standing.times and time.monotonic() - self._ticked > _STUCK_SECONDS:
+            return f"no turn was finished for {_STUCK_SECONDS:.0f} s"
+        return ""
+
+    def _rows(self) -> Rows:
+        devices = self.agent.devices()
+        healthy = sum(1 for one in devices if one.healthy)
+        heard = self.pods.follower.heard
+        alone: dict[MetricSpec, float | None] = {
+            catalogue.READY: not self.not_ready(),
+            catalogue.REGISTERED: self.registrar.standing.registered,
+            catalogue.REGISTRATIONS: self.registrar.standing.times,
+            catalogue.HELD: len(self.agent.book.held()),
+            catalogue.HOLDERS: len(self.agent.book),
+            catalogue.WRITES: self.status.writes,
+            catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
+        }
+        rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
+            spec: {(): float(value)} for spec, value in alone.items() if value is not None
+        }
+        rows[catalogue.DEVICES] = {("healthy",): healthy, ("unhealthy",): len(devices) - healthy}
+        return rows
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """The agent, until told to stop; NodeError where it cannot begin."""
+    try:
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        settings.plugins.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise NodeError(f"{exc.filename} cannot be made: {exc.strerror}; the agent runs as root on its node") from None
+    try:
+        async with alone(settings.run_dir / LOCK, stop), Access(settings.kubeconfig, settings.context) as access:
+            await NodeAgent(settings, access).run(stop)
+    except CredentialsError as exc:
+        raise NodeError(f"{exc}; in a cluster a service account is enough, elsewhere give --kubeconfig") from None
+    except (LockError, PluginError, WiringError) as exc:
+        raise NodeError(str(exc)) from None
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Awaitable[None]) -> AsyncIterator[None]:
+    """Work that goes on while the block lasts."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

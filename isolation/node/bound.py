@@ -1,0 +1,87 @@
+"""
+A pod of this node as the agent sees it, from the API server's JSON.
+
+Pure. Decides what of a pod's words the agent believes: its record, its containers in the kubelet's order,
+and from the status which of them have ended. A record that cannot be read is none: such a pod does not start.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_shape import At
+from isolation.contract.names import ACK, ALLOCATION, Dialect
+from isolation.contract.quantity import QuantityError, parse
+from isolation.node.world import Bound, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.codec import Allocation
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_CONTAINER: Final = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})")
+MOST_UNITS: Final = 1 << 20
+
+
+def bound_of(pod: object, *, dialect: Dialect = ACK, exempt: bool = False) -> Bound:
+    """One pod; CodecError where the JSON has the wrong shape."""
+    at = At(pod)
+    metadata, spec, status = at["metadata"], at["spec"], at["status"]
+    seen = _statuses(status["initContainerStatuses"]) | _statuses(status["containerStatuses"])
+    wanted = [_wanted(one, seen, dialect, first=True) for one in spec["initContainers"].items()]
+    wanted += [_wanted(one, seen, dialect, first=False) for one in spec["containers"].items()]
+    return Bound(
+        uid=metadata["uid"].text(),
+        name=metadata["name"].name(),
+        namespace=metadata["namespace"].label_name("default"),
+        wanted=tuple(one for one in wanted if one.units),
+        allocation=_allocation(metadata["annotations"].texts(), metadata["uid"].text()),
+        created=seconds_of(metadata["creationTimestamp"]),
+        ended=status["phase"].text() in _ENDED,
+        started=any(one["state"]["running"] or one["lastState"]["terminated"] for one in seen.values()),
+        deleting=bool(metadata["deletionTimestamp"]),
+        exempt=exempt,
+    )
+
+
+def _statuses(at: At) -> dict[str, At]:
+    return {one["name"].text(): one for one in at.items()}
+
+
+def _wanted(container: At, seen: Mapping[str, At], dialect: Dialect, *, first: bool) -> Wanted:
+    name = container["name"].text()
+    init = first and container["restartPolicy"].text() != "Always"
+    status = seen.get(name, At(None))
+    ended = status["state"]["terminated"]
+    running = _CONTAINER.fullmatch(status["containerID"].text()) if status["state"]["running"] else None
+    return Wanted(
+        name=name,
+        units=_units(container["resources"]["limits"][dialect.memory]),
+        init=init,
+        done=init and bool(ended) and ended["exitCode"].integer(0) == 0,
+        id=running[1] if running else "",
+    )
+
+
+def _units(amount: At) -> int:
+    """0 for an amount that the API server would not have let pass."""
+    if not amount:
+        return 0
+    try:
+        value = parse(amount.value)
+    except QuantityError:
+        return 0
+    return int(value) if value.denominator == 1 and 0 < value < MOST_UNITS else 0
+
+
+def _allocation(annotations: Mapping[str, str], uid: str) -> Allocation | None:
+    """The record, if it can be read and was made for this very pod: a copied one promises nothing."""
+    try:
+        found = decode_allocation(annotations[ALLOCATION]) if ALLOCATION in annotations else None
+    except CodecError:
+        return None
+    return found if found is not None and found.promise == uid else None

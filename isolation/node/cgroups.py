@@ -1,0 +1,110 @@
+"""
+Whether processes of a pod live, by the kernel's control groups.
+
+Both versions, both of the kubelet's drivers, and a cluster within a container. A pod whose group is gone has
+no processes; where no pods' tree is found at all, nothing can be told and None is the answer, never False.
+Forms: kubelet, pkg/kubelet/cm (cgroupfs: kubepods/burstable/pod<uid>; systemd:
+kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid with underscores>.slice).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path("/sys/fs/cgroup")
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
+_PODS: Final = re.compile(r"kubepods|(?:[a-z0-9]+-)*kubepods\.slice")
+_QOS: Final = re.compile(r"burstable|besteffort|(?:[a-z0-9]+-)*kubepods-(?:burstable|besteffort)\.slice")
+_PROCS: Final = "cgroup.procs"
+_DEEPEST: Final = 5
+"""Levels from the root to the pods' tree: hierarchy, machine, container, kubelet, tree."""
+_OLD: Final = "system.slice/containerd.service"
+"""Where a containerd without the systemd driver puts containers that the kubelet names by slice."""
+
+
+class KernelCgroups:
+    """Fulfils `world.Cgroups`."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._trees: tuple[Path, ...] = ()
+
+    def living(self, uid: str) -> bool | None:
+        """See `world.Cgroups`."""
+        groups = self._of(uid)
+        if groups is not None and any(map(_populated, groups)):
+            return True
+        self._trees = ()  # nobody is called dead before every hierarchy was looked for again
+        groups = self._of(uid)
+        return None if groups is None else any(map(_populated, groups))
+
+    def pids(self, uid: str, container: str = "") -> frozenset[int] | None:
+        """Processes of a pod, or of one container of it by the runtime's id; None: cannot be told."""
+        groups = self._of(uid)
+        if groups is None:
+            return None
+        if container:
+            groups = [below for group in groups for below in (group, *_children(group)) if container in below.name]
+        return frozenset(pid for group in groups for pid in _pids(group))
+
+    def _of(self, uid: str) -> list[Path] | None:
+        """The pod's groups, in every hierarchy."""
+        if not _UID.fullmatch(uid):
+            return None
+        trees = self._pod_trees()
+        if not trees:
+            return None
+        names = re.compile(rf"(?:.*-)?pod(?:{uid}|{uid.replace('-', '_')}(?:\.slice)?)(?::.*)?")
+        return [group for tree in trees for group in _pods_in(tree) if names.fullmatch(group.name)]
+
+    def _pod_trees(self) -> tuple[Path, ...]:
+        """Where pods are; looked for until there is one, for the kubelet may come later than we."""
+        if not self._trees or not all(tree.is_dir() for tree in self._trees):
+            self._trees = tuple(_find(self._root, _DEEPEST))
+        return self._trees
+
+
+def _find(folder: Path, levels: int) -> Iterator[Path]:
+    for child in _children(folder):
+        if _PODS.fullmatch(child.name) or str(child).endswith(_OLD):
+            yield child
+        elif levels > 1:
+            yield from _find(child, levels - 1)
+
+
+def _pods_in(tree: Path) -> Iterator[Path]:
+    for child in _children(tree):
+        if _QOS.fullmatch(child.name):
+            yield from _children(child)
+        else:
+            yield child
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _populated(group: Path) -> bool:
+    """Whether anybody is in the group or below; a group that goes while we look is empty."""
+    try:
+        return "populated 1" in (group / "cgroup.events").read_text("ascii").splitlines()
+    except OSError:
+        return any(True for _ in _pids(group))
+
+
+def _pids(group: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError):
+        yield from map(int, (group / _PROCS).read_text("ascii").split())
+    for child in _children(group):
+        yield from _pids(child)

@@ -1,0 +1,123 @@
+"""
+`gpushare node`: the agent of one Kubernetes node whose cards are shared.
+
+Reads flags and environment, says all that is wrong with them, and starts. A kubelet or an API server that is
+not there yet is no reason not to start; a node that cannot be told is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from isolation.contract.quantity import MIB
+from isolation.node.inventory import Terms
+from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, UNITS, Settings
+
+PREFIX: Final = "GPUSHARE_NODE"
+_PATH: Final = click.Path(path_type=Path)
+_USUAL: Final = Settings(node="")
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX, "max_content_width": 110}
+)
+@click.option("--node-name", envvar=["NODE_NAME"], default="", metavar="NAME", help="This node; else NODE_NAME.")
+@click.option("--kubelet-dir", type=_PATH, default=KUBELET_DIR, show_default=True, metavar="DIR", help="The kubelet's.")
+@click.option(
+    "--run-dir",
+    type=_PATH,
+    default=_USUAL.run_dir,
+    show_default=True,
+    metavar="DIR",
+    help="Book, promises and library; the same path on the host.",
+)
+@click.option(
+    "--cdi-dir",
+    type=_PATH,
+    default=_USUAL.cdi_dir,
+    show_default=True,
+    metavar="DIR",
+    help="Where the container runtime looks for CDI specs.",
+)
+@click.option("--cgroup", type=_PATH, default=CGROUP, show_default=True, metavar="DIR", help="The host's groups.")
+@click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
+@click.option(
+    "--unit", type=click.Choice(list(UNITS)), default="GiB", show_default=True, help="The same in the whole cluster."
+)
+@click.option(
+    "--reserved",
+    type=click.IntRange(0, 1 << 20),
+    default=0,
+    metavar="MIB",
+    help="Kept back of each card, where that is more than the driver says it keeps.",
+)
+@click.option("--backend", default="library", show_default=True, metavar="NAME", help="What enforces promises.")
+@click.option("--metrics-host", default=_USUAL.host, show_default=True, metavar="ADDRESS", help="Where to serve them.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
+@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Else the pod's service account, else the usual file.")
+@click.option("--context", metavar="NAME", help="Of the kubeconfig.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning"]),
+    default="info",
+    show_default=True,
+    help="The least that is said.",
+)
+def node(**given: Any) -> None:
+    """
+    Serve shares of this node's cards to the kubelet, and deliver what was promised to each container.
+
+    Runs as root, one on each node. Every option can also be set by an environment variable: GPUSHARE_NODE_ and
+    its name, as in GPUSHARE_NODE_SIMGPU=/tmp/cards.
+    """
+    _set_up(given.pop("log_level"))
+    chosen = _settings(given)
+    problems = list(chosen.problems())
+    if problems:
+        raise click.UsageError("\n  ".join(problems))
+    from isolation.node.app import NodeError, serve  # noqa: PLC0415 (help is asked for without gRPC and clients)
+    from isolation.node.web import PortError  # noqa: PLC0415
+
+    async def until_told() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await serve(chosen, stop)
+
+    try:
+        asyncio.run(until_told())
+    except (NodeError, PortError) as exc:
+        raise click.ClickException(str(exc)) from None
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    simulated = given["simgpu"]
+    return Settings(
+        node=given["node_name"],
+        kubelet_dir=given["kubelet_dir"],
+        run_dir=given["run_dir"].absolute(),
+        cdi_dir=given["cdi_dir"].absolute(),
+        cgroup=given["cgroup"],
+        simgpu=simulated.absolute() if simulated else None,
+        terms=Terms(UNITS[given["unit"]], given["reserved"] * MIB),
+        backend=given["backend"],
+        host=given["metrics_host"],
+        port=given["metrics_port"],
+        kubeconfig=given["kubeconfig"],
+        context=given["context"],
+    )
+
+
+def _set_up(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)

@@ -1,0 +1,89 @@
+"""
+Which containers of this node are told their own GPU time, and by what processes it is counted.
+
+One feeder for each standing hold with a share of compute; they come and go with the holds. Runs in a thread
+of its own: NVML may be slow, and admission must not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.abi import AbiError, Policy
+from isolation.contract.hold import Hold, HoldError, load
+from isolation.host.evidence import read_small
+from isolation.host.feed import Feeder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from threading import Event
+
+    from isolation.host.machine import Machine
+
+_log: Final = logging.getLogger(__name__)
+LOOK_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 0.5
+BUSIEST: Final = 0.2
+"""Part of a processor that feeding may take: with hundreds of containers each is fed less often."""
+
+
+class Feeding:
+    """See the module. `processes`: of a container, by hold; None where that cannot be told."""
+
+    def __init__(
+        self, alloc: Path, machine: Machine, processes: Callable[[Hold], frozenset[int] | None], boot: str
+    ) -> None:
+        self._alloc, self._machine, self._processes, self._boot = alloc, machine, processes, boot
+        self._feeders: dict[str, tuple[Hold, Feeder]] = {}
+        self._due = 0.0
+
+    def __len__(self) -> int:
+        """How many containers are fed."""
+        return len(self._feeders)
+
+    def turn(self, now: float) -> float:
+        """Write what is due; seconds until the next turn."""
+        if now >= self._due:
+            self._due = now + LOOK_SECONDS
+            self._look()
+        for ident, (hold, feeder) in tuple(self._feeders.items()):
+            try:
+                pids = self._processes(hold)
+                if pids is not None:
+                    feeder.turn(pids, now)
+            except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
+                _log.debug("%s is not fed: %s", hold.name, exc)
+                self._feeders.pop(ident)
+        return min((feeder.seconds for _, feeder in self._feeders.values()), default=IDLE_SECONDS)
+
+    def run(self, stop: Event) -> None:
+        """Until it is told to stop."""
+        while not stop.is_set():
+            begun = time.monotonic()
+            wait = self.turn(begun)
+            took = time.monotonic() - begun
+            stop.wait(max(wait - took, took * (1 / BUSIEST - 1)))
+
+    def _look(self) -> None:
+        """Who is there now."""
+        standing = dict(self._holds())
+        for ident in self._feeders.keys() - standing.keys():
+            del self._feeders[ident]
+        for ident, (hold, folder) in standing.items():
+            known = self._feeders.get(ident)
+            if known is None or known[0] != hold:
+                feeder = Feeder(hold, folder, self._machine, Policy[hold.policy.upper()])
+                self._feeders[ident] = (hold, feeder)
+
+    def _holds(self) -> Iterator[tuple[str, tuple[Hold, Path]]]:
+        """Holds of this boot with a share of compute that the library limits."""
+        for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
+            try:
+                hold = load(read_small(folder / "hold.json"))
+            except (OSError, UnicodeDecodeError, HoldError):
+                continue
+            if hold.core and hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
+                yield folder.name, (hold, folder)

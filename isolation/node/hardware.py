@@ -1,0 +1,151 @@
+"""
+What a container needs to reach its cards: device nodes and the driver's libraries, or simulated ones.
+
+Cards are UUIDs; the number of /dev/nvidia<N> is the kernel's word at that moment. The user-mode driver comes
+from the vendor's CDI spec where the host has one; where it has none, the container runtime has to bring it
+(NVIDIA's runtime does, by NVIDIA_VISIBLE_DEVICES).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import yaml
+
+from isolation.contract.names import ACK, CDI_DIR, IN_CONTAINER
+from isolation.host.machine import SIMGPU
+from isolation.node.cdi import Edits, Mount, vendor_of
+from isolation.node.world import UndeliverableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from isolation.contract.model import Slice
+    from isolation.node.cdi import Vendor
+
+_log: Final = logging.getLogger(__name__)
+CDI_DIRS: Final = (Path("/etc/cdi"), Path(CDI_DIR))
+DRIVER: Final = Path("/proc/driver/nvidia/gpus")
+CONTROL: Final = ("nvidiactl", "nvidia-uvm")
+OPTIONAL: Final = ("nvidia-uvm-tools",)
+MOST_BYTES: Final = 4 << 20
+_UUID: Final = re.compile(r"^GPU UUID:\s*(\S+)$", re.MULTILINE)
+_MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)$", re.MULTILINE)
+SIMULATED: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+class Hardware(Protocol):
+    """How containers reach cards."""
+
+    def edits(self, slices: Sequence[Slice]) -> Edits:
+        """For these cards; UndeliverableError where one of them is not there."""
+
+    def vendor(self) -> Vendor | None:
+        """The vendor's own edits for every container."""
+
+
+class NvidiaHardware:
+    """Cards behind NVIDIA's kernel driver."""
+
+    def __init__(self, dev: Path = Path("/dev"), driver: Path = DRIVER, cdi_dirs: Iterable[Path] = CDI_DIRS) -> None:
+        self._dev, self._driver, self._dirs = dev, driver, tuple(cdi_dirs)
+        self._read: dict[Path, tuple[tuple[int, int, int], Vendor | None]] = {}
+
+    def edits(self, slices: Sequence[Slice]) -> Edits:
+        """See `Hardware`."""
+        minors = self._minors()
+        lacking = [part.uuid for part in slices if part.uuid not in minors]
+        if lacking:
+            raise UndeliverableError(f"the driver does not show {', '.join(lacking)}: the card may have fallen off")
+        names = [*(f"nvidia{minors[part.uuid]}" for part in slices), *CONTROL]
+        missing = [name for name in names if not (self._dev / name).is_char_device()]
+        if missing:
+            advice = "run `nvidia-modprobe -u -c=0` on the node, or start nvidia-persistenced"
+            raise UndeliverableError(f"{self._dev}/{missing[0]} is no device: {advice}")
+        names += [name for name in OPTIONAL if (self._dev / name).is_char_device()]
+        return Edits(nodes=tuple(f"/dev/{name}" for name in names))
+
+    def vendor(self) -> Vendor | None:
+        """See `Hardware`; the first spec that can be read, read again when it changes."""
+        for folder in self._dirs:
+            for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
+                if path.suffix in {".json", ".yaml", ".yml"} and not path.name.startswith((".", "gpushare")):
+                    found = self._spec(path)
+                    if found is not None:
+                        return found
+        return None
+
+    def _spec(self, path: Path) -> Vendor | None:
+        try:
+            about = path.stat()
+            stamp = (about.st_ino, about.st_size, about.st_mtime_ns)
+            if path not in self._read or self._read[path][0] != stamp:
+                self._read[path] = (stamp, vendor_of(_document(path, about.st_size), ACK.whole))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as exc:
+            _log.warning("%s is left aside: %s", path, exc)
+            return None
+        return self._read[path][1]
+
+    def _minors(self) -> dict[str, int]:
+        """Number of the device node by UUID."""
+        found = {}
+        for file in self._driver.glob("*/information"):
+            try:
+                text = file.read_text("utf-8", "replace")
+            except OSError:
+                continue
+            uuid, minor = _UUID.search(text), _MINOR.search(text)
+            if uuid and minor:
+                found[uuid[1]] = int(minor[1])
+        return found
+
+
+def _document(path: Path, size: int) -> Any:
+    if size > MOST_BYTES:
+        raise ValueError("larger than any CDI spec")
+    text = path.read_text("utf-8")
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+
+
+class SimulatedHardware:
+    """Cards of a simulated machine: its file and its driver are put into the container."""
+
+    def __init__(self, hardware: Path, libraries: Path, run_dir: Path) -> None:
+        """`libraries`: the simulated driver; it is copied to where the host finds it."""
+        self._hardware, self._from, self._libraries = hardware, libraries, run_dir / "simgpu"
+
+    def edits(self, slices: Sequence[Slice]) -> Edits:  # noqa: ARG002 (every card is in one file)
+        """See `Hardware`."""
+        if not self._hardware.is_file():
+            raise UndeliverableError(f"{self._hardware} is no file: the simulated machine is gone")
+        self._install()
+        inside = f"{IN_CONTAINER}/simgpu"
+        return Edits(
+            env={SIMGPU: f"{inside}/hardware", "LD_LIBRARY_PATH": f"{inside}/lib"},
+            mounts=(
+                Mount(str(self._hardware), f"{inside}/hardware", writable=True),
+                Mount(str(self._libraries), f"{inside}/lib"),
+            ),
+        )
+
+    def vendor(self) -> Vendor | None:
+        """See `Hardware`."""
+        return None
+
+    def _install(self) -> None:
+        self._libraries.mkdir(parents=True, exist_ok=True)
+        for name in SIMULATED:
+            target, source = self._libraries / name, self._from / name
+            try:
+                if target.is_file() and target.stat().st_mtime_ns == source.stat().st_mtime_ns:
+                    continue
+                draft = self._libraries / f".{name}.new"
+                shutil.copy2(source, draft)
+                draft.replace(target)
+            except OSError as exc:
+                raise UndeliverableError(f"{source} cannot be copied to {target}: {exc.strerror}") from None

@@ -1,0 +1,187 @@
+"""
+Who is being admitted: the kubelet tells the agent numbers of devices, never names.
+
+While it admits a pod, its own list already shows that pod with containers that have no devices, and not those
+that queue behind it (observed). So the bound pod that is shown with a container lacking devices is the one,
+and its first container without any is the container. What is not answered within a fraction of a second
+is guessed, marked as guessed, and looked at again before the container starts. Never an error: that would
+fail the pod for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.node.book import Entry, card_of
+from isolation.node.world import UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from isolation.node.ledger import Ledger
+    from isolation.node.world import Bound, Wanted
+
+ASK_SECONDS: Final = 0.08
+"""The kubelet answers in a few milliseconds; it stands still while we wait."""
+WATCH_SECONDS: Final = 0.04
+FETCH_SECONDS: Final = 0.05
+AT_ONCE: Final = 4
+"""The kubelet answers a burst of ten, a hundred a second; exporters ask as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A container, and how sure we are."""
+
+    pod: Bound
+    wanted: Wanted
+    guessed: bool = False
+    before: tuple[Entry, ...] = ()
+    """Of containers of the same pod that were admitted a moment ago, when nobody knew whose they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the kubelet says of the container that it admits."""
+
+    size: int
+    ids: frozenset[str]
+    """Its devices, or those that it must get, as far as the kubelet has chosen."""
+
+
+class Identity:
+    """See the module."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._world = ledger, ledger.world
+        self._again: dict[str, set[str]] = {}
+        """Containers that a kubelet without memory has admitted again, by UID."""
+
+    async def whose(self, size: int, ids: frozenset[str] = frozenset()) -> Found | None:
+        """The container that gets `size` devices now; `ids`: those that are its already. None: nobody is known."""
+        clock, call = self._world.clock, _Call(size, ids)
+        end = clock.now() + ASK_SECONDS
+        silent = False
+        asked: set[str] = set()
+        candidates: list[Bound] = []
+        for look in (self._seen, self._after_change, self._fetched):
+            fresh = [pod for pod in self._lacking(await look(), call) if pod.uid not in asked]
+            asked.update(pod.uid for pod in fresh)
+            candidates += fresh
+            found, answered = await self._ask(fresh, call, end)
+            silent |= not answered
+            if found is not None:
+                return found
+        rest = [pod for pod in self._world.pods.bound() if pod.uid not in asked and not pod.ended]
+        found, _ = await self._ask(rest, call, end)
+        if found is None and silent:
+            found = self._guess(candidates, call)
+        return found
+
+    async def _seen(self) -> Iterable[Bound]:
+        return self._world.pods.bound()
+
+    async def _after_change(self) -> Iterable[Bound]:
+        await self._world.pods.changed(WATCH_SECONDS)
+        return self._world.pods.bound()
+
+    async def _fetched(self) -> Iterable[Bound]:
+        try:
+            return await self._world.pods.fetch(FETCH_SECONDS)
+        except UnreachableError:
+            return ()
+
+    def _lacking(self, pods: Iterable[Bound], call: _Call) -> list[Bound]:
+        """Pods with a container that has nothing yet: those in the middle of it first, then those that fit best."""
+        book = self._ledger.book
+        half = {entry.uid for entry in book}
+        living = [pod for pod in pods if not pod.ended]
+        lacking = {pod.uid: book.lacking(pod) for pod in living}
+        found = [pod for pod in living if lacking[pod.uid]]
+
+        def rank(pod: Bound) -> tuple[bool, bool, bool]:
+            one = lacking[pod.uid][0]
+            return one.units != call.size, pod.uid not in half, _apart(pod, one, call.ids)
+
+        return sorted(found, key=rank)
+
+    async def _ask(self, pods: Sequence[Bound], call: _Call, end: float) -> tuple[Found | None, bool]:
+        """The first that the kubelet shows in the middle of its admission; and whether the kubelet answered."""
+        clock, answered = self._world.clock, True
+        for at in range(0, len(pods), AT_ONCE):
+            left = end - clock.now()
+            if left <= 0:
+                return None, False
+            some = pods[at : at + AT_ONCE]
+            listings = await asyncio.gather(*(self._listing(pod, left) for pod in some))
+            for pod, (listing, heard) in zip(some, listings, strict=True):
+                answered &= heard
+                if listing is not None and self._admitted(pod, listing):
+                    found = self._container(pod, listing, call)
+                    if found is not None:
+                        return found, answered
+        return None, answered
+
+    async def _listing(self, pod: Bound, seconds: float) -> tuple[Mapping[str, frozenset[str]] | None, bool]:
+        """What the kubelet shows of the pod, and whether it answered."""
+        try:
+            return await self._world.resources.get(pod.namespace, pod.name, seconds), True
+        except UnreachableError:
+            return None, False
+
+    def _admitted(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> bool:
+        """Whether the kubelet is in the middle of it; of pods with init containers only, our book alone can tell."""
+        lasting = [one for one in pod.wanted if not one.init]
+        if lasting:
+            return any(not listing.get(one.name) for one in lasting)
+        return bool(self._ledger.book.lacking(pod))
+
+    def _container(self, pod: Bound, listing: Mapping[str, frozenset[str]], call: _Call) -> Found | None:
+        """Which container of the pod it is, and what its predecessors were given without being known."""
+        book = self._ledger.book
+        before: list[Entry] = []
+        rest = book.lacking(pod)
+        if not rest:
+            again = self._again.setdefault(pod.uid, set())
+            if not again < {one.name for one in pod.wanted}:
+                again.clear()
+            rest = [one for one in pod.wanted if one.name not in again and not listing.get(one.name)]
+            if rest:
+                again.add(rest[0].name)
+        else:
+            unknown = book.unknown(call.ids)
+            while rest and (entry := self._predecessor(rest, unknown, listing)) is not None:
+                before.append(owned(entry, pod, rest.pop(0)))
+        return Found(pod, rest[0], before=tuple(before)) if rest else None
+
+    def _predecessor(
+        self, rest: Sequence[Wanted], unknown: list[Entry], listing: Mapping[str, frozenset[str]]
+    ) -> Entry | None:
+        """What the first of these was given already; None: it is being admitted now."""
+        if ids := listing.get(rest[0].name):
+            known = next((entry for entry in self._ledger.book.exactly(ids) if not entry.uid), None)
+            return known or Entry(ids, made=self._ledger.book.next())
+        if len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:
+            return unknown.pop(0)
+        return None
+
+    def _guess(self, pods: Sequence[Bound], call: _Call) -> Found | None:
+        """The oldest whose next container asks for as much, on those cards where they are known."""
+        fitting = []
+        for pod in pods:
+            one = self._ledger.book.lacking(pod)[0]
+            if one.units == call.size and not (call.ids and _apart(pod, one, call.ids)):
+                fitting.append(Found(pod, one, guessed=True))
+        return min(fitting, key=lambda found: (found.pod.created, found.pod.uid), default=None)
+
+
+def owned(entry: Entry, pod: Bound, wanted: Wanted) -> Entry:
+    """The same devices, with their owner."""
+    return replace(entry, uid=pod.uid, namespace=pod.namespace, pod=pod.name, container=wanted.name, init=wanted.init)
+
+
+def _apart(pod: Bound, one: Wanted, ids: frozenset[str]) -> bool:
+    """Whether the record names other cards than those of the devices."""
+    return {card_of(ident) for ident in ids} != {part.uuid for part in pod.part(one.name) or ()}

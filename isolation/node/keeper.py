@@ -1,0 +1,159 @@
+"""
+What the agent does by itself, every second: nothing it holds outlives its owner, no pod stays stuck.
+
+A pod is deleted only for what cannot heal, or for waiting too long behind somebody's end, and only if the
+API server says at that moment that it is still that pod in that state. Trouble of the node itself (a full
+disk, a missing library) is never a reason: the next pod would fare no better.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.node.book import FORMER, BookError, entry_from, hash_of
+from isolation.node.starting import disagreement
+from isolation.node.world import UnreachableError
+
+if TYPE_CHECKING:
+    from isolation.node.ledger import Ledger
+    from isolation.node.release import Release
+    from isolation.node.resolve import Resolver
+    from isolation.node.starting import Starting
+    from isolation.node.world import Bound
+
+_log: Final = logging.getLogger(__name__)
+HOPELESS_SECONDS: Final = 2.0
+"""Between the first refusal and the deletion: the watch may be a moment behind."""
+UNRECORDED_SECONDS: Final = 10.0
+"""A record comes with the binding; who has none by now was bound by somebody else."""
+LONGEST_SECONDS: Final = 45.0
+"""Of waiting for somebody's end: no pod is stuck for more than a minute."""
+ANSWER_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Whom the keeper calls."""
+
+    ledger: Ledger
+    release: Release
+    resolver: Resolver
+    starting: Starting
+
+
+class Keeper:
+    """See the module."""
+
+    def __init__(self, parts: Parts, unit_bytes: int) -> None:
+        self._ledger, self._release = parts.ledger, parts.release
+        self._starting, self._resolver = parts.starting, parts.resolver
+        self._world, self._unit = parts.ledger.world, unit_bytes
+        self._seen: dict[str, float] = {}
+        """Since when a pod is known and does not run, by UID."""
+        self._deleted: set[str] = set()
+
+    def rebuild(self) -> None:
+        """The book from what stands on this node, where the book itself is lost."""
+        for text in self._world.delivery.claims():
+            try:
+                entry = entry_from(text)
+            except BookError as exc:
+                _log.error("a claim on this node cannot be read: %s", exc)
+                continue
+            self._ledger.claim(replace(entry, made=self._ledger.book.next()))
+            self._ledger.started[entry.uid] = self._world.clock.now()
+
+    async def turn(self) -> None:
+        """Once round. What one step cannot learn now it learns later."""
+        if not self._world.pods.synced():
+            return
+        await self._resolver.settle()
+        with contextlib.suppress(UnreachableError):  # PreStart saves again before anything starts
+            await self._ledger.save()
+        for entry in tuple(self._ledger.book):
+            pod = self._ledger.bound(entry.uid) if entry.uid else None
+            if pod is None or pod.ended:
+                await self._release.attempt(entry)
+        await self._rename()
+        await self._unstick()
+        await self._sweep()
+
+    async def _rename(self) -> None:
+        """Where an init container and the next have the very same devices, the files say whose turn it is."""
+        for hash_, shown in tuple(self._ledger.shown.items()):
+            group = [entry for entry in self._ledger.book if entry.uid and hash_of(entry.ids) == hash_]
+            group = [entry for entry in group if FORMER not in entry.container]
+            mine = [entry for entry in group if entry.uid == group[0].uid]
+            pod = self._ledger.bound(mine[0].uid) if len(mine) > 1 else None
+            if pod is None or pod.ended:
+                continue
+            entry = self._starting.next(mine)
+            if entry.container != shown and not disagreement(entry, pod, self._unit):
+                await self._starting.deliver(entry, pod)
+
+    async def _unstick(self) -> None:
+        """Delete what cannot start."""
+        now, waiting = self._world.clock.now(), set[str]()
+        for pod in tuple(self._world.pods.bound()):
+            if pod.ended or pod.deleting:
+                continue
+            waiting.add(pod.uid)
+            since = self._seen.setdefault(pod.uid, now)
+            if pod.uid not in self._deleted and (why := await self._hopeless(pod, since, now)):
+                await self._delete(pod, why)
+        self._seen = {uid: since for uid, since in self._seen.items() if uid in waiting}
+        self._deleted &= waiting
+
+    async def _hopeless(self, pod: Bound, since: float, now: float) -> str:
+        """Why it will not start by itself; empty: it runs, or may."""
+        if pod.allocation is None and not pod.started and now - since >= UNRECORDED_SECONDS:
+            return "it was bound without our record"
+        trouble = self._ledger.trouble.get(pod.uid)
+        if trouble is not None:
+            late = (trouble.hopeless and now - trouble.since >= HOPELESS_SECONDS) or (
+                trouble.waits and now - trouble.since >= LONGEST_SECONDS
+            )
+            return trouble.text if late else ""
+        lacking = any(self._ledger.book.get(pod.uid, one.name) is None for one in pod.wanted)
+        if lacking and not pod.started and now - since >= LONGEST_SECONDS:
+            try:
+                listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
+            except UnreachableError:
+                return ""
+            return "the kubelet admitted it and did not say with which devices" if listing is not None else ""
+        return ""
+
+    async def _delete(self, pod: Bound, why: str) -> None:
+        """By its UID, if it is still so by the API server's word of this moment."""
+        try:
+            fresh = await self._world.pods.get(pod.namespace, pod.name)
+            if fresh is None or fresh.uid != pod.uid or fresh.ended or fresh.deleting or not self._still(fresh):
+                return
+            _log.warning("%s is deleted: %s", pod.key, why)
+            await self._world.pods.delete(fresh, why)
+        except UnreachableError:
+            return
+        self._deleted.add(pod.uid)
+
+    def _still(self, fresh: Bound) -> bool:
+        """Whether what was wrong is wrong."""
+        trouble = self._ledger.trouble.get(fresh.uid)
+        if trouble is None:
+            lacking = any(self._ledger.book.get(fresh.uid, one.name) is None for one in fresh.wanted)
+            return fresh.allocation is None or lacking
+        if trouble.waits or fresh.allocation is None:
+            return True
+        entries = [entry for entry in self._ledger.book.of(fresh.uid) if FORMER not in entry.container]
+        shared = any(len({other.uid for other in self._ledger.book.touching(entry.ids)}) > 1 for entry in entries)
+        return shared or any(disagreement(entry, fresh, self._unit) for entry in entries)
+
+    async def _sweep(self) -> None:
+        """Files of which the book knows nothing; not while the book may lack something."""
+        if self._ledger.rebuilt:
+            return
+        async with self._release.working:
+            for hash_ in set(self._world.delivery.standing()) - self._ledger.book.hashes():
+                await self._world.delivery.retire(hash_)

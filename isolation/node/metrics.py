@@ -1,0 +1,76 @@
+"""
+What the agent tells Prometheus of itself: how fast it answered, what it holds, whether it is well.
+
+Names, labels and help come from the catalogue (`isolation.contract.metrics_node`). What cannot be told is
+absent. Usage of cards is the exporter's to tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from isolation.contract import metrics_node as catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+    from isolation.contract.metrics import MetricSpec
+
+    Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0, 30.0)
+"""Seconds; 20 ms at the median and 200 ms at the 99th percentile are what the agent promises."""
+
+
+class NodeMetrics:
+    """The registry of one agent; fulfils `plugin.Times`."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        spec = catalogue.DURATION
+        self._duration = Histogram(spec.name, spec.help, spec.labels, buckets=_BUCKETS, registry=self._registry)
+        self._answers = self._counter(catalogue.ANSWERS)
+        self._failed = self._counter(catalogue.FAILED_TURNS)
+
+    def _counter(self, spec: MetricSpec) -> Counter:
+        return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
+
+    def took(self, method: str, seconds: float, outcome: str) -> None:
+        """See `plugin.Times`."""
+        self._duration.labels(method).observe(seconds)
+        self._answers.labels(method, outcome).inc()
+
+    def failed(self) -> None:
+        """A turn of the agent's loop."""
+        self._failed.inc()
+
+    def watch(self, read: Callable[[], Rows]) -> None:
+        """Gauges, read at every scrape."""
+        self._registry.register(_Gauges(read))
+
+    def page(self) -> bytes:
+        """For a scraper."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], Rows]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of a scrape: the world may not stand yet."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        for spec, rows in self._read().items():
+            gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+            for labels, value in rows.items():
+                gauge.add_metric(labels, value)
+            yield gauge

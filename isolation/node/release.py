@@ -1,0 +1,98 @@
+"""
+When device IDs are free again, and what of their former owner is cleared away.
+
+They are free once the API server says that the pod is gone or has ended, no process of it lives, and the
+kubelet does not list it: each of the three alone has been seen wrong. Whatever cannot be told keeps them:
+memory that is given away too late is a nuisance, too early it is somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from isolation.node.book import hash_of
+from isolation.node.world import UnreachableError
+
+if TYPE_CHECKING:
+    from isolation.node.book import Entry
+    from isolation.node.ledger import Ledger
+
+STARTING_SECONDS: Final = 5.0
+"""From our leave to start until a process can be seen."""
+ANSWER_SECONDS: Final = 1.0
+
+
+class Release:
+    """See the module."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._world = ledger, ledger.world
+        self.working = asyncio.Lock()
+        """Files of containers are written and removed by one at a time."""
+
+    async def attempt(self, entry: Entry) -> str:
+        """Release it if that is right: empty; or the reason why not."""
+        why = await (self._owned(entry) if entry.uid else self._nobodys(entry))
+        if why:
+            return why
+        self._ledger.release(entry)
+        async with self.working:
+            with contextlib.suppress(UnreachableError):  # the disk's book keeps it: released again after a restart
+                await self._ledger.save()
+            if all(other.uid != entry.uid for other in self._ledger.book.exactly(entry.ids)):
+                await self._world.delivery.retire(hash_of(entry.ids))
+                self._ledger.shown.pop(hash_of(entry.ids), None)
+        return ""
+
+    async def _owned(self, entry: Entry) -> str:
+        pod = self._ledger.bound(entry.uid)
+        if pod is None:
+            try:
+                pod = await self._world.pods.get(entry.namespace, entry.pod)
+            except UnreachableError:
+                return "whether it is gone cannot be told, the API server does not answer"
+            if pod is not None and pod.uid != entry.uid:
+                pod = None
+        if pod is not None and not pod.ended:
+            return "it is there"
+        if pod is None and self._world.clock.now() < self._ledger.started.get(entry.uid, -1e9) + STARTING_SECONDS:
+            return "it may just be starting"
+        if pod is None and (why := await self._listed(entry)):
+            return why
+        living = self._world.cgroups.living(entry.uid)
+        if living is None:
+            return "whether processes of it live cannot be told"
+        return "processes of it live" if living else ""
+
+    async def _listed(self, entry: Entry) -> str:
+        """Whether the kubelet still has it; a pod of the same name that came later is another one."""
+        try:
+            listing = await self._world.resources.get(entry.namespace, entry.pod, ANSWER_SECONDS)
+        except UnreachableError:
+            return "whether it is gone cannot be told, the kubelet does not answer"
+        listed = {ident for ids in (listing or {}).values() for ident in ids}
+        for other in self._ledger.book:
+            if other.uid != entry.uid and (other.namespace, other.pod) == (entry.namespace, entry.pod):
+                listed -= other.ids
+        return "the kubelet lists it" if listed & entry.ids else ""
+
+    async def _nobodys(self, entry: Entry) -> str:
+        """Devices of a pod that was never known: free when they can be nobody's here."""
+        book = self._ledger.book
+        if not self._world.pods.synced():
+            return "whose they are is not known yet"
+        for pod in tuple(self._world.pods.bound()):
+            if pod.ended:
+                continue
+            if book.lacking(pod) or any(one.guessed for one in book.of(pod.uid)):
+                return f"they may be those of {pod.key}"
+            try:
+                listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
+            except UnreachableError:
+                return "whose they are cannot be told, the kubelet does not answer"
+            known = {ident for one in book.of(pod.uid) for ident in one.ids}
+            if any(not ids.isdisjoint(entry.ids - known) for ids in (listing or {}).values()):
+                return f"the kubelet lists them for {pod.key}"
+        return ""

@@ -1,0 +1,71 @@
+"""
+What `gpushare node` is told at its start, checked at once and passed down, never imported.
+
+Every mistake is found in one go, each with what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.names import CDI_DIR, RUN_DIR
+from isolation.contract.quantity import GIB, MIB
+from isolation.node.inventory import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KUBELET_DIR: Final = Path("/var/lib/kubelet")
+CGROUP: Final = Path("/sys/fs/cgroup")
+PORT: Final = 9447
+UNITS: Final = {"GiB": GIB, "256MiB": 256 * MIB}
+_NODE: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NOT_IN_PATHS: Final = frozenset(' :"\n\r\t')
+"""The loader takes no space and no colon in what is preloaded; the rest keeps CDI specs readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See `cli` for what each means to people."""
+
+    node: str
+    kubelet_dir: Path = KUBELET_DIR
+    run_dir: Path = Path(RUN_DIR)
+    cdi_dir: Path = Path(CDI_DIR)
+    cgroup: Path = CGROUP
+    simgpu: Path | None = None
+    terms: Terms = Terms(GIB)  # noqa: RUF009 (frozen)
+    backend: str = "library"
+    host: str = "0.0.0.0"  # noqa: S104 (Prometheus comes from outside the pod)
+    port: int = PORT
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    @property
+    def plugins(self) -> Path:
+        """Where device plugins and the kubelet meet."""
+        return self.kubelet_dir / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """The kubelet's pod-resources socket."""
+        return self.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be done as asked."""
+        if not self.node:
+            yield "which node is this? --node-name NAME, or NODE_NAME in the environment (fieldRef spec.nodeName)"
+        elif not _NODE.fullmatch(self.node):
+            yield f"--node-name {self.node[:80]!r} is no node's name: lower-case letters, digits, '-' and '.'"
+        if not self.kubelet_dir.is_dir():
+            yield f"--kubelet-dir {self.kubelet_dir} is no folder: is this a node, and is the folder mounted?"
+        if self.simgpu is not None and not self.simgpu.is_file():
+            yield f"--simgpu {self.simgpu} is no file: make one with `gpushare simgpu create {self.simgpu}`"
+        for option, path in (("--run-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
+            if not path.is_absolute() or _NOT_IN_PATHS & set(str(path)):
+                yield f"{option} {path}: an absolute path without spaces and colons, the same on the host"
+        if self.terms.reserved_bytes < 0:
+            yield "--reserved is what is kept back of each card, in MiB: 0 or more"

@@ -1,0 +1,64 @@
+"""
+Where the agent's book lies: one file, replaced as a whole, on the disk before anybody is told.
+
+Decides nothing about what the text says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from isolation.node.book import MOST_CHARS
+from isolation.node.world import UnreachableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOOK: Final = "book.json"
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """The text in that place, durable, seen whole or not at all. OSError."""
+    draft = path.with_name(f".{path.name}.new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, mode)
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class FileShelf:
+    """Fulfils `world.Shelf`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / BOOK
+
+    def load(self) -> str | None:
+        """See `world.Shelf`."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(MOST_CHARS + 1).decode("utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UnreachableError(f"{self._path} cannot be read: {exc}") from None
+
+    async def save(self, text: str) -> None:
+        """See `world.Shelf`."""
+        try:
+            await asyncio.to_thread(self._save, text)
+        except OSError as exc:
+            raise UnreachableError(f"{self._path} cannot be written: {exc.strerror}") from None
+
+    def _save(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._path, text, 0o600)

@@ -1,0 +1,252 @@
+"""
+The rules of admission in CEL, for the API server's own policies: they hold also when we are away.
+
+Decides nothing new: each claim says in CEL what `safety`, `request_of` or `review` says in
+Python, from the same tables; what CEL cannot say (totals over init containers, the live view)
+the webhook alone says. A claim is what must be true, with the sentence for people.
+
+`dyn(...)` where containers of different lists are joined: their types have different names.
+
+Source: Kubernetes, "Common Expression Language in Kubernetes" (optional fields, quantities).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isolation.contract.codec_request import CORE_STEP, MOST_CARDS
+from isolation.contract.model import FULL_CORE
+from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
+from isolation.scheduler.admission import forbidden
+from isolation.scheduler.admission.safety import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.names import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What must hold, and what to tell whoever broke it."""
+
+    expression: str
+    message: str
+
+
+def text(value: str) -> str:
+    """A CEL literal; raw where a pattern would need its backslashes doubled."""
+    return f"r'{value}'" if "\\" in value else f"'{value}'"
+
+
+def texts(values: Iterable[str]) -> str:
+    """A list of literals."""
+    return f"[{', '.join(text(value) for value in values)}]"
+
+
+def pattern(regex: str) -> str:
+    """The argument of `matches` that must match a whole text."""
+    flags, rest = ("(?s)", regex.removeprefix("(?s)")) if regex.startswith("(?s)") else ("", regex)
+    return text(f"{flags}^(?:{rest})$")
+
+
+def containers(pod: str) -> str:
+    """All containers that can ask for resources."""
+    return f"dyn({pod}.spec.containers) + dyn({pod}.spec.?initContainers.orValue([]))"
+
+
+def names_any(resources: Iterable[str], container: str = "c") -> str:
+    """Whether a container names one of the resources."""
+    return " || ".join(
+        f"{container}.?resources.?{part}[?{text(name)}].hasValue()"
+        for name in resources
+        for part in ("limits", "requests")
+    )
+
+
+def asks(pod: str, dialect: Dialect) -> str:
+    """Whether a pod names one of the resources of shared cards."""
+    return f"({containers(pod)}).exists(c, {names_any((dialect.memory, dialect.compute))})"
+
+
+def carries(at: str, what: str, keys: Iterable[str]) -> str:
+    """Whether an object has one of the labels or annotations."""
+    return "(" + " || ".join(f"{at}.metadata.?{what}[?{text(key)}].hasValue()" for key in keys) + ")"
+
+
+def variables(pod: str, dialect: Dialect) -> dict[str, str]:
+    """Shorthands of a policy about pods."""
+    return {
+        "containers": containers(pod),
+        "shares": f"variables.containers.filter(c, {names_any((dialect.memory, dialect.compute))})",
+        "count": f"{pod}.metadata.?labels[?{text(dialect.card_count)}].orValue('1')",
+        # 0 stands for a count that is none: its own claim says so, and no other divides by it.
+        "cards": "variables.count.matches('^[1-9][0-9]?$') ? int(variables.count) : 0",
+    }
+
+
+def amounts(dialect: Dialect) -> list[Claim]:
+    """The containers' own amounts."""
+    memory, compute = dialect.memory, dialect.compute
+    found = [claim for name in (memory, compute) for claim in _extended(name)]
+    size, core = (_limit(name) for name in (memory, compute))
+    per_card = "(variables.cards > 0 ? variables.cards : 1)"
+    return [
+        *found,
+        Claim(
+            f"variables.cards >= 1 && variables.cards <= {MOST_CARDS}",
+            f"label {dialect.card_count}: write a whole number from 1 to {MOST_CARDS} in quotes",
+        ),
+        Claim(
+            _each(f"!({_has(memory)}) || !{size}.isInteger() || {size}.asInteger() % {per_card} == 0"),
+            f"{memory} does not split evenly over the cards; ask for a multiple of label {dialect.card_count}",
+        ),
+        Claim(
+            _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % ({CORE_STEP} * {per_card}) == 0"),
+            f"{compute} is not a multiple of {CORE_STEP} on each card; ask for one",
+        ),
+        Claim(
+            _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() <= {FULL_CORE} * {per_card}"),
+            f"{compute} is more than {FULL_CORE} on a card; ask for less, or spread it over more cards",
+        ),
+        Claim(
+            _each(f"!({names_any((compute,))}) || {names_any((memory,))}"),
+            f"{compute} without {memory}; ask for both on the same container",
+        ),
+        Claim(
+            f"!variables.containers.exists(c, {names_any((dialect.whole,))} && "
+            f"[c.?resources.?limits[?{text(dialect.whole)}], c.?resources.?requests[?{text(dialect.whole)}]]"
+            ".exists(q, q.hasValue() && string(q.value()) != '0'))",
+            f"{memory} and {dialect.whole} in one pod; ask for shares of cards or for whole cards, not for both",
+        ),
+    ]
+
+
+def _has(name: str) -> str:
+    return f"c.?resources.?limits[?{text(name)}].hasValue()"
+
+
+def _limit(name: str) -> str:
+    return f"quantity(string(c.resources.limits[{text(name)}]))"
+
+
+def _each(claim: str) -> str:
+    return f"variables.shares.all(c, {claim})"
+
+
+def _extended(name: str) -> list[Claim]:
+    """Stated as limit, whole, more than nothing, and equal where it is requested too."""
+    request = f"c.?resources.?requests[?{text(name)}].hasValue()"
+    return [
+        Claim(_each(f"!({request}) || {_has(name)}"), f"{name} stands under requests alone; write it under limits too"),
+        Claim(
+            _each(f"!({_has(name)}) || ({_limit(name)}.isInteger() && {_limit(name)}.isGreaterThan(quantity('0')))"),
+            f"{name} must be a whole number of 1 or more",
+        ),
+        Claim(
+            _each(
+                f"!({request}) || !({_has(name)}) || "
+                f"quantity(string(c.resources.requests[{text(name)}])).compareTo({_limit(name)}) == 0"
+            ),
+            f"{name} differs between requests and limits; make them equal",
+        ),
+    ]
+
+
+def of_pod(pod: str) -> list[Claim]:
+    """What a pod with shares may not bring along."""
+    path = "v.?hostPath.?path.orValue('')"
+    unplain, harmless = pattern(forbidden.UNPLAIN), pattern(forbidden.HOST_PATHS_HARMLESS)
+    keys = " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
+    return [
+        Claim(
+            f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
+        ),
+        Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID shows the processes of every tenant; remove it"),
+        Claim(
+            f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {keys})",
+            "an annotation asks the container runtime for devices; remove it",
+        ),
+        Claim(
+            f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
+            f"(!{path}.matches({pattern(forbidden.HOST_PATHS)}) || {path}.matches({harmless}))))",
+            "a hostPath leads to devices or to the container runtime, or is written with //, . or ..; "
+            "mount another folder, written plainly",
+        ),
+    ]
+
+
+def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
+    """What no container of such a pod may bring along."""
+    capabilities = texts(forbidden.CAPABILITIES)
+    prefixes = " || ".join(f"e.name.startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
+    filled = " || ".join(f"e.?prefix.orValue('').startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
+    paths = (
+        "(c.?volumeMounts.orValue([]).map(m, m.mountPath) + c.?volumeDevices.orValue([]).map(d, d.devicePath) + "
+        "(c.?terminationMessagePath.orValue('') == '' ? [] : [c.terminationMessagePath]))"
+    )
+    return [
+        Claim(
+            f"{listed}.all(c, !c.?securityContext.?privileged.orValue(false))",
+            "a privileged container would reach every card of the node; remove privileged",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
+            f".all(a, !(a.upperAscii().replace('CAP_', '') in {capabilities})))",
+            f"one of the capabilities {', '.join(forbidden.CAPABILITIES)} reaches other tenants' cards; remove it",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {texts(forbidden.own_env(dialect))}) "
+            f"|| e.name in {texts(forbidden.ENV_HARMLESS)}))",
+            "a variable would choose cards or libraries (GPUSHARE_*, LD_*, NVIDIA_*); remove it",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?envFrom.orValue([]).all(e, !({filled})))",
+            "envFrom fills variables that would choose cards or libraries; change the prefix",
+        ),
+        Claim(
+            f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(forbidden.UNPLAIN)}) "
+            f"&& !p.matches({pattern(forbidden.OWN_PATHS)})))",
+            "a container mounts over files of ours, or a path is written with //, . or ..; "
+            "choose a folder of its own, such as /run/app, written plainly",
+        ),
+    ]
+
+
+def made(pod: str, dialect: Dialect) -> list[Claim]:
+    """What nobody writes into a pod or template that is being made."""
+    return [
+        Claim(
+            f"!{carries(pod, 'annotations', records(dialect))}",
+            "an annotation is the scheduler's record of where a pod was placed; remove it",
+        ),
+        Claim(
+            f"!{carries(pod, 'labels', (SHARED,))} || {asks(pod, dialect)} && "
+            f"{pod}.metadata.labels[{text(SHARED)}] == 'true'",
+            f"label {SHARED} is set by admission, on pods that ask for {dialect.memory}; remove it",
+        ),
+    ]
+
+
+def admitted(pod: str, scheduler: str) -> list[Claim]:
+    """What the webhook has added by the time that policies are asked: a pod without it came past the webhook."""
+    return [
+        Claim(
+            f"{pod}.metadata.?labels[?{text(SHARED)}].orValue('') == 'true'",
+            f"a pod with shares of cards without label {SHARED}: its admission webhook was not asked; "
+            "is the webhook configuration installed?",
+        ),
+        Claim(
+            f"{pod}.spec.?schedulerName.orValue({text(DEFAULT_SCHEDULER)}) == {text(scheduler)}",
+            f"shares of cards are placed by {scheduler}; remove schedulerName",
+        ),
+    ]
+
+
+def altered(dialect: Dialect) -> str:
+    """Whether an update touches records or the labels that count."""
+    kept = [("annotations", key) for key in records(dialect)] + [("labels", SHARED), ("labels", dialect.card_count)]
+    return " || ".join(
+        f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept
+    )

@@ -1,0 +1,96 @@
+"""
+Whether any node here could ever hold a request: its shape, not its room.
+
+Decides from the hardware that the live view shows, full or not, ready or not. A fleet that may
+grow by larger cards (a pool that is empty now) is not known by what it has: there the same
+sentence is a warning, since a refused pod would never be seen by whoever adds nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import Mode, Node
+from isolation.placement.rules import MODES, holds, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.model import Request
+    from isolation.contract.names import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one node could hold when empty."""
+
+    mode: Mode
+    bytes: int
+    """That its largest card offers."""
+    cards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The distinct shapes of all nodes."""
+
+    shapes: frozenset[Shape] = frozenset()
+    may_grow: bool = False
+    """Whether nodes may come whose like is not here now."""
+
+
+UNKNOWN: Final = Fleet()
+"""A view that is not whole yet: nothing is refused for it."""
+
+
+def shape_of(node: Node) -> Shape:
+    """One node, reduced."""
+    return Shape(node.mode, max((card.offered_bytes for card in node.cards), default=0), len(node.cards))
+
+
+def fleet_of(nodes: Iterable[Node], *, may_grow: bool = False) -> Fleet:
+    """All of them; without a single one nothing can be told, and nothing is refused for it."""
+    return Fleet(frozenset(shape_of(node) for node in nodes if node.cards or node.mode is not Mode.NONE), may_grow)
+
+
+def misfit(request: Request, fleet: Fleet, dialect: Dialect, unit_bytes: int) -> str | None:
+    """Why no node of the fleet could hold the request, or None."""
+    if not fleet.shapes:
+        return None
+    modes = MODES[kind_of(request)]
+    serving = [shape for shape in fleet.shapes if shape.mode in modes]
+    each, count = request.card_bytes // unit_bytes, request.cards
+    if not serving:
+        wanted = " or ".join(sorted(modes))
+        return f"no node here serves such shares; label a node {dialect.mode_label}={wanted}, or ask for whole cards"
+    if not all(shape.cards for shape in serving):  # a node whose agent has not said yet what it has
+        return None
+    many = [shape for shape in serving if shape.cards >= count]
+    if not many:
+        most = max(shape.cards for shape in serving)
+        return f"{count} cards on one node, where the largest here has {most}; lower label {dialect.card_count}"
+    largest = max(shape.bytes for shape in many) // unit_bytes
+    if largest < each:
+        beside = f" on a node of {count} cards" if count > 1 else ""
+        return (
+            f"{dialect.memory} {each} on one card, where the largest here{beside} offers {largest}; "
+            f"ask for less, or spread it over more cards with label {dialect.card_count}"
+        )
+    return None
+
+
+def wrong_mode(request: Request, dialect: Dialect) -> str | None:
+    """Why the pod's own selectors exclude every node that serves such shares, or None."""
+    modes, terms = MODES[kind_of(request)], request.rules.terms
+    about = [[need for need in term if need.key == dialect.mode_label] for term in terms]
+    if not terms or any(
+        all(holds(need, _labelled(mode, dialect)) for need in term) for term in about for mode in modes
+    ):
+        return None
+    wanted = " or ".join(sorted(modes))
+    return f"the node selector or affinity wants {dialect.mode_label} that serves no such shares; write {wanted}"
+
+
+def _labelled(mode: Mode, dialect: Dialect) -> Node:
+    return Node("", labels={dialect.mode_label: mode.value})

@@ -1,0 +1,60 @@
+"""
+Which requests to the API server admission is about: shared by webhooks and policies.
+
+Decides namespaces and resources; whether an object concerns shares is `cel`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from isolation.contract.names import EXEMPT, SYSTEM_NAMESPACE
+from isolation.scheduler.admission.review import EPHEMERAL, TEMPLATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from isolation.contract.codec_shape import Path
+
+    Manifest = dict[str, Any]
+
+POD_UPDATES = tuple(f"pods{sub}" for sub in ("", "/status", "/resize", f"/{EPHEMERAL}"))
+BINDINGS = ("pods/binding", "bindings")
+
+
+def elsewhere() -> Manifest:
+    """The namespaces where admission judges."""
+    return {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM_NAMESPACE]},
+            {"key": EXEMPT, "operator": "NotIn", "values": ["true"]},
+        ]
+    }
+
+
+def rule(resources: Iterable[str], *operations: str) -> Manifest:
+    """Which requests; a resource is `pods/status` or `jobs.batch`."""
+    listed = list(resources)
+    return {
+        "apiGroups": sorted({name.partition(".")[2] for name in listed}),
+        "apiVersions": ["v1"],
+        "resources": [name.partition(".")[0] for name in listed],
+        "operations": list(operations),
+        "scope": "*",
+    }
+
+
+def by_path() -> Mapping[Path, list[str]]:
+    """Kinds of workloads by the place of their pods."""
+    found: dict[Path, list[str]] = {}
+    for resource, path in TEMPLATES.items():
+        found.setdefault(path, []).append(resource)
+    return found
+
+
+def by_group(resources: Iterable[str]) -> list[list[str]]:
+    """One rule takes resources of one group."""
+    groups: dict[str, list[str]] = {}
+    for resource in resources:
+        groups.setdefault(resource.partition(".")[2], []).append(resource)
+    return list(groups.values())

@@ -1,0 +1,66 @@
+"""
+What is installed into the API server for admission, as the files of manifests/base/admission.
+
+    python -m isolation.scheduler.admission.objects webhooks.yaml|policies.yaml|kustomization.yaml
+
+prints one of them. Decides nothing: the objects are `webhooks` and `policies`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from isolation.scheduler.admission.policies import bindings_of, policies
+from isolation.scheduler.admission.webhooks import webhooks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILES: Final = ("kustomization.yaml", "policies.yaml", "webhooks.yaml")
+_HEADER: Final = "# Made by `python -m isolation.scheduler.admission.objects {}`; change the tables there.\n"
+_KUSTOMIZATION: Final = {
+    "apiVersion": "kustomize.config.k8s.io/v1beta1",
+    "kind": "Kustomization",
+    "resources": ["policies.yaml", "webhooks.yaml"],
+}
+
+
+def objects(file: str) -> list[dict[str, Any]]:
+    """The objects of one file."""
+    if file == "kustomization.yaml":
+        return [dict(_KUSTOMIZATION)]
+    if file == "webhooks.yaml":
+        return [webhooks()]
+    made = policies()
+    return made + bindings_of(made)
+
+
+def printed(file: str) -> str:
+    """The text of one file."""
+    documents = (yaml.dump(thing, Dumper=_Plain, sort_keys=False, width=118) for thing in objects(file))
+    return _HEADER.format(file) + "---\n".join(documents)
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors: a manifest is read by people too."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """No value is ever written as a reference to another."""
+        del data
+        return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print one file."""
+    if len(arguments) != 1 or arguments[0] not in FILES:
+        sys.stderr.write(f"name one file: {', '.join(FILES)}\n")
+        return 2
+    sys.stdout.write(printed(arguments[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""
+What in a pod would take it out of its promise: refused, each with what to change.
+
+Decides about everything of a pod that asks for shares but the amounts, which are `request_of`'s
+business. All containers count, also those without cards: they share the pod's volumes and its
+cards' processes. Knows no cluster. What it cannot see (the image's own variables, `envFrom`, a
+volume's content) is overridden by the node agent's delivery, or is the threat model's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.codec_shape import At, show
+from isolation.contract.names import ALLOCATION, DEFAULT_SCHEDULER, RESERVATION, SHARED
+from isolation.scheduler.admission import forbidden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from isolation.contract.names import Dialect
+
+KINDS: Final = ("initContainers", "containers", "ephemeralContainers")
+# Reading more of one pod would hold up everybody else's admission.
+MOST_BYTES: Final = 1 << 20
+MOST_CONTAINERS: Final = 256
+MOST_TERMS: Final = 64
+"""Alternatives of node affinity: each gets additions of ours."""
+MOST_PROBLEMS: Final = 8
+_KNOWN_RUNTIMES: Final = frozenset({"", "runc", "crun"})
+
+
+def records(dialect: Dialect) -> tuple[str, ...]:
+    """Annotations that say where a pod was placed: the scheduler writes them, with the binding."""
+    return (ALLOCATION, dialect.allocation_annotation, RESERVATION)
+
+
+def asks_for_shares(spec: At, dialect: Dialect) -> bool:
+    """Whether a container names one of the resources of shared cards, with whatever amount."""
+    return any(
+        part[dialect.memory] or part[dialect.compute]
+        for resources in _resources(spec)
+        for part in (resources["limits"], resources["requests"])
+    )
+
+
+def _resources(spec: At) -> Iterator[At]:
+    """What the pod and its containers ask for; fast, since a pod may have any number of containers."""
+    yield spec["resources"]
+    for kind in KINDS[:2]:
+        listed = spec[kind]
+        if not isinstance(listed.value, list):
+            listed.items()  # absent, or an error
+            continue
+        for i, value in enumerate(listed.value):
+            if not isinstance(value, dict) or value.get("resources") is not None:
+                yield At(value, (*listed.path, i))["resources"]
+
+
+def forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
+    """What only we write, in an object that is being made."""
+    annotations, label = metadata["annotations"], metadata["labels"][SHARED]
+    for key in records(dialect):
+        if annotations[key]:
+            yield f"annotation {key} is the scheduler's record of where a pod was placed; remove it"
+    if label and not asks:
+        yield f"label {SHARED} on a pod that asks for no {dialect.memory}; remove it"
+    elif label and label.text() != "true":
+        yield f'label {SHARED} is {show(label.text())}; admission sets it to "true", so remove it'
+
+
+def too_much(spec: At, size: int) -> str | None:
+    """More than anybody needs; said before the rest is read. `size` is the whole review's, in bytes."""
+    if size > MOST_BYTES:
+        return f"{size} bytes for a pod with shares of cards; {MOST_BYTES} at most"
+    containers = sum(len(spec[kind].items()) for kind in KINDS)
+    if containers > MOST_CONTAINERS:
+        return f"{containers} containers in one pod; with shares of cards, {MOST_CONTAINERS} at most"
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = len(required["nodeSelectorTerms"].items())
+    if terms > MOST_TERMS:
+        return f"{terms} node selector terms; with shares of cards, {MOST_TERMS} at most"
+    return None
+
+
+def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect: Dialect) -> Iterator[str]:
+    """Everything about a pod that asks for shares."""
+    if spec["nodeName"].text():
+        yield f"nodeName {show(spec['nodeName'].text())} is set; remove it: the scheduler chooses node and card"
+    scheduler = spec["schedulerName"].text()
+    if scheduler and scheduler not in schedulers | {DEFAULT_SCHEDULER}:
+        yield (
+            f"schedulerName {show(scheduler)} places no shares of cards; remove it, "
+            f"or write {' or '.join(sorted(schedulers))}"
+        )
+    if spec["hostPID"].flag():
+        yield "hostPID shows the processes of every tenant; remove it"
+    for key, _ in metadata["annotations"].fields():
+        if key.startswith(forbidden.ANNOTATION_PREFIXES):
+            yield f"annotation {show(key)} asks the container runtime for devices; remove it"
+    for volume in spec["volumes"].items():
+        yield from _volume(volume)
+    for kind in KINDS:
+        for container in spec[kind].items():
+            yield from problems_of_container(container, dialect)
+
+
+def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
+    """Everything about one container of such a pod, of whichever kind."""
+    where = f"container {show(container['name'].text())}"
+    security = container["securityContext"]
+    if security["privileged"].flag():
+        yield f"{where} is privileged: it would reach every card of the node; remove privileged"
+    for item in security["capabilities"]["add"].items():
+        if forbidden.capability(item.text()) in forbidden.CAPABILITIES:
+            yield f"{where} adds capability {show(item.text())}, which reaches other tenants' cards; remove it"
+    for item in container["env"].items():
+        name = item["name"].text()
+        if forbidden.forbidden_env(name, dialect):
+            yield f"{where} sets {show(name)}, which would choose cards or libraries; remove it"
+    for item in container["envFrom"].items():
+        prefix = item["prefix"].text()
+        if prefix.startswith(forbidden.ENV_PREFIXES):
+            yield f"{where} fills variables {show(prefix)}..., which would choose cards or libraries; change the prefix"
+    yield from _mounts(where, container)
+
+
+def _volume(volume: At) -> Iterator[str]:
+    if not volume["hostPath"]:
+        return
+    where, path = f"volume {show(volume['name'].text())}", volume["hostPath"]["path"].text()
+    if forbidden.unplain(path):
+        yield f"{where}: hostPath {show(path)} is written with //, . or ..; write it plainly"
+    elif forbidden.forbidden_on_host(path):
+        yield f"{where}: hostPath {show(path)} leads to devices or to the container runtime; mount another folder"
+
+
+def _mounts(where: str, container: At) -> Iterator[str]:
+    mounts = [("mounts", mount["mountPath"].text()) for mount in container["volumeMounts"].items()]
+    mounts += [("has a device at", device["devicePath"].text()) for device in container["volumeDevices"].items()]
+    if message := container["terminationMessagePath"].text():
+        # The kubelet mounts a file there that the tenant may write.
+        mounts.append(("has its terminationMessagePath at", message))
+    for verb, path in mounts:
+        if forbidden.unplain(path):
+            yield f"{where} {verb} {show(path)}, written with //, . or ..; write the path plainly"
+        elif forbidden.ours_in_container(path):
+            yield f"{where} {verb} {show(path)}, over files of ours; choose a folder of its own, such as /run/app"
+
+
+def doubts(spec: At) -> Iterator[str]:
+    """What may or may not work, which only the node can tell: warnings."""
+    runtime = spec["runtimeClassName"].text()
+    if runtime not in _KNOWN_RUNTIMES:
+        yield f"runtimeClassName {show(runtime)}: shares of cards are isolated with runc and crun only"

@@ -1,0 +1,95 @@
+"""
+The webhook configuration: which requests wait for us, and what happens while we are away.
+
+Decides that only objects about shares of cards ever wait (CEL match conditions), and that those
+are refused while nobody answers. Who signs our certificate is the installer's choice: `caBundle`
+is filled in at installation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.names import ACK, GROUP, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.scheduler.admission import cel
+from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, by_group, by_path, elsewhere, rule
+from isolation.scheduler.admission.review import ACCOUNTS, BINDER, EPHEMERAL
+from isolation.scheduler.admission.safety import records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.names import Dialect
+    from isolation.scheduler.admission.matching import Manifest
+
+TIMEOUT_SECONDS: Final = 5
+BINDING_TIMEOUT_SECONDS: Final = 2
+"""Pods of other schedulers wait no longer for a webhook that does not answer."""
+STOCK_SCHEDULER: Final = "system:kube-scheduler"
+"""Its pods are never ours (admission has set `schedulerName`): they do not wait for us."""
+
+
+def webhooks(dialect: Dialect = ACK) -> Manifest:
+    """The MutatingWebhookConfiguration."""
+    concerned = f"{cel.asks('object', dialect)} || {_marked('object', dialect)}"
+    whole = {"has-containers": _whole("object")}
+    hooks = [_hook("pods", [rule(["pods"], "CREATE")], whole | {"concerns-shares": concerned})]
+    for path, resources in by_path().items():
+        template = ".".join(("object", *(str(step) for step in path)))
+        before = template.replace("object", "oldObject", 1)
+        conditions = {
+            "has-a-template": f"has({template})",
+            "has-containers": _whole(template),
+            "concerns-shares": f"{cel.asks(template, dialect)} || {_marked(template, dialect)}",
+            "is-new": f"request.operation == 'CREATE' || {template} != {before}",
+        }
+        rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
+        hooks.append(_hook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
+    joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)} && {cel.asks('object', dialect)}"
+    others = f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"
+    changes = {"concerns-shares": f"({others} && ({cel.altered(dialect)})) || ({joins})"}
+    hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes))
+    strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, BINDER])})"
+    binding = _hook("bindings", [rule(BINDINGS, "CREATE")], {"is-a-stranger": strangers})
+    # Pods without shares are bound by others too: they must not depend on us. Forged records are
+    # refused by policy all the same, and the node agent starts nothing that has no record.
+    hooks.append(binding | {"failurePolicy": "Ignore", "timeoutSeconds": BINDING_TIMEOUT_SECONDS})
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": SCHEDULER},
+        "webhooks": hooks,
+    }
+
+
+def _whole(pod: str) -> str:
+    """
+    Whether there are containers at all: webhooks are asked before the API server validates.
+
+    A condition that is false outweighs one that cannot be evaluated, so that such an object is
+    refused by the API server in its own words and not by our failing condition.
+    """
+    return f"{pod}.spec.?containers.orValue(null) != null"
+
+
+def _marked(pod: str, dialect: Dialect) -> str:
+    """Whether it has labels or annotations that belong to pods with shares."""
+    labels = cel.carries(pod, "labels", (SHARED, dialect.card_count))
+    return f"{labels} || {cel.carries(pod, 'annotations', records(dialect))}"
+
+
+def _hook(path: str, rules: list[Manifest], conditions: Mapping[str, str], name: str = "") -> Manifest:
+    service = {"name": SCHEDULER, "namespace": SYSTEM_NAMESPACE, "path": f"/admit/{path}", "port": 443}
+    return {
+        "name": f"{name or path}.{GROUP}",
+        "clientConfig": {"service": service},
+        "rules": rules,
+        "namespaceSelector": elsewhere(),
+        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        "matchPolicy": "Equivalent",
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "admissionReviewVersions": ["v1"],
+    }

@@ -1,0 +1,97 @@
+"""
+The configuration of the kube-scheduler that asks us: a stock binary, our profile, our extender.
+
+Pure. Two shapes: beside us, over loopback, with its own profile and a Lease short enough that a dead leader
+is followed in time; or the stanza that adds us to an existing kube-scheduler over mutual TLS.
+Sources: Kubernetes, "kube-scheduler Configuration (v1)"; extender fields as in its type `Extender`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from isolation.contract.names import ACK, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.scheduler.server import EXTENDER
+from isolation.scheduler.settings import SIDECAR
+
+BESIDE: Final = f"{SCHEDULER}-kube"
+"""The Lease of the kube-scheduler beside us."""
+_TIMEOUT: Final = "15s"
+"""Longer than the write of a bind (5 s) and the question where it went."""
+_PROFILE_WEIGHT: Final = 10
+"""Of our scores against those of in-tree plugins: which node's cards fit best is the reason to be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutual:
+    """Files of an existing kube-scheduler with which it proves itself to us, as paths on its machine."""
+
+    certificate: str = "/etc/kubernetes/gpushare/tls.crt"
+    key: str = "/etc/kubernetes/gpushare/tls.key"
+    authority: str = "/etc/kubernetes/gpushare/ca.crt"
+
+
+def extender(url: str, mutual: Mutual | None = None) -> dict[str, Any]:
+    """One entry of `extenders`."""
+    entry: dict[str, Any] = {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "weight": _PROFILE_WEIGHT,
+        "enableHTTPS": mutual is not None,
+        "httpTimeout": _TIMEOUT,
+        "nodeCacheCapable": True,
+        "managedResources": [
+            {"name": ACK.memory, "ignoredByScheduler": False},
+            {"name": ACK.compute, "ignoredByScheduler": False},
+        ],
+        "ignorable": False,
+    }
+    if mutual is not None:
+        host = f"{SCHEDULER}.{SYSTEM_NAMESPACE}.svc"
+        entry["tlsConfig"] = {
+            "serverName": host,
+            "certFile": mutual.certificate,
+            "keyFile": mutual.key,
+            "caFile": mutual.authority,
+        }
+    return entry
+
+
+def beside_us(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
+    """The whole configuration of the kube-scheduler in our pod."""
+    client: dict[str, Any] = {"qps": 500, "burst": 1000}
+    if kubeconfig:
+        client["kubeconfig"] = kubeconfig
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": client,
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceName": BESIDE,
+            "resourceNamespace": SYSTEM_NAMESPACE,
+            "leaseDuration": "5s",
+            "renewDeadline": "3s",
+            "retryPeriod": "1s",
+        },
+        "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 5,
+        "profiles": [{"schedulerName": SCHEDULER}],
+        "extenders": [extender(f"http://{sidecar}{EXTENDER}")],
+    }
+
+
+def existing(mutual: Mutual | None = None) -> dict[str, Any]:
+    """What an existing kube-scheduler's configuration gets: its own profiles stay as they are."""
+    url = f"https://{SCHEDULER}.{SYSTEM_NAMESPACE}.svc:8443{EXTENDER}"
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [extender(url, mutual or Mutual())],
+    }

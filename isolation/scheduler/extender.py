@@ -1,0 +1,188 @@
+"""
+The verbs that kube-scheduler asks: filter, prioritize, bind, preempt; bytes in, bytes out.
+
+Decides who answers (only a replica that leads and has read the whole cluster; everybody else says so,
+which is never "no node fits") and which pod is meant. Which cards fit is the books' business, how a
+bind survives trouble the binder's. Every request gets an answer; what cannot be read is said back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from isolation.cluster.failure import ClusterError, MalformedError
+from isolation.cluster.wire import pod_wire
+from isolation.contract.codec import CodecError, pod_of
+from isolation.contract.model import Refusal
+from isolation.contract.names import SHARED
+from isolation.scheduler import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import msgspec
+
+    from isolation.cluster.store import Store
+    from isolation.contract.model import Pod
+    from isolation.scheduler.binder import Binder
+    from isolation.scheduler.books import Books
+    from isolation.scheduler.fresh import Fresh
+    from isolation.scheduler.leader import Leadership
+    from isolation.scheduler.picture import Picture
+    from isolation.scheduler.waiting import Waiting
+
+PATIENCE_SECONDS: Final = 2.5
+"""So long does a request wait for a Lease that is just changing hands: cheaper than kube-scheduler's back-off."""
+FRESH_SECONDS: Final = 3.0
+_REMEMBERED: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and what it amounts to for the metrics."""
+
+    body: bytes
+    outcome: str
+    status: HTTPStatus = HTTPStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that the verbs need."""
+
+    picture: Picture
+    leadership: Leadership
+    binder: Binder
+    fresh: Fresh
+    waiting: Waiting
+    unit_bytes: int
+    clock: Callable[[], float] = time.time
+
+    @property
+    def books(self) -> Books:
+        """Room, and who has it."""
+        return self.picture.books
+
+    @property
+    def store(self) -> Store:
+        """Objects as the server said last."""
+        return self.picture.store
+
+
+class Extender:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked: OrderedDict[str, Pod] = OrderedDict()
+
+    async def filter(self, body: bytes) -> Reply:
+        """Nodes with a card set that has the room."""
+        ask = wire.nodes_ask(body)
+        if isinstance(ask, wire.Broken):
+            return Reply(wire.filter_error(ask.reason), "broken")
+        closed = await self._closed()
+        if closed:
+            return Reply(wire.filter_error(closed), "closed")
+        pod = self._pod(ask.uid, ask.pod)
+        if isinstance(pod, str):
+            return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
+        now = self._world.clock()
+        found = self._world.books.filter(pod, ask.names, now)
+        if found.fit:
+            self._world.waiting.served(pod.uid)
+        else:
+            self._world.waiting.refused(pod, tuple(found.failed), now)
+        return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit" if found.fit else "no_fit")
+
+    async def prioritize(self, body: bytes) -> Reply:
+        """Scores of nodes that fit; equal ones where we cannot tell, which leaves it to the others."""
+        ask = wire.nodes_ask(body)
+        if isinstance(ask, wire.Broken):
+            return Reply(ask.reason.encode(), "broken", HTTPStatus.BAD_REQUEST)
+        closed = await self._closed()
+        pod = closed or self._pod(ask.uid, ask.pod)
+        if isinstance(pod, str):
+            return Reply(wire.scores_answer(ask.names, [0] * len(ask.names)), "closed" if closed else "refused")
+        scores = self._world.books.prioritize(pod, ask.names, self._world.clock())
+        return Reply(wire.scores_answer(ask.names, scores), "done")
+
+    async def bind(self, body: bytes) -> Reply:
+        """Node, cards and records in one write."""
+        ask = wire.bind_ask(body)
+        if isinstance(ask, wire.Broken):
+            return Reply(wire.bind_answer(ask.reason), "broken")
+        closed = await self._closed()
+        if closed:
+            return Reply(wire.bind_answer(closed), "closed")
+        pod = self._world.store.pods.get(ask.uid) or self._asked.get(ask.uid)
+        if pod is None:
+            return Reply(wire.bind_answer(f"pod {ask.uid} is not known here (yet); it is tried again"), "unknown")
+        if (pod.namespace, pod.name) != (ask.namespace, ask.name):
+            return Reply(wire.bind_answer(f"pod {ask.uid} is {pod.key}, not {ask.namespace}/{ask.name}"), "broken")
+        fence = self._world.leadership.fence()
+        try:
+            await self._world.fresh.check(ask.node, fence.epoch if fence else -1, FRESH_SECONDS)
+        except (ClusterError, TimeoutError) as exc:
+            return Reply(wire.bind_answer(f"the pods of node {ask.node} cannot be read: {exc}"), "closed")
+        error = await self._world.binder.bind(pod, ask.node)
+        if not error:
+            self._asked.pop(ask.uid, None)
+            self._world.waiting.served(ask.uid)
+        return Reply(wire.bind_answer(error), "refused" if error else "bound")
+
+    async def preempt(self, body: bytes) -> Reply:
+        """Victims that free one card set, not a node's sum."""
+        ask = wire.preempt_ask(body)
+        if isinstance(ask, wire.Broken):
+            return Reply(ask.reason.encode(), "broken", HTTPStatus.BAD_REQUEST)
+        closed = await self._closed()
+        if closed:
+            return Reply(closed.encode(), "closed", HTTPStatus.SERVICE_UNAVAILABLE)
+        pod = self._pod(ask.uid, ask.pod)
+        if isinstance(pod, str):
+            return Reply(wire.preempt_answer({}), "refused")
+        answer = self._world.books.preempt(pod, ask.victims, self._world.clock())
+        return Reply(wire.preempt_answer(answer), "done" if answer else "no_fit")
+
+    def known(self) -> Mapping[str, Pod]:
+        """Pods that were asked about and not yet bound, by UID."""
+        return self._asked
+
+    async def _closed(self) -> str:
+        """Why we do not answer about pods now; empty where we do."""
+        missing = self._world.picture.missing()
+        if missing:
+            return f"this replica has not read the cluster yet (missing: {missing}); the pod is tried again"
+        if self._world.leadership.fence() is None and not await self._world.leadership.wait(PATIENCE_SECONDS):
+            holder = self._world.leadership.holder()
+            return f"this replica does not lead (the Lease is {holder or 'nobody'}'s); the pod is tried again"
+        return ""
+
+    def _pod(self, uid: str, raw: msgspec.Raw) -> Pod | str:
+        """The pod as the server said last, else as the caller says; or why it is none of ours."""
+        pod = self._world.store.pods.get(uid)
+        if pod is None:
+            try:
+                read = pod_of(pod_wire(raw), self._world.store.nodes, unit_bytes=self._world.unit_bytes)
+            except (CodecError, MalformedError) as exc:
+                return wire.clean(f"this pod cannot be read: {exc}")
+            if isinstance(read, Refusal):
+                return wire.clean(read.reason)
+            pod = read
+        if not pod.uid:
+            return "this pod has no UID"
+        if not pod.request.shared:
+            return "this pod asks for no share of a card"
+        if pod.labels.get(SHARED) != "true":
+            return f"the pod lacks the label {SHARED}=true that admission sets; make it again while the webhook is up"
+        if pod.uid in self._world.store.pods:
+            return pod
+        self._asked[pod.uid] = pod
+        while len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+        return pod

@@ -1,0 +1,221 @@
+"""
+What the scheduler knows of the cluster: four watches that keep its books up to date.
+
+Decides what is watched (every node, the pods that carry our label, reservations, namespaces) and when
+the picture is whole. What an object means for the room on a card is the books' business. A cluster
+without the reservation kind has no reservations; the watch begins once the kind is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from isolation.cluster.failure import MalformedError, RefusedError
+from isolation.cluster.follow import Follower, What
+from isolation.cluster.live import Live, Pods
+from isolation.cluster.wire import identity_of
+from isolation.contract.codec import CodecError
+from isolation.contract.names import API_VERSION, EXEMPT, GROUP, QUOTA, RESERVATIONS, SHARED
+from isolation.contract.reservation import Reservation, reservation_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+
+    from isolation.cluster.follow import Source
+    from isolation.cluster.store import Change, Store
+    from isolation.scheduler.books import Books
+
+log = logging.getLogger(__name__)
+RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
+_NOT_FOUND: Final = 404
+
+
+class Picture:
+    """The books' eyes; one loop reads and writes them."""
+
+    def __init__(self, source: Source, books: Books, store: Store) -> None:
+        self.books, self.store = books, store
+        self.live = Live(source, Pods(labels=f"{SHARED}=true"), store)
+        self.reservations = _Reservations(books)
+        self.namespaces = _Namespaces(books)
+        self._followers = {
+            "nodes": self.live.nodes,
+            "pods": self.live.pods,
+            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations),
+            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces),
+        }
+        self._freed: list[Callable[[], None]] = []
+        store.listen(self._take)
+        self.reservations.freed = self._say_freed
+
+    def on_freed(self, listener: Callable[[], None]) -> None:
+        """Call this whenever some room may have become free."""
+        self._freed.append(listener)
+
+    def missing(self) -> str:
+        """What has not been read yet; empty when the picture is whole."""
+        return ", ".join(name for name, follower in self._followers.items() if not follower.synced.is_set())
+
+    def ages(self) -> Mapping[str, float]:
+        """Seconds since the server last said anything, by watch; a watch that never heard anything is left out."""
+        now = time.monotonic()
+        return {name: now - f.heard for name, f in self._followers.items() if f.heard is not None}
+
+    async def synced(self) -> None:
+        """Wait for the first whole picture."""
+        for follower in self._followers.values():
+            await follower.synced.wait()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for follower in self._followers.values():
+                group.create_task(follower.run())
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[Picture]:
+        """Follow in the background of the block."""
+        running = asyncio.create_task(self.run())
+        try:
+            yield self
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _take(self, change: Change) -> None:
+        """One change into the books; whatever may have made room is said onward."""
+        if change.node is not None:
+            self.books.node_is(change.node)
+            self._say_freed()
+        elif change.node_before is not None:
+            self.books.node_gone(change.node_before.name)
+        elif change.pod is not None:
+            self.books.pod_is(change.pod)
+        elif change.pod_before is not None:
+            self.books.pod_gone(change.pod_before.uid)
+            if change.pod_before.placement is not None:
+                self._say_freed()
+
+    def _say_freed(self) -> None:
+        for listener in self._freed:
+            listener()
+
+
+class _Reservations:
+    """Stored reservations by name; an unreadable one is counted and keeps nothing."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self.known: dict[str, Reservation] = {}
+        self.freed: Callable[[], None] = lambda: None
+
+    def add(self, made: Reservation) -> None:
+        """One that was just stored, ahead of the watch."""
+        self.known[made.name] = made
+        self._books.reservation_is(made)
+
+    def put(self, raw: msgspec.Raw) -> str:
+        name = identity_of(raw).name
+        if not name:
+            raise MalformedError("a reservation without a name")
+        try:
+            made = reservation_of(msgspec.json.decode(raw))
+        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            self._forget(name)
+            log.warning("reservation %s is not kept: %s", name, exc)
+            return name
+        if self.known.get(name) != made:
+            self.add(made)
+        return name
+
+    def drop(self, raw: msgspec.Raw) -> None:
+        self._forget(identity_of(raw).name)
+
+    def only(self, keys: frozenset[str]) -> None:
+        for name in self.known.keys() - keys:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        if self.known.pop(name, None) is not None:
+            self._books.reservation_gone(name)
+            self.freed()
+
+
+class _NamespaceMeta(msgspec.Struct):
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Namespace(msgspec.Struct):
+    metadata: _NamespaceMeta
+
+
+_NAMESPACE: Final = msgspec.json.Decoder(_Namespace)
+_UNITS: Final = msgspec.json.Decoder(dict[str, int])
+
+
+class _Namespaces:
+    """Which namespaces are exempt, and each one's quota; one that cannot be read stays as it was."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self.exempt: dict[str, bool] = {}
+        self._quotas: dict[str, str] = {}
+
+    def put(self, raw: msgspec.Raw) -> str:
+        try:
+            meta = _NAMESPACE.decode(raw).metadata
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            raise MalformedError(f"a namespace that is none: {exc}") from None
+        self.exempt[meta.name] = (meta.labels or {}).get(EXEMPT) == "true"
+        text = (meta.annotations or {}).get(QUOTA, "")
+        if text != self._quotas.get(meta.name, ""):
+            self._quotas[meta.name] = text
+            self._limit(meta.name, text)
+        return meta.name
+
+    def _limit(self, name: str, text: str) -> None:
+        try:
+            units = _UNITS.decode(text) if text else None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            log.error("namespace %s: annotation %s is no quota, the one before stays: %s", name, QUOTA, exc)  # noqa: TRY400 (the input is at fault)
+            return
+        self._books.quota_is(name, units)
+
+    def drop(self, raw: msgspec.Raw) -> None:
+        self._forget(identity_of(raw).name)
+
+    def only(self, keys: frozenset[str]) -> None:
+        for name in self.exempt.keys() - keys:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self.exempt.pop(name, None)
+        if self._quotas.pop(name, ""):
+            self._books.quota_is(name, None)
+
+
+class _Perhaps:
+    """A source whose kind may not be installed: then there is none of it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
+        try:
+            return await self._source.page(path, query)
+        except RefusedError as exc:
+            if exc.status != _NOT_FOUND:
+                raise
+            log.warning("%s: the kind is not installed; apply manifests/base/crd", path)
+            return b'{"metadata":{"resourceVersion":"0"},"items":[]}'
+
+    def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
+        return self._source.lines(path, query, idle_seconds)

@@ -1,0 +1,104 @@
+"""
+What `gpushare scheduler` is told at its start, checked at once and passed down, never imported.
+
+Every mistake is found in one go, each with what to write instead.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
+from isolation.placement.policy import POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LISTEN: Final = "0.0.0.0:8443"
+SIDECAR: Final = "127.0.0.1:8442"
+METRICS: Final = "0.0.0.0:9446"
+_HIGHEST_PORT: Final = 65_535
+_LEASE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See `cli` for what each means to people."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    listen: Address | None = None
+    """TLS: extender, classic paths, admission. None: not served."""
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    """Whoever asks the extender over TLS shows a certificate of this authority; without one nobody may."""
+    sidecar: Address | None = None
+    """Plain HTTP on a loopback address, for the kube-scheduler beside us. None: not served."""
+    metrics: Address | None = None
+    policy: str = "potential"
+    unit_bytes: int = GIB
+    namespace: str = SYSTEM_NAMESPACE
+    lease: str = SCHEDULER
+    beside: str = ""
+    """Name of the Lease of the kube-scheduler beside us; empty: campaign on our own."""
+    identity: str = ""
+    """This process and no other; empty: made up."""
+    pod: str = ""
+    """Our own pod's name, where we are one: it gets the leader's label."""
+    host: str = ""
+    """Our host name, with which the kube-scheduler beside us begins its identity."""
+    scheduler_name: str = SCHEDULER
+    """`schedulerName` that admission gives to pods that ask for shares."""
+    growing: bool = False
+    """Whether nodes may come whose like is not here now: admission then warns of what no node holds."""
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be done as asked."""
+        if self.listen is not None and (self.certificate is None or self.key is None):
+            yield "--listen serves TLS: give --tls-cert and --tls-key, or --listen none"
+        if self.listen is None and self.sidecar is None:
+            yield "nothing to serve: give --listen or --sidecar"
+        if self.client_ca is not None and self.listen is None:
+            yield "--client-ca is for --listen, which is none"
+        if self.sidecar is not None and not _loopback(self.sidecar.host):
+            yield f"--sidecar {self.sidecar} has no authentication, so it must be a loopback address such as {SIDECAR}"
+        if self.policy not in POLICIES:
+            yield f"--policy {self.policy} is unknown: one of {', '.join(sorted(POLICIES))}"
+        for option, name in (("--beside", self.beside), ("--lease", self.lease)):
+            if (name or option == "--lease") and not _LEASE.fullmatch(name):
+                yield f"{option} {name!r} is no name of a Lease"
+
+
+def address(text: str) -> Address | None:
+    """`host:port`, `[v6]:port` or `none`; ValueError for anything else."""
+    if text == "none":
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
+        raise ValueError(f"{text!r} is no address: write 127.0.0.1:8442, [::1]:8442 or none")
+    return Address(host, int(port))
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

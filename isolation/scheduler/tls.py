@@ -1,0 +1,95 @@
+"""
+The certificate we serve, read again whenever its files change; connections that are open go on.
+
+Decides when a pair is good enough to take: whole, and certificate and key of each other. Half a pair on
+its way to the disk keeps the old one in force, with a line in the log. Who may come is decided by the
+server: with an authority for clients a certificate is asked for and checked, but not demanded here, since
+the API server, which asks for admission, has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS: Final = 1.0
+
+
+class TlsError(Exception):
+    """The files make no usable certificate; said at the start only."""
+
+
+class Certificates:
+    """One pair, and perhaps an authority for clients."""
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._stamp = self._look()
+        try:
+            self._current = self._load()
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            raise TlsError(f"{certificate} and {key} are no usable certificate and key: {exc}") from exc
+        self.loaded = time.time()
+        """When the pair in force was read."""
+        self.context = self._load()
+        """For the listening socket: hands every connection the pair that is in force."""
+        self.context.sni_callback = self._choose
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Take what is in the files now, if it has changed and is whole."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        try:
+            fresh = self._load()
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            log.warning("the certificate has changed and cannot be used (yet), the old one stays: %s", exc)
+            return
+        # Changed again while it was read: what was read may be of two generations.
+        if self._look() != stamp:
+            return
+        self._stamp, self._current, self.loaded = stamp, fresh, time.time()
+        log.info("the certificate was read again")
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(path) for path in (self._certificate, self._key, self._client_ca))
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        if self._client_ca is not None:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """What changes with a file's content; a Secret's volume is a chain of links, which are followed."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one that is not")

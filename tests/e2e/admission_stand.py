@@ -1,0 +1,162 @@
+"""
+Our admission in front of a real API server: the handler behind TLS, the objects as they are installed.
+
+Decides only where the webhook is reached (a port of this process instead of a Service) and waits until
+the API server has taken notice of what was installed or removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from e2e.apiclient import RefusedError
+from e2e.kubelets import share_pod
+from e2e.plane import free_port
+
+from isolation.scheduler.admission.objects import objects
+from isolation.scheduler.admission.question import MOST_BYTES
+from isolation.scheduler.admission.review import World, review
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from e2e.apiclient import ApiClient
+    from e2e.plane import ControlPlane
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+PATHS = {
+    "MutatingWebhookConfiguration": f"{GROUP}/mutatingwebhookconfigurations",
+    "ValidatingAdmissionPolicy": f"{GROUP}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{GROUP}/validatingadmissionpolicybindings",
+}
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class Stand:
+    """One running handler; counts what it was asked."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.port = free_port()
+        self.asked: list[str] = []
+        self.shared: dict[tuple[str, str], bool | None] = {}
+        self.world = World(lambda namespace, name: self.shared.get((namespace, name), False))
+        self._plane = plane
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        pair = self._plane._authority.issue("admission", hosts=("127.0.0.1",))
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(pair.certificate, pair.key)
+        app = web.Application(client_max_size=MOST_BYTES)
+        app.router.add_post("/admit/{what}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
+
+    async def stop(self) -> None:
+        """Nobody listens any more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.match_info["what"])
+        return web.Response(body=review(await request.read(), self.world), content_type="application/json")
+
+    def reached_here(self, configuration: dict[str, Any]) -> dict[str, Any]:
+        """The webhook configuration, with our port in the place of the Service."""
+        made = copy.deepcopy(configuration)
+        authority = base64.b64encode(self._plane.ca.read_bytes()).decode()
+        for hook in made["webhooks"]:
+            path = hook["clientConfig"]["service"]["path"]
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": authority}
+        return made
+
+
+async def tried(client: ApiClient, thing: dict[str, Any], path: str = PODS) -> str:
+    """What the API server says to an object that is not kept: empty where it is admitted."""
+    try:
+        await client.call("POST", path, thing, dryRun="All")
+    except RefusedError as exc:
+        return str(exc)
+    return ""
+
+
+async def until_tried(client: ApiClient, thing: dict[str, Any], said: str) -> None:
+    """Wait until the answer is this one (a part of it; empty: admitted)."""
+    answer = "?"
+    for _ in range(200):
+        answer = await tried(client, thing)
+        if (said in answer) if said else not answer:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"expected {said!r}, the API server says {answer!r}")
+
+
+@contextlib.asynccontextmanager
+async def policed(client: ApiClient) -> AsyncIterator[None]:
+    """The policies are in force."""
+    async with _installed(client, objects("policies.yaml")):
+        await _until_pinned(client, pinned=True)
+        yield
+    await _until_pinned(client, pinned=False)
+
+
+async def _until_pinned(client: ApiClient, *, pinned: bool) -> None:
+    """By the policy that is installed last, about which no webhook has a say: a node agent without a node."""
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "probe", "namespace": "default"},
+        "eventTime": "2026-11-21T00:00:00.000000Z",
+        "reportingController": "gpushare.dev",
+        "reportingInstance": "n1",
+        "action": "Probe",
+        "reason": "Probe",
+        "type": "Normal",
+        "regarding": {"kind": "Pod", "namespace": "default", "name": "p"},
+    }
+    agent = {"Impersonate-User": "system:serviceaccount:gpushare-system:gpushare-node"}
+    headers = agent | {"Impersonate-Group": "system:masters"}
+    text = ""
+    for _ in range(200):
+        path = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All"
+        async with client._session.post(path, json=event, headers=headers) as answer:
+            text = await answer.text()
+            if (answer.status, pinned) in {(201, False), (403, True)}:
+                return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"policies are {'not ' if pinned else ''}in force: {text}")
+
+
+@contextlib.asynccontextmanager
+async def webhooked(client: ApiClient, stand: Stand) -> AsyncIterator[Stand]:
+    """The webhook is asked, and answers."""
+    await stand.start()
+    bad = share_pod("probe", hostPID=True)
+    try:
+        async with _installed(client, [stand.reached_here(thing) for thing in objects("webhooks.yaml")]):
+            await until_tried(client, bad, "hostPID shows")
+            stand.asked.clear()
+            yield stand
+        await until_tried(client, share_pod("probe", units=3, cards=2), "")
+    finally:
+        await stand.stop()
+
+
+@contextlib.asynccontextmanager
+async def _installed(client: ApiClient, made: list[dict[str, Any]]) -> AsyncIterator[None]:
+    try:
+        for thing in made:
+            await client.call("POST", PATHS[thing["kind"]], thing)
+        yield
+    finally:
+        for thing in reversed(made):
+            await client.delete(f"{PATHS[thing['kind']]}/{thing['metadata']['name']}")

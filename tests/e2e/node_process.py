@@ -1,0 +1,107 @@
+"""
+`gpushare node` as a process, for tests: on simulated cards, at a stand-in kubelet, ended with the test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Self
+
+from isolation.simgpu.hardware import create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from device_manager import DeviceManager
+
+# PR_SET_PDEATHSIG, SIGKILL: nothing outlives a test that is killed.
+_CODE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from isolation.node.cli import node; node()"
+COMMAND = (sys.executable, "-c", _CODE)
+
+
+def cards(path: Path, number: int = 2, model: str = "t4") -> Path:
+    """A simulated machine."""
+    create(path, [model] * number)
+    return path
+
+
+class NodeProcess:
+    """One agent; start it again with `start`, kill it with `kill`, end it well with `stop`."""
+
+    def __init__(self, folder: Path, kubelet: DeviceManager, node: str, kubeconfig: Path, simgpu: Path, *more: str):
+        self.run_dir, self.log = folder / "run", folder / "node.log"
+        self._command = [
+            *COMMAND,
+            f"--node-name={node}",
+            f"--kubelet-dir={kubelet.folder}",
+            f"--run-dir={self.run_dir}",
+            f"--cdi-dir={kubelet.cdi}",
+            f"--cgroup={kubelet.cgroups}",
+            f"--kubeconfig={kubeconfig}",
+            f"--simgpu={simgpu}",
+            "--metrics-host=127.0.0.1",
+            "--metrics-port=0",
+            "--log-level=info",
+            *more,
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Begin; what it says is added to the log."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def again(self, log: Path) -> subprocess.Popen[bytes]:
+        """A second one of the same node."""
+        with log.open("ab") as words:
+            return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+
+    def kill(self) -> None:
+        """SIGKILL at any moment."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(15)
+
+    def words(self) -> str:
+        """All that it said."""
+        return self.log.read_text(errors="replace")
+
+    def page(self, path: str = "metrics") -> str:
+        """One of its pages."""
+        end = time.monotonic() + 10
+        while not (found := re.findall(r"metrics at (http://\S+)/metrics", self.words())):
+            assert time.monotonic() < end, self.words()
+            time.sleep(0.05)
+        try:
+            with urllib.request.urlopen(f"{found[-1]}/{path}", timeout=5) as answer:  # noqa: S310 (its own word)
+                return answer.read().decode()
+        except urllib.error.HTTPError as exc:
+            return exc.read().decode()
+
+    def book(self) -> dict[tuple[str, str], set[str]]:
+        """Its book: device IDs by pod UID and container."""
+        entries = json.loads((self.run_dir / "book.json").read_text())["entries"]
+        return {(entry["pod"][2], entry["pod"][3]): set(entry["ids"]) for entry in entries}
+
+    def hold(self, hash_: str) -> dict:
+        """The hold of one allocation."""
+        return json.loads((self.run_dir / "alloc" / hash_ / "hold.json").read_text())

@@ -1,0 +1,119 @@
+"""
+One node of the real control plane with a stand-in kubelet and a real `gpushare node` process, and what is right there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from device_manager import DeviceManager
+from e2e.apiclient import connected
+from e2e.managed_node import ManagedNode
+from e2e.node_process import NodeProcess, cards
+
+from isolation.contract.codec import decode_cards, encode_allocation, request_of
+from isolation.contract.model import Placement, Slice
+from isolation.contract.names import AGENT, ALLOCATION, CARDS
+from isolation.contract.quantity import GIB
+from isolation.node.book import card_of, hash_of
+
+PODS = "/api/v1/namespaces/default/pods"
+MEMORY, COUNT, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
+
+
+class Stage:
+    """One node with its kubelet and its agent."""
+
+    def __init__(self, client, node, agent, kubelet):
+        self.client, self.node, self.agent, self.kubelet = client, node, agent, kubelet
+        self.cards = ()
+
+    async def ready(self):
+        """Until the schedulers are told so and the kubelet offers shares."""
+
+        def told(node):
+            return node["metadata"].get("annotations", {}).get(AGENT) == "ready" and node["status"]["allocatable"].get(
+                MEMORY, "0"
+            ) not in ("0", None)
+
+        found = await self.client.until(told, self.node.path)
+        self.cards = decode_cards(found["metadata"]["annotations"][CARDS])
+        return found
+
+    async def bind(self, manifest, *at):
+        """Create the pod and bind it to these cards, by index."""
+        manifest = {**manifest, "spec": {**manifest["spec"], "schedulerName": "nobody"}}
+        made = await self.client.create(manifest)
+        meta = made["metadata"]
+        request = request_of(meta, made["spec"])
+        chosen = [self.cards[index] for index in at]
+        slices = tuple(Slice(card.uuid, card.index, request.card_bytes, request.card_core) for card in chosen)
+        record = encode_allocation(meta["uid"], request, Placement(self.node.name, slices))
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta["name"], "uid": meta["uid"], "annotations": {ALLOCATION: record}},
+            "target": {"kind": "Node", "name": self.node.name},
+        }
+        await self.client.call("POST", f"{PODS}/{meta['name']}/binding", binding)
+        return meta["uid"]
+
+    async def until(self, claim, seconds=20):
+        """Wait for a claim about the stand-in or the agent."""
+        async with asyncio.timeout(seconds):
+            while not (found := claim()):  # noqa: ASYNC110 (another thread's or process's doing)
+                await asyncio.sleep(0.02)
+        return found
+
+    async def running(self, uid):
+        """The pod once it runs."""
+        pod = await self.until(lambda: self.node.pods.get(uid))
+        try:
+            await self.until(lambda: pod.phase == "Running")
+        except TimeoutError:
+            raise AssertionError(f"{pod}\n{self.agent.words()}") from None
+        return pod
+
+    async def remove(self, *names, force=False):
+        """Delete pods and wait until they are gone."""
+        for name in names:
+            await self.client.delete(f"{PODS}/{name}", force=force)
+        await self.client.until(lambda pods: not {p["metadata"]["name"] for p in pods["items"]} & set(names), PODS)
+
+
+@contextlib.asynccontextmanager
+async def stage(plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, **labels):
+    """Everything up and ready."""
+    with DeviceManager(pace=pace, seed=3) as kubelet:
+        async with connected(plane) as client, ManagedNode(client, name, kubelet, mode, **labels).alive() as node:
+            machine = cards(tmp_path / "cards", number)
+            with NodeProcess(tmp_path, kubelet, name, plane.kubeconfig, machine) as agent:
+                made = Stage(client, node, agent, kubelet)
+                try:
+                    await made.ready()
+                    yield made
+                except BaseException:
+                    print(agent.words())  # noqa: T201 (pytest shows it with the failure)
+                    raise
+                finally:
+                    await client.delete(PODS, force=True)
+
+
+def right(stage, pod, name, at, units):
+    """Record = book = CDI = limits = what pod-resources lists, as facts of one container."""
+    started = pod.boxes[name]
+    hash_ = hash_of(started.ids)
+    hold = stage.agent.hold(hash_)
+    uuids = [stage.cards[index].uuid for index in at]
+    assert set(started.ids) == stage.agent.book()[pod.uid, name]
+    assert set(uuids) == {card_of(one) for one in started.ids}
+    assert units == len(started.ids)
+    assert [(uuid, units // len(at) * GIB) for uuid in uuids] == [(c["uuid"], c["bytes"]) for c in hold["cards"]]
+    assert [pod.namespace, pod.name, pod.uid, name] == hold["pod"]
+    assert (",".join(uuids), str(units // len(at))) == (
+        started.env["NVIDIA_VISIBLE_DEVICES"],
+        started.env["ALIYUN_COM_GPU_MEM_CONTAINER"],
+    )
+    assert () == started.missing
+    return started

@@ -1,0 +1,369 @@
+"""
+The processes as they are installed: exactly the rights of the manifests, the policies, the webhook, the stock
+kube-scheduler with our configuration, and tokens as pods get them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from device_manager import DeviceManager
+from e2e.accounts import account, forget, granted, kubeconfig, own_pod
+from e2e.admission_stand import policed, until_tried
+from e2e.apiclient import connected
+from e2e.binaries import Missing, find
+from e2e.kubelets import share_pod
+from e2e.managed_node import ManagedNode
+from e2e.manifest_files import BASE, Cluster, documents
+from e2e.node_process import NodeProcess, cards
+from e2e.node_stage import PODS, Stage, right
+from e2e.plane import ControlPlane, free_port
+
+from isolation.contract.names import ALLOCATION, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
+from isolation.doctor.rights import RIGHTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DIE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG: nothing outlives a killed test
+OURS = [sys.executable, "-c", _DIE + "from isolation.scheduler.cli import scheduler; scheduler()"]
+STOCK = [sys.executable, "-c", _DIE + "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
+DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor()", "cluster", "--json"]
+AUDIT = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
+AUDIT |= {"omitStages": ["RequestReceived"]}
+FORBIDDEN = ("is forbidden", "cannot ", "Forbidden", "403")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """A control plane of our own, that writes down who asks for what."""
+    programs = find()
+    if isinstance(programs, Missing):
+        pytest.fail(str(programs)) if os.environ.get("CI") == "true" else pytest.skip(str(programs))
+    folder = tmp_path_factory.mktemp("audited")
+    (folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
+    flags = (f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={folder}/audit.log")
+    started = ControlPlane(programs, folder, flags)
+    started.start()
+    yield started
+    started.stop()
+
+
+def asked(plane, account, *, stock=False):
+    """What an account asked for, as in the table of rights; of the stock kube-scheduler, or of ours."""
+    user = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{account}"
+    seen = set()
+    for line in (plane._folder / "audit.log").read_text().splitlines():
+        event = json.loads(line)
+        if event["user"]["username"] != user or event.get("userAgent", "").startswith("kube-scheduler") is not stock:
+            continue
+        about = event.get("objectRef", {})
+        parts = [about.get("resource", ""), about.get("subresource", "")]
+        seen.add((about.get("apiGroup", ""), "/".join(part for part in parts if part), event["verb"]))
+    return seen
+
+
+def granted_to(account):
+    """The table of rights, verb by verb."""
+    return {(right.group, right.resource, verb) for right in RIGHTS[account] for verb in right.verbs}
+
+
+@dataclass
+class Installed:
+    """What runs."""
+
+    stage: Stage
+    scheduler_config: Path
+    node_config: Path
+    logs: dict[str, Path]
+
+    def refusals(self) -> list[str]:
+        """Lines in which any of our processes says that it was not allowed to do something."""
+        lines = [line for path in self.logs.values() for line in path.read_text(errors="replace").splitlines()]
+        return [line for line in lines if any(word in line for word in FORBIDDEN)]
+
+
+@contextlib.contextmanager
+def running(log: Path, command: list[str], **environment: str):
+    """A process that ends with the block."""
+    with log.open("ab") as words:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=words, stderr=words, env={**os.environ, **environment}
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def configuration(config: Path, port: int, folder: Path) -> Path:
+    """kube-scheduler's, as it is committed, with our port and these credentials."""
+    made = yaml.safe_load(yaml.safe_load((BASE / "scheduler/configuration.yaml").read_text())["data"]["config.yaml"])
+    made["clientConnection"]["kubeconfig"] = str(config)
+    for extender in made["extenders"]:
+        extender["urlPrefix"] = extender["urlPrefix"].replace(":8442", f":{port}")
+    path = folder / "kube-scheduler.yaml"
+    path.write_text(yaml.safe_dump(made))
+    return path
+
+
+@contextlib.asynccontextmanager
+async def webhook(client, plane, port):
+    """The committed webhook configuration, reached on a port of this machine instead of the Service."""
+    authority = base64.b64encode(plane.ca.read_bytes()).decode()
+    cluster, bad = Cluster(client), share_pod("probe", hostPID=True)
+    made = [copy.deepcopy(one) for one in documents() if one["kind"] == "MutatingWebhookConfiguration"]
+    for configured in made:
+        for hook in configured["webhooks"]:
+            path = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}
+    try:
+        for one in made:
+            await cluster.create(one)
+        await until_tried(client, bad, "admission webhook")
+        yield
+    finally:
+        for one in made:
+            await cluster.remove(one)
+        await until_tried(client, bad, "ValidatingAdmissionPolicy")  # the webhook would speak first
+
+
+@contextlib.asynccontextmanager
+async def scheduling(client, plane, tmp_path, logs):
+    """Both containers of the scheduler's pod, under its account; its kubeconfig."""
+    pod = await own_pod(client, SCHEDULER, "rights-scheduler")
+    config = await kubeconfig(plane, client, tmp_path, SCHEDULER, pod)
+    pair = plane._authority.issue("webhook", hosts=("127.0.0.1", f"{SCHEDULER}.{SYSTEM_NAMESPACE}.svc"))
+    secret = {name: base64.b64encode(path.read_bytes()).decode() for name, path in _pair(pair).items()}
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{SCHEDULER}-tls"}, "data": secret}
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets"
+    await client.call("POST", path, made)
+    tls, sidecar = free_port(), free_port()
+    logs |= {"ours": tmp_path / "scheduler.log", "stock": tmp_path / "kube-scheduler.log"}
+    ours = [*OURS, f"--kubeconfig={config}", f"--listen=127.0.0.1:{tls}", f"--sidecar=127.0.0.1:{sidecar}"]
+    ours += [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--metrics=none"]
+    ours += [f"--beside={SCHEDULER}-kube"]
+    stock = [*STOCK, str(plane._programs["kube-scheduler"]), f"--config={configuration(config, sidecar, tmp_path)}"]
+    stock += ["--authentication-skip-lookup=true", "--bind-address=127.0.0.1", "--secure-port=0"]
+    names = {"POD_NAME": pod["metadata"]["name"], "POD_NAMESPACE": SYSTEM_NAMESPACE}
+    try:
+        with running(logs["ours"], ours, **names), running(logs["stock"], stock):
+            async with webhook(client, plane, tls):
+                yield config
+    finally:
+        await client.delete(f"{path}/{SCHEDULER}-tls")
+        await forget(client, pod["metadata"]["name"])
+
+
+def _pair(pair):
+    return {"tls.crt": pair.certificate, "tls.key": pair.key}
+
+
+@contextlib.asynccontextmanager
+async def agency(client, plane, tmp_path, kubelet, name):
+    """A node and its agent under the agent's account; the node, the agent and its kubeconfig."""
+    async with ManagedNode(client, name, kubelet).alive() as node:
+        pod = await own_pod(client, NODE_AGENT, f"rights-agent-{name}", name)
+        config = await kubeconfig(plane, client, tmp_path, NODE_AGENT, pod)
+        with NodeProcess(tmp_path, kubelet, name, config, cards(tmp_path / "cards")) as agent:
+            yield node, agent, config
+        await forget(client, pod["metadata"]["name"])
+
+
+@contextlib.asynccontextmanager
+async def installed(plane, tmp_path, name):
+    """Everything of manifests/base, as far as it is processes and rules."""
+    logs: dict[str, Path] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        kubelet = stack.enter_context(DeviceManager(pace=0.05, seed=5))
+        client = await stack.enter_async_context(connected(plane))
+        await granted(client)
+        try:
+            await stack.enter_async_context(policed(client))
+            scheduler = await stack.enter_async_context(scheduling(client, plane, tmp_path, logs))
+            node, agent, config = await stack.enter_async_context(agency(client, plane, tmp_path, kubelet, name))
+            logs["agent"] = agent.log
+            made = Installed(Stage(client, node, agent, kubelet), scheduler, config, logs)
+            await made.stage.ready()
+            yield made
+        except BaseException:
+            for log in logs.values():
+                print(log, log.read_text(errors="replace")[-6000:])  # noqa: T201 (shown with the failure)
+            raise
+
+
+def examined(config: Path):
+    """The doctor's findings by check."""
+    done = subprocess.run([*DOCTOR, f"--kubeconfig={config}"], capture_output=True, text=True, timeout=60, check=False)
+    return {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+
+
+def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(plane, tmp_path):
+    """
+    From `kubectl apply` of plain pods to running containers: admitted, placed, bound, delivered, deleted. Nothing of
+    ours is ever refused by the API server, and the doctor has nothing to say against it.
+    """
+
+    async def story():
+        async with installed(plane, tmp_path, "rights-node") as made:
+            at = made.stage
+            uids = [
+                (await at.client.create(share_pod(name, units, count)))["metadata"]["uid"]
+                for name, units, count in (("rights-a", 3, 1), ("rights-b", 8, 2))
+            ]
+            pods = [await at.running(uid) for uid in uids]
+            seen = [await at.client.get(f"{PODS}/{name}") for name in ("rights-a", "rights-b")]
+            records = [json.loads(one["metadata"]["annotations"][ALLOCATION]) for one in seen]
+            for pod, record, units in zip(pods, records, (3, 8), strict=True):
+                right(at, pod, "main", [card["index"] for card in record["cards"]], units)
+            report = await asyncio.to_thread(examined, plane.kubeconfig)
+            own = await at.client.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/rights-scheduler")
+            await at.remove("rights-a", "rights-b")
+            await at.until(lambda: at.agent.book() == {})
+            return made.refusals(), report, own["metadata"]["labels"]
+
+    refusals, report, labels = asyncio.run(story())
+    assert [] == refusals
+    assert {"gpushare.dev/role": "leader"} == labels
+    # Processes run here without Deployments, the certificate of the tests lasts a day, and the plane is shared.
+    apart = {"cluster.processes", "cluster.certificate", "cluster.agents", "cluster.waiting", "cluster.modes"}
+    apart |= {"cluster.kubelets"}  # a stand-in has no version
+    assert [] == [one for check, one in report.items() if one["state"] != "ok" and check not in apart]
+    assert "warning" == report["cluster.certificate"]["state"]
+
+
+def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
+    """
+    With their own tokens and no code of ours in between: other people's secrets and workloads, other nodes, roles.
+    """
+    fake = {"metadata": {"labels": {"x": "y"}}}
+    merge = "application/merge-patch+json"
+
+    async def story():
+        async with installed(plane, tmp_path, "rights-own") as made:
+            client = made.stage.client
+            other = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rights-other"}}
+            await client.create(other)
+            await client.create(share_pod("rights-far", units=0, nodeName="rights-other"))
+            async with account(plane, made.node_config) as agent, account(plane, made.scheduler_config) as scheduler:
+                allowed = {
+                    "agent: its own node": await agent.says("PATCH", "/api/v1/nodes/rights-own", fake, merge),
+                    "scheduler: pods": await scheduler.says("GET", "/api/v1/pods?limit=1"),
+                }
+                refused = {
+                    "agent: another node": await agent.says("PATCH", "/api/v1/nodes/rights-other", fake, merge),
+                    "agent: another node's status": await agent.says(
+                        "PATCH", "/api/v1/nodes/rights-other/status", {"status": {"capacity": {"x.y/z": "1"}}}, merge
+                    ),
+                    "agent: a pod elsewhere": await agent.says("DELETE", f"{PODS}/rights-far"),
+                    "agent: bind": await agent.says("POST", f"{PODS}/rights-far/binding", {}),
+                    "agent: create": await agent.says("POST", PODS, share_pod("x", units=0)),
+                    "agent: change": await agent.says("PATCH", f"{PODS}/rights-far", fake, merge),
+                    "agent: secrets": await agent.says("GET", "/api/v1/secrets"),
+                    "agent: delete its node": await agent.says("DELETE", "/api/v1/nodes/rights-own"),
+                    "agent: reservations": await agent.says("GET", "/apis/gpushare.dev/v1alpha1/reservations"),
+                    "scheduler: secrets": await scheduler.says("GET", "/api/v1/secrets"),
+                    "scheduler: nodes": await scheduler.says("PATCH", "/api/v1/nodes/rights-own", fake, merge),
+                    "scheduler: create": await scheduler.says("POST", PODS, share_pod("x", units=0)),
+                    "scheduler: roles": await scheduler.says(
+                        "GET", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+                    ),
+                    "scheduler: webhooks": await scheduler.says(
+                        "GET", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+                    ),
+                    "scheduler: others' leases": await scheduler.says(
+                        "GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager"
+                    ),
+                }
+            await client.delete(f"{PODS}/rights-far", force=True)
+            await client.delete("/api/v1/nodes/rights-other")
+            return allowed, refused
+
+    allowed, refused = asyncio.run(story())
+    assert {200} == set(allowed.values()), allowed
+    assert {403} | {422} >= set(refused.values()), refused
+    assert {} == {what: status for what, status in refused.items() if status not in (403, 422)}
+
+
+def test_room_on_one_card_is_made_for_the_important_with_the_rights_of_the_manifests(plane, tmp_path):
+    """
+    Two pods leave room as a sum and on no card: one of them is evicted, the room is kept, the important one comes.
+    """
+    meta = {"name": "rights-high"}
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 1000}
+
+    async def story():
+        async with installed(plane, tmp_path, "rights-room") as made:
+            at = made.stage
+            each = at.cards[0].offered_bytes // GIB
+            await Cluster(at.client).ensure(high)
+            low = [await at.client.create(share_pod(f"rights-low-{n}", each // 2 + 1)) for n in range(2)]
+            for one in low:
+                await at.running(one["metadata"]["uid"])
+            wanted = share_pod("rights-important", each - 3, priorityClassName="rights-high")
+            important = (await at.client.create(wanted))["metadata"]["uid"]
+            pod = await at.until(lambda: at.node.pods.get(important), 40)
+            await at.until(lambda: pod.phase == "Running")
+            listed = await at.client.get(PODS)
+            left = {one["metadata"]["name"] for one in listed["items"]} & {"rights-low-0", "rights-low-1"}
+            kept = "/apis/gpushare.dev/v1alpha1/reservations"
+            await at.client.until(lambda found: not found["items"], kept)
+            await at.remove("rights-important", *left)
+            return made.refusals(), len(left)
+
+    assert ([], 1) == asyncio.run(story())
+
+
+def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_rights(plane, tmp_path):
+    """
+    Bound by the scheduler's account, so that no rule refuses it: the agent deletes it and says why.
+    """
+
+    async def story():
+        async with installed(plane, tmp_path, "rights-bare") as made:
+            client = made.stage.client
+            wanted = share_pod("rights-bare", nodeSelector={"kubernetes.io/hostname": "nowhere"})
+            bare = (await client.create(wanted))["metadata"]
+            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": bare["name"], "uid": bare["uid"]}}
+            binding["target"] = {"kind": "Node", "name": "rights-bare"}
+            async with account(plane, made.scheduler_config) as scheduler:
+                status = await scheduler.says("POST", f"{PODS}/rights-bare/binding", binding)
+            await client.until(
+                lambda pods: "rights-bare" not in {one["metadata"]["name"] for one in pods["items"]}, PODS, 70
+            )
+            events = await client.get("/apis/events.k8s.io/v1/namespaces/default/events")
+            told = [one["note"] for one in events["items"] if one["regarding"].get("uid") == bare["uid"]]
+            return status, made.refusals(), told
+
+    status, refusals, told = asyncio.run(story())
+    assert (201, []) == (status, refusals)
+    assert any("record" in note for note in told), told
+
+
+def test_every_right_of_the_manifests_was_needed(plane):
+    """
+    By the API server's own record of the tests above: what was asked is granted, and what is granted was asked for.
+    """
+    unused = {account: granted_to(account) - asked(plane, account) for account in (SCHEDULER, NODE_AGENT)}
+    beyond = {account: asked(plane, account) - granted_to(account) for account in (SCHEDULER, NODE_AGENT)}
+
+    assert dict.fromkeys(unused, set()) == unused
+    assert dict.fromkeys(beyond, set()) == beyond
+    assert asked(plane, SCHEDULER, stock=True)

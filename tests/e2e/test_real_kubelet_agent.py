@@ -1,0 +1,191 @@
+"""The node agent under a real kubelet and a real container runtime: what containers really get."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from realkubelet.pods import GIB, PODS, container, facts, pod_of
+from realkubelet.stage import play, real_stage
+
+NEVER = {"restartPolicy": "Never"}
+
+
+@pytest.fixture(scope="module")
+def stage(plane, tmp_path_factory):
+    """A real node whose agent serves two cards of 14 units."""
+    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+        yield made
+
+
+def plain(card):
+    """A card's UUID as the client says it."""
+    return card.removeprefix("GPU-").replace("-", "")
+
+
+def cards_of(stage, ids):
+    """Units by the number of their card."""
+    found = [stage.cards.index(one.partition("-_-")[0]) for one in ids]
+    return {card: found.count(card) for card in set(found)}
+
+
+def test_a_promise_reaches_the_container_and_binds_it(stage):
+    """
+    A pod of 2 GiB on the second card sees 2 GiB, gets 1.5 GiB and is refused another one; record, kubelet and
+    limits file say the same.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("bound", container("main", 2, "1536", "1024")), 1)
+        pod = await stage.running_pod(client, "bound")
+        return facts(stage.said(pod)), stage.devices(pod), stage.limits(pod)
+
+    told, devices, limits = play(stage, story)
+    assert ([plain(stage.cards[1])], [str(2 * GIB)], ["0", "2"]) == (told["card"], told["total"], told["take"])
+    assert {1: 2} == cards_of(stage, devices["main"])
+    assert {"main": {stage.cards[1]: 2 * GIB}} == limits
+
+
+def test_memory_is_spread_over_the_cards_of_the_record(stage):
+    """
+    A pod of 8 GiB over two cards has 4 GiB of each, by the kubelet and by the limits file.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("wide", container("main", 8, "1024")), 0, 1)
+        pod = await stage.running_pod(client, "wide")
+        return facts(stage.said(pod)), stage.devices(pod), stage.limits(pod)
+
+    told, devices, limits = play(stage, story)
+    assert [str(4 * GIB)] == told["total"]
+    assert {0: 4, 1: 4} == cards_of(stage, devices["main"])
+    assert {"main": dict.fromkeys(stage.cards, 4 * GIB)} == limits
+
+
+def test_every_container_of_a_pod_has_its_own_promise(stage):
+    """
+    An init container, a sidecar and two containers with different amounts, and one that asks for nothing: each
+    sees what it asked for, and the last one no card.
+    """
+
+    async def story(client):
+        inits = [
+            container("first", 3, "/bin/sh", "-c", "/bin/client 100 & sleep 1"),
+            container("side", 2, restartPolicy="Always"),
+        ]
+        pod = pod_of("many", container("a", 1), container("b", 5), container("none"), initContainers=inits)
+        await stage.place(client, pod, 1)
+        pod = await stage.running_pod(client, "many")
+        said = {name: facts(stage.said(pod, name)) for name in ("first", "side", "a", "b", "none")}
+        return said, stage.devices(pod), stage.limits(pod)
+
+    said, devices, limits = play(stage, story)
+    totals = {name: told.get("total", ["none"]) for name, told in said.items()}
+    expected = {"first": [str(3 * GIB)], "side": [str(2 * GIB)], "a": [str(GIB)], "b": [str(5 * GIB)], "none": ["none"]}
+    assert expected == totals
+    assert {"side": 2, "a": 1, "b": 5, "none": 0} == {name: len(ids) for name, ids in devices.items()}
+    amounts = {name: next(iter(cards.values())) for name, cards in limits.items() if name in devices}
+    assert {"side": 2 * GIB, "a": GIB, "b": 5 * GIB} == amounts
+
+
+def test_pods_get_their_own_cards_in_whatever_order_the_kubelet_takes_them(stage):
+    """
+    Sixteen pods of one size are bound at once, each to a card of its own choice: all get that card, and no unit
+    stands twice.
+    """
+    dice = random.Random(5)  # noqa: S311 (which card)
+    chosen = {f"p{i}": card for i, card in enumerate(dice.sample([0, 1] * 8, 16))}
+
+    async def story(client):
+        made = await asyncio.gather(*(client.create(pod_of(name, container("main", 1))) for name in chosen))
+        order = dice.sample(made, len(made))
+        await asyncio.gather(
+            *(stage.bind_to(client, pod, chosen[pod["metadata"]["name"]]) for pod in order),
+        )
+        pods = [await stage.running_pod(client, name, 60) for name in chosen]
+        devices = {pod["metadata"]["name"]: stage.devices(pod)["main"] for pod in pods}
+        seen = {pod["metadata"]["name"]: facts(stage.said(pod))["card"] for pod in pods}
+        return devices, seen
+
+    devices, seen = play(stage, story)
+    assert {name: {card: 1} for name, card in chosen.items()} == {n: cards_of(stage, d) for n, d in devices.items()}
+    assert {name: [plain(stage.cards[card])] for name, card in chosen.items()} == seen
+    every = [one for ids in devices.values() for one in ids]
+    assert len(every) == len(set(every))
+
+
+def test_a_container_without_privileges_is_bound_as_well(stage):
+    """
+    Another user, a read-only root, no capabilities: the library is loaded and the promise holds.
+    """
+    strict = {
+        "runAsUser": 1234,
+        "runAsGroup": 1234,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+    async def story(client):
+        await stage.place(client, pod_of("strict", container("main", 1, "512", "900", securityContext=strict)), 0)
+        return facts(stage.said(await stage.running_pod(client, "strict")))
+
+    told = play(stage, story)
+    assert ([str(GIB)], ["0", "2"]) == (told["total"], told["take"])
+
+
+def test_a_container_that_comes_back_keeps_its_devices_and_its_promise(stage):
+    """
+    A container that is killed starts again with the same devices; the kubelet asks for none again.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("again", container("main", 2, "1536")), 1)
+        pod = await stage.running_pod(client, "again")
+        before = stage.devices(pod)
+        stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])["main"])
+        pod = await client.until(
+            lambda p: (
+                p["status"]["containerStatuses"][0]["restartCount"] == 1
+                and p["status"]["containerStatuses"][0]["ready"]
+            ),
+            f"{PODS}/again",
+            30,
+        )
+        return before, stage.devices(pod), facts(stage.said(pod))
+
+    before, after, told = play(stage, story)
+    assert before == after
+    assert ([str(2 * GIB)] * 2, ["0"] * 2) == (told["total"], told["take"])
+
+
+def test_a_pod_bound_without_a_record_is_deleted_and_told_why(stage):
+    """
+    Whoever binds past our scheduler gets no container started; the pod goes, with an Event, within a minute.
+    """
+
+    async def story(client):
+        made = await client.create(pod_of("bare", container("main", 1)))
+        await stage.bind(client, made)
+        await client.until(lambda pods: not pods["items"], PODS, 60)
+        listed = await client.get("/api/v1/namespaces/default/events")
+        return [e for e in listed["items"] if e["involvedObject"].get("uid") == made["metadata"]["uid"]]
+
+    events = play(stage, story)
+    assert any("without our record" in event["message"] for event in events)
+    assert not any(event["reason"] == "Started" for event in events)
+
+
+def test_jobs_that_finish_leave_nothing(stage):
+    """
+    A pod that has ended keeps no units: the next one gets them while the first still stands in the API server.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("done", container("main", 14, "/bin/true"), **NEVER), 0)
+        await client.until(lambda p: p["status"].get("phase") == "Succeeded", f"{PODS}/done", 30)
+        await stage.place(client, pod_of("next", container("main", 14)), 0)
+        return facts(stage.said(await stage.running_pod(client, "next")))
+
+    assert [str(14 * GIB)] == play(stage, story)["total"]

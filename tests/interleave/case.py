@@ -1,0 +1,66 @@
+"""
+What a run is given, and what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from interleave.chaos import STROKES
+from interleave.replica import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from interleave.machine import Machine
+    from interleave.wire import Net
+
+    from isolation.node.world import World
+
+CALM_SECONDS: Final = 70.0
+"""Longer than any pod may be wedged or wait in vain."""
+SOUND: Final = Parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What makes a run what it is."""
+
+    seed: int
+    parts: Parts = SOUND
+    make: Callable[[Net, World, Machine], Any] | None = None
+    """Another agent in the place of the real one."""
+    only: frozenset[str] = frozenset(STROKES)
+    """Strokes that may happen."""
+    calm: float = CALM_SECONDS
+    classic: bool = False
+    """The old rule in the place of ours."""
+    plain: bool = False
+    """Pods of one container on one card alone: all that the old rule was made for."""
+    trace: bool = False
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of it."""
+
+    seed: int
+    findings: list[tuple[float, str, str]]
+    count: Counter[str]
+    """Strokes and other events by name."""
+    steps: int
+    longest: dict[str, float] = field(default_factory=dict)
+    """Seconds that something took at most."""
+    trace: list[str] = field(default_factory=list)
+
+    def kinds(self) -> Counter[str]:
+        """Findings by kind."""
+        return Counter(kind for _, kind, _ in self.findings)
+
+
+def setup_of(rule: str, seed: int, *, trace: bool = False) -> Setup:
+    """A run of one of the benchmark's rules: ours, classic, and both with plain pods."""
+    classic, simple = rule.endswith("classic"), rule.startswith("plain")
+    return Setup(seed, classic=classic, plain=simple, trace=trace)

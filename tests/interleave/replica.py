@@ -1,0 +1,155 @@
+"""
+One replica of the scheduler as it runs in the simulator: the real picture, books, binder, leadership, verbs.
+
+Nothing here decides; it is the wiring of `gpushare scheduler` without sockets. Verbs go in and out as the
+bytes of the extender protocol. `Parts` are the classes that it is made of, so that a broken one can be put
+in the place of a sound one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from interleave.loop import Process
+from interleave.server import EPOCH
+from interleave.wire import Wire
+
+from isolation.cluster.failure import ClusterError
+from isolation.cluster.store import Store
+from isolation.cluster.writes import Leases, Writer
+from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
+from isolation.scheduler.binder import Binder
+from isolation.scheduler.books import Books
+from isolation.scheduler.errands import Errands
+from isolation.scheduler.extender import Extender
+from isolation.scheduler.extender import World as VerbWorld
+from isolation.scheduler.fresh import Fresh
+from isolation.scheduler.leader import Leadership
+from isolation.scheduler.objects import Objects
+from isolation.scheduler.picture import Picture
+from isolation.scheduler.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from interleave.wire import Net
+
+    from isolation.cluster.store import Change
+
+BESIDE: Final = ("kube-system", "kube-scheduler")
+
+
+class Unmeasured:
+    """Metrics that nobody reads."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_a, **_k: None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a replica is made of."""
+
+    books: Callable[[], Books] = Books
+    binder: Callable[..., Binder] = Binder
+    leadership: Callable[..., Leadership] = Leadership
+    extender: Callable[[VerbWorld], Extender] = Extender
+
+
+class Replica:
+    """One replica through all its lives."""
+
+    def __init__(self, net: Net, name: str, broken: list[str], parts: Parts | None = None) -> None:
+        self._net, self.name, self._broken, self._parts = net, name, broken, parts or Parts()
+        self.process = Process(f"scheduler {name}")
+        self.process.alive = False
+        self.books: Books | None = None
+        self._extender: Extender | None = None
+
+    def start(self) -> None:
+        """A new life: everything is read anew."""
+        self.process = Process(f"scheduler {self.name}")
+        self.books = self._extender = None
+        self._net.loop.spawn(self.process, self._live(), self.process.name)
+
+    def stop(self) -> None:
+        """It dies."""
+        self.process.die()
+
+    def now(self) -> float:
+        """Seconds since the epoch, as the run counts them."""
+        return EPOCH + self._net.loop.time()
+
+    async def _live(self) -> None:
+        net, loop = self._net, self._net.loop
+        wire: Any = Wire(net, self.process.name)
+        me = f"{self.name}-{net.draw.getrandbits(32):08x}"
+        books = self.books = self._parts.books()
+        store = Store()
+        picture = Picture(wire, books, store)
+        ours = Leases(wire, SYSTEM_NAMESPACE, SCHEDULER)
+        leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
+        writer = Writer(wire, me)
+        binder = self._parts.binder(books, writer, leadership.fence, clock=loop.time, wall=self.now)
+        world = VerbWorld(picture, leadership, binder, Fresh(wire, store), Waiting(), GIB, self.now)
+        metrics: Any = Unmeasured()
+        errands = Errands(world, Objects(wire), writer, metrics)
+        self._extender = self._parts.extender(world)
+        store.listen(lambda change: _forget(change, world.waiting))
+        for work in (picture.run(), leadership.run(), errands.run(), _sweep(binder)):
+            loop.spawn(self.process, work, f"part of {self.process.name}")
+
+    async def call(self, verb: str, body: bytes) -> bytes:
+        """A verb over the loopback; RuntimeError where nobody answers."""
+        loop = self._net.loop
+        process, extender = self.process, self._extender
+        if not process.alive or extender is None:
+            raise RuntimeError("connection refused")
+        answer: asyncio.Future[bytes] = loop.create_future()
+
+        async def serve() -> None:
+            try:
+                reply = await getattr(extender, verb)(body)
+            except Exception as exc:  # noqa: BLE001 (every request gets an answer: this is a defect)
+                self._broken.append(f"{verb} raised {exc!r} at {loop.time():.2f}")
+                loop.later(0.0, _fail, answer, "500")
+            else:
+                loop.later(self._net.draw.random() * 0.002, _answer, answer, reply.body)
+
+        def mourner() -> None:
+            _fail(answer, "connection reset")
+
+        process.mourners.append(mourner)
+        try:
+            await asyncio.sleep(self._net.draw.random() * 0.002)
+            loop.spawn(process, serve(), f"{verb} at {process.name}")
+            return await answer
+        finally:
+            with contextlib.suppress(ValueError):
+                process.mourners.remove(mourner)
+
+
+def _forget(change: Change, waiting: Waiting) -> None:
+    if change.pod is None and change.pod_before is not None:
+        waiting.served(change.pod_before.uid)
+
+
+async def _sweep(binder: Binder) -> None:
+    while True:
+        await asyncio.sleep(2.0)
+        with contextlib.suppress(ClusterError):
+            await binder.sweep()
+
+
+def _answer(future: asyncio.Future[bytes], body: bytes) -> None:
+    if not future.done():
+        future.set_result(body)
+
+
+def _fail(future: asyncio.Future[bytes], why: str) -> None:
+    if not future.done():
+        future.set_exception(RuntimeError(why))

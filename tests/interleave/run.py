@@ -1,0 +1,205 @@
+"""
+One seed, one run: a small cluster in a storm, then calm, then everybody leaves; what the judge found.
+
+A run is a pure function of its `Setup`. Its three parts are the storm (pods come, go and are killed while
+everything breaks), a calm in which whatever waits must come to something, and the end: every pod deleted,
+time for what is due, and nothing may be left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from interleave.agent import NodeAgent
+from interleave.case import Result, Setup
+from interleave.chaos import Cast, Storm
+from interleave.classic import ClassicAgent, ClassicReplica
+from interleave.clocks import run_time
+from interleave.judge import Judge
+from interleave.kubelet import Kubelet
+from interleave.kubescheduler import KubeScheduler
+from interleave.loop import StuckError, VirtualLoop
+from interleave.machine import Machine
+from interleave.objects import PROTECTED, cards_of, drawn_plan, node_object, plain, pod_object
+from interleave.replica import Replica
+from interleave.server import Route, Server
+from interleave.tally import ANSWER, IDLE, counts, left
+from interleave.wire import Net
+
+from isolation.cluster.failure import RefusedError
+from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from interleave.objects import Plan
+
+    from isolation.node.world import World
+
+STORM_SECONDS: Final = 45.0
+REST_SECONDS: Final = 4.0
+"""All must have been at rest for so long to go on sooner."""
+DRAIN_SECONDS: Final = 60.0
+
+
+class Run:
+    """See the module."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._draw = random.Random(setup.seed)  # noqa: S311 (chance, no secret)
+        self._loop = VirtualLoop(random.Random(~setup.seed))  # noqa: S311 (chance, no secret)
+        self._storm = Storm(self._draw, STORM_SECONDS, setup.only, say=self._say)
+        self._net = Net(self._loop, Server(self._loop.time), self._draw, self._storm.weather())
+        self._plans: dict[str, Plan] = {}
+        self._trace: list[str] = []
+        self._broken = self._loop.broken
+        self._cast = self._people()
+        self._kubelets = {kubelet.machine.name: kubelet for kubelet in self._cast.kubelets}
+        self._judge = Judge(self._net.server, self._kubelets, self._plans, classic=setup.classic)
+        self._net.server.watchers.append(self._judge.saw)
+        for kubelet in self._cast.kubelets:
+            kubelet.machine.started = self._judge.container_started
+        if setup.trace:
+            self._net.server.watchers.append(self._tell)
+
+    def result(self) -> Result:
+        """Run it."""
+        try:
+            with run_time(self._loop, self._draw):
+                self._loop.run_until_complete(self._play())
+        except StuckError as exc:
+            self._judge.accuse("broken", "stuck", str(exc))
+        finally:
+            self._loop.close()
+        for text in self._broken:
+            self._judge.accuse("broken", text, text)
+        judge = self._judge
+        met = Counter(pods=len(self._plans), bound=judge.bound, containers=judge.started)
+        count = self._storm.count + counts(self._cast) + met
+        longest = {ANSWER: max(agent.slowest for agent in self._cast.agents), IDLE: judge.longest}
+        return Result(self._setup.seed, judge.findings, count, self._loop.steps, longest, self._trace)
+
+    # The stage.
+
+    def _people(self) -> Cast:
+        draw, net = self._draw, self._net
+        net.server.put(Route("namespaces", "", PROTECTED), {"metadata": {"name": PROTECTED, "uid": net.server.uid()}})
+        if draw.random() < 0.9:  # else it is the first start of all
+            for namespace, name in (("kube-system", "kube-scheduler"), (SYSTEM_NAMESPACE, SCHEDULER)):
+                lease = {"metadata": {"name": name, "uid": net.server.uid()}, "spec": {}}
+                net.server.put(Route("leases", namespace, name), lease)
+        kubelets = []
+        for at in range(draw.choice((1, 2, 2, 3))):
+            name = f"n{at}"
+            cards = cards_of(name, draw.choice((1, 2, 2, 4)), draw.choice((6, 8, 8, 16)))
+            choice = draw.choice(("binpack", "spread"))
+            net.server.put(Route("nodes", "", name), node_object(name, net.server.uid(), cards, choice=choice))
+            kubelets.append(Kubelet(net, Machine(name, cards, self._loop, draw), self._plans, self._say))
+        agents = [NodeAgent(net, kubelet, self._broken, self._setup.make) for kubelet in kubelets]
+        if self._setup.classic:
+            return self._old_people(kubelets)
+        replicas = [Replica(net, f"host{at}", self._broken, self._setup.parts) for at in range(2)]
+        schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at, replica in enumerate(replicas)]
+        return Cast(net, replicas, schedulers, kubelets, agents)
+
+    def _old_people(self, kubelets: list[Kubelet]) -> Cast:
+        net, machines = self._net, {kubelet.machine.name: kubelet.machine for kubelet in kubelets}
+        agents = [NodeAgent(net, kubelet, self._broken, _old_agent) for kubelet in kubelets]
+        replica = ClassicReplica(net, "host0", machines)
+        schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at in range(2)]
+        return Cast(net, [replica], schedulers, kubelets, agents)
+
+    def _say(self, text: str) -> None:
+        if self._setup.trace:
+            self._trace.append(f"{self._loop.time():8.3f}  {text}")
+
+    def _tell(self, happened: Any) -> None:
+        thing = happened.after or happened.before
+        if happened.kind == "pods":
+            status = thing["status"]
+            what = "gone" if happened.after is None else f"{thing['spec'].get('nodeName', '-')} {status.get('phase')}"
+            going = " deleting" if "deletionTimestamp" in thing["metadata"] else ""
+            self._say(f"pod {thing['metadata']['name']}: {what}{going}")
+
+    # The play.
+
+    async def _play(self) -> None:
+        cast = self._cast
+        for kubelet in cast.kubelets:
+            kubelet.start()
+        for agent in cast.agents:
+            agent.start()
+        for one in (*cast.replicas, *cast.schedulers):
+            self._loop.later(self._draw.uniform(0.0, 1.0), one.start)
+        most = max(len(kubelet.machine.cards) for kubelet in cast.kubelets)
+        units = max(card.offered_bytes for kubelet in cast.kubelets for card in kubelet.machine.cards) >> 30
+        for serial in range(self._draw.randint(8, 18)):
+            plan = drawn_plan(self._draw, serial, most, units, STORM_SECONDS)
+            plan = plain(plan) if self._setup.plain else plan
+            self._loop.later(plan.created, self._create, plan)
+        self._storm.unleash(cast)
+        await self._watch(STORM_SECONDS)
+        self._say("the storm is over")
+        self._storm.clear(cast)
+        await self._watch(self._setup.calm, until=REST_SECONDS)
+        self._say("everybody leaves")
+        for plan in self._plans.values():
+            self._delete(plan, forced=False)
+        end = self._loop.time() + DRAIN_SECONDS
+        while self._loop.time() < end and any(left(self._cast, classic=self._setup.classic)):
+            await self._watch(1.0)
+        for about, text in left(self._cast, classic=self._setup.classic):
+            self._judge.accuse("leaked", about, text)
+
+    async def _watch(self, seconds: float, until: float | None = None) -> None:
+        """Look each second; no longer than all has been at rest for `until` seconds."""
+        end = self._loop.time() + seconds
+        busy = self._loop.time()
+        while self._loop.time() < end:
+            await asyncio.sleep(1.0)
+            if not self._judge.look():
+                busy = self._loop.time()
+            if until is not None and self._loop.time() - busy >= until:
+                return
+
+    def _create(self, plan: Plan) -> None:
+        plan.uid = self._net.server.uid()
+        self._plans[plan.uid] = plan
+        self._net.server.put(Route("pods", *plan.key), pod_object(plan, self._loop.time()))
+        if plan.deleted is not None and plan.deleted < STORM_SECONDS:
+            self._loop.later(plan.deleted - plan.created, lambda: self._delete(plan, forced=plan.forced))
+
+    def _delete(self, plan: Plan, *, forced: bool) -> None:
+        options: dict[str, Any] = {"preconditions": {"uid": plan.uid}}
+        if forced:
+            options["gracePeriodSeconds"] = 0
+        try:
+            self._net.server.handle("tenant", "DELETE", plan.path, options)
+        except RefusedError:
+            return
+
+
+def play(setup: Setup) -> Result:
+    """One run, and nothing of it left: what is cut off in the middle of something is thrown away in silence."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    collecting = gc.isenabled()
+    gc.disable()  # the collector has its own times, which would be part of the interleaving
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            result = Run(setup).result()
+            gc.collect()
+        return result
+    finally:
+        sys.unraisablehook = hook
+        if collecting:
+            gc.enable()
+
+
+def _old_agent(net: Net, _world: World, machine: Machine) -> ClassicAgent:
+    return ClassicAgent(net, machine)

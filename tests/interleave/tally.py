@@ -1,0 +1,57 @@
+"""
+What a run amounts to when it is over: what is left although everybody went, what happened how often.
+
+Asks the programs for what they still hold, the machines and the server for what still stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from isolation.node.book import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interleave.chaos import Cast
+
+ANSWER, IDLE = "answer to the kubelet", "bound and not running"
+
+
+def left(cast: Cast, *, classic: bool = False) -> Iterator[tuple[str, str]]:
+    """What stands although every pod was deleted: about what, and a sentence."""
+    server = cast.net.server
+    for pod in server.things["pods"].values():
+        yield pod["metadata"]["uid"], f"pod {pod['metadata']['name']} is still there"
+    for _, name in server.things["reservations"]:
+        yield name, f"reservation {name} is still there"
+    for replica in cast.replicas:
+        used = sum(node.used for node in replica.books.inspect()) if replica.books else 0
+        assumed = replica.books.assumed() if replica.books else ()
+        if used or assumed:
+            yield replica.name, f"books of {replica.name}: {used} units, {len(assumed)} assumed"
+    for agent, kubelet in zip(cast.agents, cast.kubelets, strict=True):
+        machine = kubelet.machine
+        entries = [*agent.agent.book] if agent.agent is not None else []
+        if entries or (machine.book and len(load(machine.book))):
+            yield machine.name, f"book of {machine.name}: {[entry.whose for entry in entries]}"
+        if machine.delivered and not classic:
+            yield f"{machine.name} files", f"{machine.name}: {sorted(machine.delivered)} stand"
+        if machine.containers:
+            yield f"{machine.name} containers", f"{machine.name}: {len(machine.containers)} run"
+
+
+def counts(cast: Cast) -> Counter[str]:
+    """What programs did, by name."""
+    writes = cast.net.server.writes
+
+    def written(who: str, what: str) -> int:
+        return sum(n for (name, did), n in writes.items() if name.startswith(who) and did == what)
+
+    return Counter(
+        rejected=sum(len(kubelet.rejected) for kubelet in cast.kubelets),
+        agent_deletions=written("agent", "DELETE pods"),
+        bindings_sent=written("scheduler", "POST pods/binding"),
+        scheduler_patches=written("scheduler", "PATCH pods"),
+    )

@@ -1,0 +1,17 @@
+// Command kubelet is the kubelet of the Kubernetes release that the control
+// plane of the tests is built from.
+//
+// It decides nothing: configuration and flags are the tests' business.
+package main
+
+import (
+	"context"
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func main() {
+	os.Exit(cli.Run(app.NewKubeletCommand(context.Background())))
+}

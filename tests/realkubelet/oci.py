@@ -1,0 +1,84 @@
+"""
+Container images of one layer, made of files on this machine: no registry, no build tool.
+
+Decides the layout (OCI image 1.0) and that a program brings its shared libraries along. Which files
+an image has is the caller's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+FOLDERS = ("tmp", "proc", "sys", "dev", "etc", "run", "var")
+
+
+def image(name: str, files: Mapping[str, Path | bytes], links: Mapping[str, str], entry: list[str]) -> bytes:
+    """A tar for `ctr images import`: files and links by their path in the image."""
+    layer = _layer(files, links)
+    config = json.dumps(
+        {
+            "architecture": _ARCHITECTURES[platform.machine()],
+            "os": "linux",
+            "config": {"Entrypoint": entry, "Env": ["PATH=/bin:/usr/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    ).encode()
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": _described("application/vnd.oci.image.config.v1+json", config),
+            "layers": [_described("application/vnd.oci.image.layer.v1.tar", layer)],
+        }
+    ).encode()
+    entry_of_index = _described("application/vnd.oci.image.manifest.v1+json", manifest)
+    entry_of_index["annotations"] = {"io.containerd.image.name": name}
+    whole = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    whole["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry_of_index]}).encode()
+    whole |= {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, config, manifest)}
+    return _layer(whole, {}, folders=())
+
+
+def with_libraries(program: Path) -> dict[str, Path]:
+    """The shared libraries a program loads, at the paths where it looks for them."""
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+    paths = [word for line in said.splitlines() for word in line.split() if word.startswith("/")]
+    return {path.strip("/"): Path(path).resolve() for path in paths}
+
+
+def _layer(files: Mapping[str, Path | bytes], links: Mapping[str, str], folders: tuple[str, ...] = FOLDERS) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for folder in folders:
+            told = tarfile.TarInfo(folder)
+            told.type, told.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            tar.addfile(told)
+        for path, content in files.items():
+            data = content if isinstance(content, bytes) else content.read_bytes()
+            told = tarfile.TarInfo(path)
+            told.size, told.mode = len(data), 0o755
+            tar.addfile(told, io.BytesIO(data))
+        for path, target in links.items():
+            told = tarfile.TarInfo(path)
+            told.type, told.linkname, told.mode = tarfile.SYMTYPE, target, 0o777
+            tar.addfile(told)
+    return out.getvalue()
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _described(kind: str, blob: bytes) -> dict[str, object]:
+    return {"mediaType": kind, "digest": _digest(blob), "size": len(blob)}

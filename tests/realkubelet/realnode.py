@@ -1,0 +1,249 @@
+"""
+A real node: containerd, runc and a kubelet in a machine of their own, joined to the test's control plane.
+
+Decides configuration, order and images. All paths inside are those of a real node (/var/lib/kubelet,
+/run/containerd, /var/run/cdi); on the host they lie below one folder. Pods have no network but a loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from e2e.plane import NotReadyError, free_port
+from realkubelet.machine import Machine, MachineError
+from realkubelet.oci import image, with_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from e2e.plane import ControlPlane
+
+HERE = Path(__file__).parent
+PAUSE, TENANT = "test.dev/pause:1", "test.dev/tenant:1"
+_LOG = 2
+READY_SECONDS = 60.0
+
+
+class RealNode:
+    """One node by name; `start` joins it, `stop` takes it away with everything on it."""
+
+    def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, name: str = "real-1") -> None:
+        self.name = name
+        self.root = root
+        self.machine = Machine(root)
+        self._plane = plane
+        self._programs = programs
+        self._pids: dict[str, int] = {}
+        self._labelled: dict[str, dict[str, str]] = {}
+
+    def start(self) -> None:
+        """From nothing to a kubelet that answers; nothing stays behind if it does not."""
+        self._write_configuration()
+        self.machine.start()
+        try:
+            self.start_containerd()
+            self._import_images()
+            self.start_kubelet()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """All of it."""
+        self.machine.stop()
+        self._pids.clear()
+
+    def reboot(self) -> None:
+        """Every process and everything below /run is gone, the disk stays; the kubelet runs again."""
+        self.machine.stop()
+        self._pids.clear()
+        self.machine.start()
+        self.start_containerd()
+        self.start_kubelet()
+
+    # Programs.
+
+    def start_containerd(self) -> None:
+        """Containerd; its shims and containers outlive it."""
+        bin_folder = str(self.root / "bin")
+        env = {"PATH": f"{bin_folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self._run("containerd", [self._bin("containerd"), "--config", self.root / "containerd.toml"], env)
+        self._until("containerd", lambda: self.ctr("version"))
+
+    def start_kubelet(self) -> None:
+        """The kubelet, until it answers."""
+        config = self._plane.kubeconfig_for(f"system:node:{self.name}", ("system:nodes",))
+        flags = [f"--kubeconfig={config}", f"--config={self.root / 'kubelet.json'}", f"--hostname-override={self.name}"]
+        flags += ["--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", f"--v={_LOG}"]
+        socket = self.machine.path("/var/lib/kubelet/device-plugins/kubelet.sock")
+        before = socket.stat().st_ino if socket.exists() else None
+        env = {"PATH": f"{self.root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self._run("kubelet", [self._bin("kubelet"), *flags], env)
+        self._until("kubelet", lambda: socket.exists() and socket.stat().st_ino != before)
+
+    def start_agent(self, words: Sequence[str | Path], env: Mapping[str, str], name: str = "agent") -> None:
+        """Any program of the node's own."""
+        self._run(name, words, env)
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        """End one program and wait for its end; what it started stays."""
+        pid = self._pids.pop(name)
+        self.machine.kill(pid, how)
+        self.machine.wait(pid, 20)
+
+    def alive(self, name: str) -> bool:
+        """Whether the program still runs."""
+        return name in self._pids and self.machine.code(self._pids[name]) is None
+
+    def log(self, name: str) -> str:
+        """What a program has written so far."""
+        return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def has_log(self, name: str) -> bool:
+        """Whether the program was ever started."""
+        return (self.root / f"{name}.log").exists()
+
+    def ctr(self, *words: str | Path) -> str:
+        """One command of containerd's client, in the kubelet's namespace."""
+        return self.machine.call([self._bin("ctr"), "-n", "k8s.io", *words])
+
+    def _run(self, name: str, argv: Sequence[str | Path], env: Mapping[str, str]) -> None:
+        self._pids[name] = self.machine.run(argv, f"{name}.log", env)
+
+    def _until(self, name: str, ready) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while time.monotonic() < end:
+            if not self.alive(name):
+                raise NotReadyError(f"{name} ended: {self.log(name)[-3000:]}")
+            with contextlib.suppress(MachineError, OSError):
+                if ready():
+                    return
+            time.sleep(0.05)
+        raise NotReadyError(f"{name} was not ready after {READY_SECONDS:.0f} s: {self.log(name)[-3000:]}")
+
+    def _bin(self, name: str) -> Path:
+        return self.root / "bin" / name
+
+    # Containers, as the node sees them.
+
+    def containers(self, uid: str) -> dict[str, str]:
+        """Ids of a pod's running containers by name."""
+        found = {}
+        for line in self.ctr("tasks", "ls", "-q").split():
+            labels = self._labels(line)
+            if labels.get("io.kubernetes.pod.uid") == uid and "io.kubernetes.container.name" in labels:
+                found[labels["io.kubernetes.container.name"]] = line
+        return found
+
+    def running(self, uid: str, other: str) -> list[str]:
+        """Of two pods, one by uid and one by name, those that have a running container: `old`, `new`, in one look."""
+        found = set()
+        states = [line.split() for line in self.ctr("tasks", "ls").splitlines()[1:]]
+        for ident in [words[0] for words in states if words[-1] == "RUNNING"]:
+            labels = self._labels(ident)
+            if "io.kubernetes.container.name" in labels:
+                if labels.get("io.kubernetes.pod.uid") == uid:
+                    found.add("old")
+                elif labels.get("io.kubernetes.pod.name") == other:
+                    found.add("new")
+        return sorted(found)
+
+    def _labels(self, ident: str) -> dict[str, str]:
+        if ident not in self._labelled:
+            try:
+                told = json.loads(self.ctr("containers", "info", ident))
+            except MachineError:
+                return {}
+            self._labelled[ident] = told.get("Labels") or {}
+        return self._labelled[ident]
+
+    def execute(self, container: str, *words: str) -> str:
+        """Run a command in a container; what it wrote."""
+        return self.ctr("tasks", "exec", "--exec-id", f"x{time.monotonic_ns()}", container, *words)
+
+    def said(self, namespace: str, pod: str, uid: str, container: str) -> list[str]:
+        """The lines that a container wrote, all its lives after one another."""
+        folder = self.machine.path(f"/var/log/pods/{namespace}_{pod}_{uid}/{container}")
+        logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
+        return [line.split(" ", 3)[3] for path in logs for line in path.read_text(errors="replace").splitlines()]
+
+    # Configuration.
+
+    def _write_configuration(self) -> None:
+        folder = self.root / "bin"
+        folder.mkdir(parents=True)
+        for name in ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc"):
+            (folder / name).symlink_to(self._programs[name])
+        shutil.copy(HERE / "cni.sh", folder / "nothing")
+        network = self.root / "cni"
+        network.mkdir()
+        plugins = {"cniVersion": "1.0.0", "name": "nothing", "plugins": [{"type": "nothing"}]}
+        (network / "10-nothing.conflist").write_text(json.dumps(plugins))
+        (self.root / "containerd.toml").write_text(_CONTAINERD.format(cni=network, programs=folder, pause=PAUSE))
+        (self.root / "kubelet.json").write_text(json.dumps(self._kubelet_configuration()))
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "healthzPort": 0,
+            "authentication": {"x509": {"clientCAFile": str(self._plane.ca)}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.machine.cgroup,
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "resolvConf": "",
+            "nodeStatusUpdateFrequency": "2s",
+            "nodeStatusReportFrequency": "2s",
+            "fileCheckFrequency": "0s",
+            "localStorageCapacityIsolation": False,
+            "logging": {"flushFrequency": 0},
+        }
+
+    def _import_images(self) -> None:
+        busybox = self._programs["busybox"]
+        applets = ("sh", "cat", "ls", "sleep", "env", "id", "test", "stat", "mount", "touch", "true", "false", "rm")
+        links = {f"bin/{name}": "busybox" for name in applets}
+        client = self._programs["client"]
+        tenant = {"bin/busybox": busybox, "bin/client": client, "bin/dynamic": Path("/bin/sleep").resolve()}
+        tenant |= with_libraries(client) | with_libraries(Path("/bin/sleep").resolve())
+        tenant["etc/passwd"] = b"root:x:0:0::/:/bin/sh\n"
+        made = {
+            "pause.tar": image(PAUSE, {"pause": self._programs["pause"]}, {}, ["/pause"]),
+            "tenant.tar": image(TENANT, tenant, links, ["/bin/client"]),
+        }
+        for name, content in made.items():
+            (self.root / name).write_bytes(content)
+            self.ctr("images", "import", "--local", self.root / name)
+
+
+_CONTAINERD = """version = 3
+[grpc]
+address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+disable_apparmor = true
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{programs}/runc"
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{programs}"]
+conf_dir = "{cni}"
+use_internal_loopback = true
+"""

@@ -1,0 +1,240 @@
+"""
+A real node with simulated cards and our agent on it, and pods bound to it with records written here.
+
+Decides what a test need not say: the order of the beginning, the bindings, and that nothing of a pod stays on
+the node when it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import grpc
+import pytest
+from e2e.apiclient import connected
+from realkubelet.found import find
+from realkubelet.pods import MEMORY, PODS, record
+from realkubelet.realnode import RealNode
+
+from isolation.contract import kubelet_api as api
+from isolation.contract.abi import unpack_limits
+from isolation.simgpu.hardware import Box, create
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from e2e.apiclient import ApiClient
+    from e2e.plane import ControlPlane
+
+T = TypeVar("T")
+REPOSITORY = Path(__file__).parents[2]
+ALLOCATION = "gpushare.dev/allocation"
+_AGENT = "from isolation.node.cli import node; node()"
+
+
+@contextlib.contextmanager
+def real_stage(plane: ControlPlane, root: Path, *models: str, **labels: str) -> Iterator[Stage]:
+    """A node that serves; a skip with the reason where there can be none."""
+    programs = find()
+    if isinstance(programs, str):
+        pytest.skip(programs)
+    with Stage(plane, programs, root, *models).running() as made:
+
+        async def begin() -> None:
+            async with connected(plane) as client:
+                await made.serve(client, **labels)
+
+        asyncio.run(begin())
+        yield made
+
+
+def play(stage: Stage, story: Callable[[ApiClient], Awaitable[T]]) -> T:
+    """A story with a client; then every pod goes, and nothing of any may stay on the node."""
+
+    async def whole() -> T:
+        async with connected(stage.plane) as client:
+            try:
+                told = await story(client)
+            finally:
+                await client.delete(PODS)
+            await client.until(lambda pods: not pods["items"], PODS, 40)
+            await stage.nothing_stays()
+            return told
+
+    return asyncio.run(whole())
+
+
+class Stage:
+    """A real node, its box of cards, and the agent."""
+
+    def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, *models: str) -> None:
+        self.plane = plane
+        self.node = RealNode(plane, programs, root)
+        self.file = root / "cards"
+        create(self.file, models or ["t4", "t4"], {})
+        self.box = Box(self.file)
+        self.cards = tuple(f"GPU-{UUID(bytes=bytes(card.model.uuid))}" for card in self.box.cards())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Stage]:
+        """The node without the agent; all of it gone afterwards."""
+        try:
+            self.node.start()
+            yield self
+        finally:
+            self.node.stop()
+            self.box.close()
+
+    async def serve(self, client: ApiClient, mode: str = "cgpu", **labels: str) -> None:
+        """Label the node, start the agent, wait until both say that they are ready."""
+        path = f"/api/v1/nodes/{self.node.name}"
+        await client.until(_ready, path, 40)
+        await client.merge(path, {"metadata": {"labels": {"ack.node.gpu.schedule": mode, **labels}}})
+        self.start_agent()
+        await self.ready(client)
+
+    async def ready(self, client: ApiClient, seconds: float = 30) -> None:
+        """Until the agent says that it is ready and the kubelet counts its units."""
+        path, end = f"/api/v1/nodes/{self.node.name}", time.monotonic() + seconds
+        while True:
+            node = await client.get(path)
+            said = node["metadata"].get("annotations", {}).get("gpushare.dev/agent")
+            if said == "ready" and int(node["status"]["allocatable"].get(MEMORY, "0")) > 0:
+                return
+            if time.monotonic() > end or not self.node.alive("agent"):
+                raise AssertionError(f"the node is not served: {said}\n{self.node.log('agent')[-3000:]}")
+            await asyncio.sleep(0.1)
+
+    def start_agent(self) -> None:
+        """As the DaemonSet would, with every path at its default."""
+        config = self.plane.kubeconfig
+        words = [sys.executable, "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
+        words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0", "--log-level", "debug"]
+        self.node.start_agent(words, {"PYTHONPATH": str(REPOSITORY)})
+
+    def stop_agent(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """And wait for its end."""
+        self.node.kill("agent", how)
+
+    # What stands on the node.
+
+    def allocations(self) -> dict[str, Path]:
+        """Folders of containers by the hash of their devices."""
+        folder = self.node.machine.path("/var/lib/gpushare/alloc")
+        return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+
+    def limits(self, pod: dict[str, Any]) -> dict[str, dict[str, int]]:
+        """Bytes by card that the limits files of a pod's containers say."""
+        found = {}
+        for folder in self.allocations().values():
+            hold = json.loads((folder / "hold.json").read_text()) if (folder / "hold.json").exists() else {}
+            owner = (hold.get("pod") or ["", "", "", ""])[2:]
+            if owner[0] == pod["metadata"]["uid"]:
+                told = unpack_limits((folder / "limits/limits").read_bytes())
+                found[owner[1]] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
+        return found
+
+    def specs(self) -> dict[str, Any]:
+        """CDI devices of ours by the hash of their devices."""
+        folder = self.node.machine.path("/run/cdi")
+        return {path.stem.removeprefix("gpushare-"): json.loads(path.read_text()) for path in folder.glob("gpushare-*")}
+
+    def devices(self, pod: dict[str, Any]) -> dict[str, list[str]]:
+        """What the kubelet says of a pod, by container: the cards of its devices, one for each unit."""
+        socket = self.node.machine.path("/var/lib/kubelet/pod-resources/kubelet.sock")
+        meta = pod["metadata"]
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            call = channel.unary_unary(api.GET, _serialize, api.GetPodResourcesResponse.FromString)
+            asked = api.GetPodResourcesRequest(pod_name=meta["name"], pod_namespace=meta["namespace"])
+            told = _patiently(lambda: call(asked, timeout=5))
+        return {
+            box.name: sorted(i for held in box.devices if held.resource_name == MEMORY for i in held.device_ids)
+            for box in told.pod_resources.containers
+        }
+
+    async def nothing_stays(self, seconds: float = 15) -> None:
+        """Until the agent has released everything."""
+        end = time.monotonic() + seconds
+        while self.allocations() or self.specs():
+            if time.monotonic() > end:
+                stands = [*self.allocations(), *self.specs()]
+                raise AssertionError(f"{stands} stand after {seconds} s\n{self.node.log('agent')[-3000:]}")
+            await asyncio.sleep(0.1)
+
+    async def agent_says(self, text: str, since: int = 0, seconds: float = 15) -> None:
+        """Until the agent has logged this, after so many characters of its log."""
+        end = time.monotonic() + seconds
+        while text not in self.node.log("agent")[since:]:
+            if time.monotonic() > end:
+                raise AssertionError(f"the agent does not say {text!r}\n{self.node.log('agent')[-3000:]}")
+            await asyncio.sleep(0.05)
+
+    # Pods.
+
+    async def bind(self, client: ApiClient, pod: dict[str, Any], records: Mapping[str, str] | None = None) -> None:
+        """What a scheduler does: the binding, with the record."""
+        meta = pod["metadata"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta["name"], "uid": meta["uid"], "annotations": dict(records or {})},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": self.node.name},
+        }
+        await client.call("POST", f"{PODS}/{meta['name']}/binding", body)
+
+    async def bind_to(self, client: ApiClient, pod: dict[str, Any], *cards: int) -> None:
+        """Bind a pod to these cards, every container evenly over all of them."""
+        await self.bind(client, pod, {ALLOCATION: json.dumps(record(pod, [(i, self.cards[i]) for i in cards]))})
+
+    async def place(self, client: ApiClient, pod: dict[str, Any], *cards: int) -> dict[str, Any]:
+        """Create a pod and bind it."""
+        made = await client.create(pod)
+        await self.bind_to(client, made, *cards)
+        return made
+
+    async def running_pod(self, client: ApiClient, name: str, seconds: float = 30) -> dict[str, Any]:
+        """The pod once it runs with all its containers ready."""
+        try:
+            return await client.until(_runs, f"{PODS}/{name}", seconds)
+        except AssertionError as exc:
+            listed = await client.get("/api/v1/namespaces/default/events")
+            told = "\n".join(e["message"] for e in listed["items"] if e["involvedObject"]["name"] == name)
+            log = self.node.log("agent")[-3000:] if self.node.has_log("agent") else ""
+            raise AssertionError(f"{exc}\n{told}\n{log}") from None
+
+    def said(self, pod: dict[str, Any], container: str = "main") -> list[str]:
+        """What a container wrote."""
+        meta = pod["metadata"]
+        return self.node.said(meta["namespace"], meta["name"], meta["uid"], container)
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """The kubelet grants all who ask about pods 100 calls a second together."""
+    while True:
+        try:
+            return ask()
+        except grpc.RpcError as exc:
+            if exc.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+            time.sleep(0.05)
+
+
+def _serialize(message: Any) -> bytes:
+    return message.SerializeToString()
+
+
+def _ready(node: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    statuses = pod["status"].get("containerStatuses", ())
+    return pod["status"].get("phase") == "Running" and all(status["ready"] for status in statuses)

@@ -1,0 +1,73 @@
+"""
+Zero: whatever crashes, comes late, twice or in another order, no card is given twice and nothing is left.
+
+Real deciders (books, binder, leadership, agent, watches) in a simulator of everything around them, one seed one
+interleaving: docs/proof.md. A seed that fails here: `python benchmarks/interleave.py --seed N --trace`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from interleave.broken import VARIANTS
+from interleave.case import Setup
+from interleave.chaos import STROKES
+from interleave.run import play
+
+BLOCKS = 8
+SEEDS = 12
+"""Per block; the benchmark runs ten thousand others."""
+MOST_SEEDS = 60
+"""In which a broken variant must be found out."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Thousands of lines about things that are meant to go wrong."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_is_given_twice_wrong_stuck_or_left(block):
+    """In storms of crashes, restarts, reboots, outages, lost answers and foreign readers, the judges find nothing."""
+    runs = [play(Setup(seed)) for seed in range(block * SEEDS, (block + 1) * SEEDS)]
+    assert {} == {run.seed: run.findings for run in runs if run.findings}
+    assert all(run.count["bound"] and run.count["containers"] for run in runs if run.count["pods"] > 12)
+
+
+def test_one_seed_is_one_interleaving():
+    """The same seed runs the same steps and tells the same story, so that what is found can be found again."""
+    first, second = (play(Setup(5, trace=True)) for _ in range(2))
+    assert first.trace == second.trace
+    assert (first.steps, first.findings, first.count) == (second.steps, second.findings, second.count)
+
+
+def test_every_stroke_happens():
+    """No kind of trouble is only on paper."""
+    seen = set[str]()
+    for seed in range(200, 230):
+        seen |= {word for word, times in play(Setup(seed)).count.items() if times}
+        if set(STROKES) <= seen:
+            break
+    assert set(STROKES) <= seen
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_the_judges_find_what_is_broken(name):
+    """Each of our programs with one safeguard taken out is convicted of what that safeguard prevents."""
+    variant = VARIANTS[name]
+    for seed in range(MOST_SEEDS):
+        found = play(Setup(seed, parts=variant.parts, make=variant.make)).kinds()
+        if set(found) & variant.kinds:
+            return
+    pytest.fail(f"{name} went through {MOST_SEEDS} seeds unnoticed")
+
+
+def test_the_rule_that_matches_by_size_is_convicted():
+    """The baseline swaps cards and gives them twice in the same storms, also for the plain pods it was made for."""
+    found = sum((play(Setup(seed, classic=True, plain=True)).kinds() for seed in range(12)), play(Setup(0)).kinds())
+    assert found["wrong_card"] > 0
+    assert found["double_allocation"] > 0

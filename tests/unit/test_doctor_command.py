@@ -1,0 +1,126 @@
+"""`gpushare doctor` as it is typed, and the objects that are made from its tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from rich.console import Console
+
+from isolation.contract.names import NODE_AGENT, SCHEDULER
+from isolation.doctor import view
+from isolation.doctor.cli import doctor
+from isolation.doctor.finding import ok, problem, unknown
+from isolation.doctor.grants import FILES, objects, text
+from isolation.doctor.rights import RIGHTS
+from isolation.scheduler.config import beside_us
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = [ok("a.well", "fine"), problem("a.bad", "[red]broken", "mend it"), unknown("a.dark", "unseen", "look")]
+
+
+def test_the_canary_pod_is_printed_as_a_manifest():
+    """
+    And nothing else, so that it can be piped into kubectl.
+    """
+    done = CliRunner().invoke(doctor, ["--canary-pod", "--image", "x:1"])
+
+    assert (0, "Pod") == (done.exit_code, json.loads(done.output)["kind"])
+
+
+def test_a_place_that_does_not_exist_is_bad_input():
+    """
+    Status 2, and the places are named.
+    """
+    done = CliRunner().invoke(doctor, ["moon"])
+
+    assert 2 == done.exit_code
+    assert "machine" in done.output
+
+
+def test_data_says_what_the_status_says(tmp_path):
+    """
+    A machine with nothing on it: no driver is a problem, and the JSON carries the status.
+    """
+    done = CliRunner().invoke(doctor, ["machine", "--json", "--root", str(tmp_path)])
+    told = json.loads(done.stdout)
+
+    assert told["status"] == done.exit_code
+    assert 1 == told["format"]
+    assert {"check", "state", "evidence", "fix"} == set(told["findings"][0])
+
+
+def test_a_pipe_gets_plain_lines_and_a_terminal_a_table_with_the_same_words():
+    """
+    What a stranger wrote is no markup of ours.
+    """
+    console = Console(record=True, width=70, force_terminal=True, highlight=False)
+    view.show(REPORT, console)
+    shown, piped = console.export_text(), view.plain(REPORT)
+
+    for words in ("a.bad", "[red]broken", "-> mend it", "1 ok, 1 problem, 1 unknown"):
+        assert words in shown
+        assert words in piped
+    assert "\x1b" not in piped
+
+
+def test_the_kube_scheduler_beside_us_gets_what_we_print():
+    """
+    `gpushare scheduler config`.
+    """
+    committed = yaml.safe_load((ROOT / "manifests/base/scheduler/configuration.yaml").read_text())
+
+    assert beside_us() == yaml.safe_load(committed["data"]["config.yaml"])
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_committed_objects_are_those_of_the_tables(name):
+    """
+    `python -m isolation.doctor.grants NAME` makes the file anew.
+    """
+    assert text(name) == (ROOT / "manifests" / "base" / FILES[name]).read_text()
+
+
+def test_no_right_is_wider_than_its_reason():
+    """
+    No stars, no secrets, no writing of roles, nothing without a reason.
+    """
+    for account in (SCHEDULER, NODE_AGENT):
+        for right in RIGHTS[account]:
+            assert right.why, right
+            assert "*" not in {right.resource, right.group, *right.verbs}
+            assert right.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts", "configmaps"}
+            assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(right.verbs)
+
+
+@pytest.mark.parametrize("name", ["scheduler", "node"])
+def test_roles_say_the_table_and_bind_one_account(name):
+    """
+    Every subject is our own account in our own namespace.
+    """
+    made = objects(name)
+    subjects = {json.dumps(s, sort_keys=True) for one in made for s in one.get("subjects", ())}
+    verbs = sum(len(rule["verbs"]) for one in made for rule in one.get("rules", ()))
+    account = {"scheduler": SCHEDULER, "node": NODE_AGENT}[name]
+
+    assert 1 == len(subjects)
+    assert verbs == sum(len(right.verbs) for right in RIGHTS[account])
+
+
+def test_every_file_of_the_manifests_is_listed_by_a_kustomization():
+    """
+    A file that nobody lists is applied by nobody.
+    """
+    base = ROOT / "manifests" / "base"
+    for folder in (base, *(path for path in base.iterdir() if path.is_dir())):
+        if not (folder / "kustomization.yaml").is_file():
+            continue  # another room's, not finished yet
+        listed = set(yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"])
+        there = {path.name for path in folder.iterdir() if path.name != "kustomization.yaml"}
+        there = {
+            name for name in there if not (folder / name).is_dir() or (folder / name / "kustomization.yaml").is_file()
+        }
+        assert there == listed, folder.name

@@ -1,0 +1,329 @@
+"""What the doctor says of a cluster, from what was found there."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract.codec import encode_allocation, encode_cards
+from isolation.contract.model import Ask, Card, Placement, Request, Slice
+from isolation.contract.quantity import GIB
+from isolation.doctor.certificate import ends
+from isolation.doctor.cluster import judged
+from isolation.doctor.cluster_facts import ClusterFacts, Probe, Untold, Workload
+from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, workload
+from isolation.doctor.finding import State
+
+NOW = 1_800_000_000.0
+CARDS = (Card("GPU-a", 0, 15 * GIB), Card("GPU-b", 1, 15 * GIB))
+WEBHOOK = {
+    "metadata": {"name": "gpushare-admission"},
+    "webhooks": [{"name": "pods.gpushare.dev", "failurePolicy": "Fail", "matchConditions": [{"name": "ours"}]}],
+}
+
+
+def certificate(days):
+    """A certificate of our own that ends so many days from NOW."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x" * 60)])
+    end = dt.datetime.fromtimestamp(NOW, dt.UTC) + dt.timedelta(days=days)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(end - dt.timedelta(days=900))
+    made = builder.not_valid_after(end).sign(key, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def node(name="n1", *, units=30, agent="ready", mode="cgpu", cards=CARDS, kubelet="v1.36.2", **labels):
+    """A node whose agent is well."""
+    return node_facts(
+        {
+            "metadata": {
+                "name": name,
+                "labels": {
+                    "ack.node.gpu.schedule": mode,
+                    "gpushare.dev/card-units": "15",
+                    "gpushare.dev/card-count": str(len(cards)),
+                    **labels,
+                },
+                "annotations": {"gpushare.dev/agent": agent, "gpushare.dev/cards": encode_cards(cards)},
+            },
+            "status": {
+                "allocatable": {"aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-count": str(len(cards))},
+                "nodeInfo": {"kubeletVersion": kubelet},
+            },
+        }
+    )
+
+
+def record(uid, units, uuid="GPU-a"):
+    """Our record of a pod of one container on one card."""
+    request = Request(cards=1, card_bytes=units * GIB, asks=(Ask("main", units * GIB),))
+    return encode_allocation(uid, request, Placement("n1", (Slice(uuid, 0, units * GIB),)))
+
+
+def share(name, units=2, *, on="n1", annotation=None, labelled=True, scheduler="gpushare-scheduler", phase="Running"):
+    """A pod that asks for shares, as the API server tells of it."""
+    annotations = {"gpushare.dev/allocation": record(name, units) if annotation is None else annotation}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": name,
+            "labels": {"gpushare.dev/shared": "true"} if labelled else {},
+            "annotations": annotations if on and annotation != "" else {},
+            "creationTimestamp": "2027-01-15T07:00:00Z",
+        },
+        "spec": {
+            "nodeName": on,
+            "schedulerName": scheduler,
+            "containers": [
+                {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": str(units)}, "requests": {}}}
+            ],
+        },
+        "status": {"phase": phase},
+    }
+
+
+def facts(**changed):
+    """A cluster in which all is well."""
+    nodes = changed.pop("nodes", (node(),))
+    items = changed.pop("items", [share("a")])
+    policy, bound = {"metadata": {"name": "gpushare-x"}}, {"policyName": "gpushare-x", "validationActions": ["Deny"]}
+    crd = {
+        "spec": {"versions": [{"name": "v1alpha1", "served": True}]},
+        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+    }
+    well = {
+        "version": "v1.36.2",
+        "definition": crd,
+        "webhooks": (WEBHOOK,),
+        "policies": (policy,),
+        "bindings": ({"spec": bound},),
+        "nodes": nodes,
+        "pods": tuple(pod_facts(one, {n.name: n.node for n in nodes if n.node}) for one in items),
+        "workloads": (Workload("Deployment", "gpushare-system/gpushare-scheduler", ("x",), 2, 2),),
+        "lease": {"spec": {"holderIdentity": "pod-1", "renewTime": "2027-01-15T08:00:00.5Z"}},
+        "certificate": certificate(100),
+        "good": Probe(shared=True, scheduler="gpushare-scheduler"),
+        "bad": Probe("admission webhook denied the request", by_admission=True),
+        "rights": {"gpushare-scheduler may list pods": True},
+    }
+    return ClusterFacts(**(well | changed))
+
+
+def found(**changed):
+    """States by check."""
+    return {one.check: one.state for one in judged(facts(**changed), NOW)}
+
+
+def test_a_cluster_in_which_all_is_well_is_told_so():
+    """
+    No warning without a cause.
+    """
+    told = judged(facts(), NOW)
+
+    assert [] == [one for one in told if one.state is not State.OK]
+    assert len({one.check for one in told}) == len(told)
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "expected"),
+    [
+        ({"version": "v1.29.3"}, "cluster.server", State.PROBLEM),
+        ({"version": "v1.40.0"}, "cluster.server", State.OK),
+        ({"version": "weird"}, "cluster.server", State.UNKNOWN),
+        ({"version": Untold("refused")}, "cluster.server", State.UNKNOWN),
+        ({"definition": None}, "cluster.reservations", State.PROBLEM),
+        (
+            {"definition": {"spec": {"versions": [{"name": "v2", "served": True}]}}},
+            "cluster.reservations",
+            State.PROBLEM,
+        ),
+        ({"definition": Untold("403")}, "cluster.reservations", State.UNKNOWN),
+        ({"webhooks": ()}, "cluster.webhook", State.PROBLEM),
+        (
+            {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Ignore"}]},)},
+            "cluster.webhook",
+            State.PROBLEM,
+        ),
+        (
+            {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Fail"}]},)},
+            "cluster.webhook",
+            State.PROBLEM,
+        ),
+        (
+            {"webhooks": (WEBHOOK, {"metadata": {"name": "hami"}, "webhooks": [{"x": "aliyun.com/gpu-mem"}]})},
+            "cluster.other_webhooks",
+            State.PROBLEM,
+        ),
+        ({"good": Probe()}, "cluster.admission", State.PROBLEM),
+        (
+            {"good": Probe('failed calling webhook "x": x509: certificate has expired')},
+            "cluster.admission",
+            State.PROBLEM,
+        ),
+        ({"good": Probe("pods is forbidden: User cannot create")}, "cluster.admission", State.UNKNOWN),
+        ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", State.WARNING),
+        ({"bad": Probe()}, "cluster.denial", State.PROBLEM),
+        ({"bad": Probe("exceeded quota")}, "cluster.denial", State.UNKNOWN),
+        ({"bad": Untold("away")}, "cluster.denial", State.UNKNOWN),
+        ({"certificate": certificate(-1)}, "cluster.certificate", State.PROBLEM),
+        ({"certificate": certificate(3)}, "cluster.certificate", State.WARNING),
+        ({"certificate": b"nonsense"}, "cluster.certificate", State.PROBLEM),
+        ({"certificate": None}, "cluster.certificate", State.UNKNOWN),
+        ({"policies": ()}, "cluster.policies", State.PROBLEM),
+        ({"bindings": ()}, "cluster.policies", State.PROBLEM),
+        (
+            {"bindings": ({"spec": {"policyName": "gpushare-x", "validationActions": ["Audit"]}},)},
+            "cluster.policies",
+            State.PROBLEM,
+        ),
+        ({"exempt": ("tenant",)}, "cluster.exempt", State.WARNING),
+        ({"lease": None}, "cluster.leader", State.PROBLEM),
+        ({"lease": {"spec": {}}}, "cluster.leader", State.PROBLEM),
+        (
+            {"lease": {"spec": {"holderIdentity": "p", "renewTime": "2027-01-15T07:00:00Z"}}},
+            "cluster.leader",
+            State.PROBLEM,
+        ),
+        ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.leader", State.UNKNOWN),
+        ({"rights": {}}, "cluster.rights", State.UNKNOWN),
+        ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
+        ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
+        ({"workloads": ()}, "cluster.processes", State.PROBLEM),
+        (
+            {"workloads": (Workload("DaemonSet", "kube-system/gpushare", ("a/k8s-gpushare-schd-extender:1",), 1, 1),)},
+            "cluster.other_owners",
+            State.PROBLEM,
+        ),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.vendor", State.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.vendor", State.OK),
+        ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
+        ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
+        ({"nodes": ()}, "cluster.nodes", State.WARNING),
+        ({"nodes": (node(agent="leaving"),)}, "cluster.agents", State.PROBLEM),
+        ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
+        ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),
+        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelets", State.PROBLEM),
+        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelets", State.WARNING),
+        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelets", State.WARNING),
+        ({"nodes": (node(kubelet=""),)}, "cluster.kubelets", State.UNKNOWN),
+        ({"items": [share("a", labelled=False)]}, "cluster.unseen", State.PROBLEM),
+        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.unseen", State.OK),
+        ({"items": [share("a", annotation="")]}, "cluster.records", State.PROBLEM),
+        ({"items": [share("a", annotation="{}")]}, "cluster.records", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 8)]}, "cluster.cards", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 7)]}, "cluster.cards", State.OK),
+        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.cards", State.OK),
+        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.cards", State.WARNING),
+        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.waiting", State.PROBLEM),
+        ({"items": [share("a", on="")]}, "cluster.waiting", State.WARNING),
+        ({"pods": Untold("403")}, "cluster.pods", State.UNKNOWN),
+    ],
+)
+def test_each_fault_is_told_as_what_it_is(changed, check, expected):
+    """
+    One thing is changed, and the finding about it says so.
+    """
+    assert expected == found(**changed)[check]
+
+
+def test_whatever_is_not_well_has_something_to_do():
+    """
+    A cluster that tells nothing.
+    """
+    away = Untold("403 Forbidden")
+    names = ("definition", "webhooks", "policies", "bindings", "services", "nodes", "pods", "exempt", "workloads")
+    blank = dict.fromkeys((*names, "lease", "certificate", "good", "bad"), away)
+
+    told = judged(ClusterFacts("v1.36.2", **blank), NOW)
+
+    assert {State.OK, State.UNKNOWN} == {one.state for one in told}
+    assert ["cluster.server"] == [one.check for one in told if one.state is State.OK]
+    assert [] == [one.check for one in told if one.state is not State.OK and not one.fix]
+
+
+def test_both_kinds_of_cards_on_one_node_are_a_problem():
+    """
+    The same card could be given twice.
+    """
+    both = node_facts(
+        {
+            "metadata": {"name": "n", "labels": {"ack.node.gpu.schedule": "cgpu"}},
+            "status": {"allocatable": {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2", "nvidia.com/gpu": "2"}},
+        }
+    )
+
+    assert State.PROBLEM == found(nodes=(both,))["cluster.either_or"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [
+    ("metadata",),
+    ("metadata", "labels"),
+    ("metadata", "annotations"),
+    ("metadata", "name"),
+    ("metadata", "creationTimestamp"),
+    ("spec",),
+    ("spec", "containers"),
+    ("spec", "nodeName"),
+    ("spec", "template"),
+    ("status",),
+    ("status", "allocatable"),
+    ("status", "nodeInfo"),
+]
+
+
+@given(st.sampled_from(PLACES), JSON)
+def test_no_object_of_whatever_shape_stops_the_doctor(place, value):
+    """
+    Old versions, other people's controllers: an object that makes no sense is told, or left out.
+    """
+    thing = json.loads(json.dumps(share("a")))
+    inner = thing
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+
+    asks_for_shares(thing)
+    workload("Deployment", thing)
+    told = judged(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
+
+    assert all(one.evidence.isprintable() for one in told)
+
+
+def test_the_end_of_a_certificate_is_read_as_others_read_it():
+    """
+    Both spellings of a time: two-digit years until 2049, four digits after.
+    """
+    for days in (1, 400, 365 * 40):
+        assert [NOW + days * 86_400] == ends(certificate(days))
+    assert 2 == len(ends(certificate(1) + certificate(2)))
+
+
+@given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))
+def test_bytes_that_are_no_certificate_are_none(noise, at, byte):
+    """
+    Noise, and a certificate with one byte changed: an answer, never an exception.
+    """
+    der = bytearray(base64.b64decode(b"".join(GOOD.split(b"-----")[2].split())))
+    der[at % len(der)] = byte
+    for body in (noise, bytes(der), bytes(der)[:at]):
+        pem = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(body) + b"\n-----END CERTIFICATE-----\n"
+        assert all(end is None or isinstance(end, float) for end in ends(pem))
+
+
+GOOD = certificate(1)
