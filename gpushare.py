@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = MappingProxyType(
     {
-        "doctor": ("isolation.doctor.cli:doctor", "doctor", "Is this machine or cluster fit for shared cards? With fixes."),
+        "doctor": ("isolation.doctor.cli:doctor", "doctor", "Is this machine, or cluster, fit for shared cards?"),
         "exporter": ("exporter.cli:exporter", "exporter", "Metrics of this machine's cards and who uses them."),
         "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
-        "node": ("isolation.node.cli:node", "node", "The node agent: shares of this machine's cards for the kubelet."),
+        "node": ("isolation.node.cli:node", "node", "The agent of one node: shares of its cards."),
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
-        "scheduler": ("isolation.scheduler.cli:scheduler", "scheduler", "The scheduler webhook: extender and admission."),
+        "scheduler": (
+            "isolation.scheduler.cli:scheduler",
+            "scheduler",
+            "The scheduler webhook: extender and admission.",
+        ),
         "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a cluster's workload under placement policies."),
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "A simulated NVIDIA driver: cards in a file."),
         "up": ("autoscaler.sim.up:up", "up", "An embedded cluster of simulated cards, live."),

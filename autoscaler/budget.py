@@ -6,8 +6,9 @@ Pure. Counts what was done, not what was planned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 HOUR: Final = 3600.0
 """Seconds."""
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def resident(pod: Pod) -> bool:
+    """Whether the pod belongs to its node and goes with it (a DaemonSet's, or the kubelet's own)."""
+    return pod.request.owner.startswith(("DaemonSet/", "Node/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +36,58 @@ class Budget:
     """When pods were evicted."""
     moved: Mapping[str, float] | None = None
     """When a pod of an owner was last evicted."""
+    pods: int | None = None
+    """Pods that run; None: the part of them that may move is not known, and the other limits hold."""
+    replicas: Mapping[str, int] | None = None
+    """Running pods by owner; None: not known, nobody is protected for being the only one."""
+    guarded: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """By UID: why a pod may not be evicted now."""
+    resting: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    """Owners whose pod the cluster would not let go, and until when they are left alone."""
+
+    promised: int = 0
+    """Pods that have a home reserved and wait for their eviction."""
+
+    @property
+    def free(self) -> int:
+        """Moves that may still be planned: what the hour has, less what is promised already."""
+        return max(0, self.left - self.promised)
 
     @property
     def left(self) -> int:
         """Moves that the hour still has."""
-        return max(0, self.limits.moves_per_hour - sum(1 for at in self.moves if self.at - at < HOUR))
+        most = self.limits.moves_per_hour
+        if self.pods is not None:
+            part = int(self.pods * self.limits.moves_per_hour_ratio)
+            most = min(most, max(part, self.limits.moves_per_hour_always))
+        return max(0, most - sum(1 for at in self.moves if self.at - at < HOUR))
 
     def protected(self, pod: Pod) -> bool:
         """Too young to move, or moved not long ago (then it is the one made after its owner's last move)."""
-        if not pod.evictable or self.at - pod.created < self.limits.min_pod_age_seconds:
+        if self.barred(pod) or self.at - pod.created < self.limits.min_pod_age_seconds:
             return True
         last = (self.moved or {}).get(pod.request.owner)
         return last is not None and pod.created >= last and self.at - last < self.limits.immune_seconds
 
-    def evictions(self, ready: Iterable[Pod], restless: Iterable[str]) -> tuple[Pod, ...]:
-        """Which of the pods with a home may go now; owners in `restless` have a pod on the move."""
+    def barred(self, pod: Pod) -> str:
+        """Why the pod must stay whatever is to be won; empty where nothing says so."""
+        if not pod.evictable:
+            return "nothing would make it again, or it may not be moved"
+        if self.replicas is not None and self.replicas.get(pod.request.owner, 0) < self.limits.fewest_replicas:
+            return f"its owner has fewer than {self.limits.fewest_replicas} running"
+        if self.resting.get(pod.request.owner, self.at) > self.at:
+            return "an eviction of its owner's was refused not long ago"
+        return self.guarded.get(pod.uid, "")
+
+    def evictions(self, ready: Iterable[Pod], restless: Iterable[str], moving: int = 0) -> tuple[Pod, ...]:
+        """Which of the pods with a home may go now, beside `moving`; owners in `restless` have one on the move."""
         busy = set(restless)
         chosen: list[Pod] = []
+        most = min(self.left, self.limits.moves_per_round) - moving
         for pod in ready:
-            if len(chosen) >= min(self.left, self.limits.moves_per_round):
+            if len(chosen) >= most:
                 break
-            if pod.request.owner not in busy:
+            if pod.request.owner not in busy and not self.barred(pod):
                 busy.add(pod.request.owner)
                 chosen.append(pod)
         return tuple(chosen)

@@ -2,7 +2,7 @@
 One turn's decision: first who waits, then what can go; each step with its reason.
 
 Pure: an observation, the limits and what was remembered go in, a plan and what to remember
-come out. Rebalancing beyond giving nodes back would be one more source of steps in `decide`.
+come out. What moves without a node going back is `rebalance`'s answer.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autoscaler.budget import resident
 from autoscaler.demand import demand, gist
 from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import State, overdue
 from autoscaler.phantom import phantoms
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
+from autoscaler.rebalance import calmly, rescued, watched
+from autoscaler.rebalance_situation import Situation
+from autoscaler.rebalance_worth import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,20 +37,27 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
     """What to do now; the memory returned knows nothing yet of what will be done (`Memory.acted`)."""
     failed = tuple(_discards(seen, limits))
     want = demand(seen, limits, memory.shut(seen.at) | {step.pool for step in failed})
+    weights = Weights.of(seen, limits)
+    now = Situation(seen, memory.budget(seen, limits, weights.replicas), weights)
+    rescues, want = rescued(now, want)
     empty = superfluous(seen, limits)
     unneeded = {name: memory.unneeded.get(name, seen.at) for name in sorted(empty)}
-    steps: list[Step] = [
-        *failed,
-        *_keeps(want),
-        *_buys(seen, want),
-        *_draining(seen, limits, memory, want),
-    ]
+    moving = tuple(_draining(now, want, len(rescues)))
+    steps: list[Step] = [*failed, *_keeps(want), *rescues, *_buys(seen, want), *moving]
     # a node given back while another is bought would be a flap
-    calm = not (want.lots or want.keep or want.homes) and seen.at - memory.last_add >= limits.after_add_seconds
-    if calm:
-        found = leaving(seen, limits, unneeded, memory.budget(limits, seen.at))
+    busy = want.lots or want.keep or want.homes or rescues
+    memory = watched(now, replace(memory, unneeded=unneeded, demand=want))
+    if not busy and seen.at - memory.last_add >= limits.after_add_seconds:
+        found = leaving(seen, limits, unneeded, now.budget, weights)
         steps += [_drain(each, seen, unneeded) for each in found]
-    return Plan(seen.at, tuple(steps), want.homes), replace(memory, unneeded=unneeded, demand=want)
+        gone = sum(isinstance(step, Evict) for step in moving)
+        if not found:
+            most = min(now.budget.free, limits.moves_per_round - gone)
+            # a node that goes saves more than fewer fragments: the moves are kept for those about to be due
+            patient = all(seen.at - since >= limits.unneeded_seconds for since in unneeded.values())
+            shifts, memory = calmly(now, memory, most, defragment=patient)
+            steps += shifts
+    return Plan(seen.at, tuple(steps), want.homes), memory
 
 
 def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
@@ -80,34 +91,42 @@ def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
             yield Buy(name, (), f"pool {name} has fewer than {pool.smallest} nodes")
 
 
-def _draining(seen: Observation, limits: Limits, memory: Memory, want: Demand) -> Iterable[Step]:
+def _draining(now: Situation, want: Demand, rescues: int) -> Iterable[Step]:
     """Nodes on their way out: give back the empty ones, move pods off the others, or call it off."""
+    seen = now.seen
     ready: list[Pod] = []
     for machine in _sorted(seen.machines):
         if machine.state is not State.DRAINING or machine.name in want.keep:
             continue
-        pods = seen.on.get(machine.name, {})
         # pods that are ending still hold their room: the node goes when the last of them has ended
+        pods = [pod for pod in seen.on.get(machine.name, {}).values() if not resident(pod)]
         if not pods:
             yield Delete(machine.name, "empty")
-        elif overdue(machine, limits, seen.at) is State.READY:
-            yield Keep(machine.name, f"not empty after {limits.drain_seconds:.0f} s")
+        elif overdue(machine, now.limits, seen.at) is State.READY:
+            yield Keep(machine.name, f"not empty after {now.limits.drain_seconds:.0f} s")
         else:
-            staying = [pod for pod in pods.values() if not pod.deleting]
+            staying = [pod for pod in pods if not pod.deleting]
             lost = [pod for pod in staying if not _home_stands(seen, seen.reserved.get(pod.uid))]
             if lost:
                 yield Keep(machine.name, f"{named(lost)} lost the home reserved for it")
             else:
                 ready += staying
-    # an owner whose last moved pod has not arrived yet keeps its other replicas where they are
-    restless = {
-        home.request.owner for uid, home in seen.reserved.items() if uid not in seen.pods or seen.pods[uid].deleting
-    }
-    for pod in memory.budget(limits, seen.at).evictions(ready, restless):
+    ready += _half_moved(seen)
+    for pod in now.budget.evictions(ready, now.restless, rescues):
         placed = pod.placement.node if pod.placement is not None else ""
         target = seen.reserved[pod.uid].placement.node
-        reason = f"to {target}, its home there is reserved: {placed} is being drained"
-        yield Evict(pod.uid, placed, pod.request.owner, reason)
+        why = f"{placed} is being drained" if not seen.usable(placed) else "a move that was begun"
+        yield Evict(pod.uid, placed, pod.request.owner, f"to {target}, its home there is reserved: {why}")
+
+
+def _half_moved(seen: Observation) -> Iterable[Pod]:
+    """Pods with a home reserved on a node that stays: whoever made it ended before the eviction."""
+    for uid, home in sorted(seen.reserved.items()):
+        pod = seen.pods.get(uid)
+        if pod is None or pod.deleting or pod.placement is None or not seen.usable(pod.placement.node):
+            continue
+        if _home_stands(seen, home):
+            yield pod
 
 
 def _home_stands(seen: Observation, home: Reservation | None) -> bool:

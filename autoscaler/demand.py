@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
     from isolation.contract.model import Placement, Pod, Request
+    from isolation.placement.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,15 @@ def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> D
 
 def _without_room(seen: Observation, found: Demand) -> list[Pod]:
     """Waiting pods for which nothing that stands has room, in the scheduler's order."""
-    trial = seen.engine
+    trial = _after_moves(seen)
     left: list[Pod] = []
     refused: dict[Shape, Refusal] = {}
     # a pod that was just evicted has its new home already: it is no demand
-    kept = [home for home in seen.reserved.values() if home.pod not in seen.pods]
+    kept = [home for home in seen.reserved.values() if home.pod not in seen.pods or seen.pods[home.pod].deleting]
     # the places that a purchase was counted on go first, as the scheduler takes them
     at_home = _at_home(seen)
     if at_home:
-        trial = seen.engine.fork()
+        trial = _own(trial, seen)
         for uid, request, place in at_home:
             try:
                 trial.hold(uid, request, place)
@@ -120,11 +121,25 @@ def _without_room(seen: Observation, found: Demand) -> list[Pod]:
             refused[key] = found.refusals[pod.uid] = answer
             left.append(pod)
             continue
-        if trial is seen.engine:  # forked only now: most waiting pods wait because nothing fits
-            trial = seen.engine.fork()
+        trial = _own(trial, seen)  # forked only now: most waiting pods wait because nothing fits
         trial.hold(pod.uid, pod.request, answer)
         found.fits.append(pod.uid)
     return left
+
+
+def _own(trial: Engine, seen: Observation) -> Engine:
+    """A trial that may be changed."""
+    return seen.engine.fork() if trial is seen.engine else trial
+
+
+def _after_moves(seen: Observation) -> Engine:
+    """The room as it will be when the pods on the move have gone: nothing is bought for what they leave."""
+    going = [uid for uid in sorted(seen.reserved) if uid in seen.pods and seen.pods[uid].deleting]
+    trial = seen.engine.fork() if going else seen.engine
+    for uid in going:
+        if uid in trial.holds:
+            trial.release(uid)
+    return trial
 
 
 def _at_home(seen: Observation) -> list[tuple[str, Request, Placement]]:

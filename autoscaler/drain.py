@@ -1,9 +1,9 @@
 """
 Which nodes can go: only those whose every pod has a home elsewhere, card by card.
 
-One what-if for the whole round, so that two drained nodes never count on the same room, and a
-node that receives pods is not drained in the same round. Pure. It does not evict: `budget` says
-how fast a drained node's pods may move.
+Those that free most cards for each pod moved go first. One what-if for the whole round, so that two
+drained nodes never count on the same room, and a node that receives pods is not drained in the same
+round. Pure. It does not evict: `budget` says how fast a drained node's pods may move.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoscaler.bins import largest_first
+from autoscaler.budget import resident
 from autoscaler.lifecycle import State
 from autoscaler.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from autoscaler.budget import Budget
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
+    from autoscaler.rebalance_worth import Weights
     from isolation.contract.model import Pod
     from isolation.placement.engine import Engine
 
@@ -35,42 +37,45 @@ class Leaving:
 
 
 def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
-    """Nodes so empty that they should go, were there room for their pods elsewhere."""
+    """Nodes so empty, for some time usable, that they should go, were there room for their pods elsewhere."""
     spare = seen.spare()
     return frozenset(
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
+        and seen.at - machine.since >= limits.fresh_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.low_load_ratio
-        and all(pod.evictable or pod.deleting for pod in seen.on.get(machine.name, {}).values())
+        and all(pod.evictable or pod.deleting or resident(pod) for pod in seen.on.get(machine.name, {}).values())
     )
 
 
-def leaving(seen: Observation, limits: Limits, unneeded: Mapping[str, float], budget: Budget) -> tuple[Leaving, ...]:
-    """Nodes to drain now, fewest pods first; `unneeded` says since when each was superfluous."""
+def leaving(
+    seen: Observation, limits: Limits, unneeded: Mapping[str, float], budget: Budget, weights: Weights | None = None
+) -> tuple[Leaving, ...]:
+    """Nodes to drain now; `unneeded` says since when each was superfluous; without weights, all are worth it."""
     due = [name for name, since in unneeded.items() if seen.at - since >= limits.unneeded_seconds]
-    due.sort(key=lambda name: (len(seen.on.get(name, {})), seen.load.get(name, 0.0), name))
+    due.sort(key=lambda name: _effort(seen, name))
     spare = seen.spare()
     # homes of drains still under way count as well: their pods have not moved in yet
     receives = {home.placement.node for home in seen.reserved.values()}
     found: list[Leaving] = []
-    trial = seen.engine.fork() if due else seen.engine
-    moves = budget.left
-    for name in due[: limits.candidates_per_round]:
+    trial: Engine | None = None
+    moves, tried = budget.free, 0
+    for name in due:
         pool = seen.machines[name].pool
-        pods = [pod for pod in seen.on.get(name, {}).values() if not pod.deleting]
-        if len(found) == limits.nodes_per_round:
+        pods = movers(seen, name)
+        if len(found) == limits.nodes_per_round or tried == limits.candidates_per_round:
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.protected(pod) for pod in pods):
             continue
-        # an empty node changes nobody's room: no fork, it cannot fail
-        after = trial.fork() if pods else trial
-        after.drop_node(name)
-        homes = _rehome(pods, after, seen.at, seen.at + limits.drain_seconds)
+        if pods and weights and not weights.worth(weights.part_of_price(seen.pools[pool].price), pods):
+            continue
+        tried += 1
+        trial = trial or seen.engine.fork()
+        homes = emptied(trial, name, pods, seen.on.get(name, {}), (seen.at, seen.at + limits.drain_seconds))
         if homes is None:
             continue
-        trial = after
         receives.update(home.placement.node for home in homes)
         spare[pool] -= 1
         moves -= len(homes)
@@ -78,14 +83,40 @@ def leaving(seen: Observation, limits: Limits, unneeded: Mapping[str, float], bu
     return tuple(found)
 
 
-def _rehome(pods: list[Pod], after: Engine, at: float, until: float) -> tuple[Reservation, ...] | None:
-    """A home for each pod on what remains, or None; the engine keeps them."""
+def movers(seen: Observation, name: str) -> list[Pod]:
+    """The pods that must find a home before the node can go."""
+    return [pod for pod in seen.on.get(name, {}).values() if not pod.deleting and not resident(pod)]
+
+
+def _effort(seen: Observation, name: str) -> tuple[float, float, str]:
+    """Pods moved for each card freed; a node without cards counts as one."""
+    node = seen.engine.nodes.get(name)
+    cards = len(node.cards) if node is not None else 0
+    return (len(movers(seen, name)) / max(1, cards), seen.load.get(name, 0.0), name)
+
+
+def emptied(
+    trial: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], between: tuple[float, float]
+) -> tuple[Reservation, ...] | None:
+    """
+    A home for each of these pods on what the other nodes have left, or None; `here` is who holds room on the node.
+
+    Changes the trial only where there is one: the node is gone from it, and the homes are held.
+    """
+    node = trial.nodes[name]
+    held = [(uid, *trial.holds[uid]) for uid in here if uid in trial.holds]
+    trial.drop_node(name)
     homes: list[Reservation] = []
     for pod in sorted(pods, key=lambda pod: (largest_first(pod.request), pod.uid)):
-        answer = after.place(pod.request)
+        answer = trial.place(pod.request)
         if isinstance(answer, Refusal):
+            for home in homes:
+                trial.release(home.hold)
+            trial.put_node(node)
+            for uid, request, placement in held:
+                trial.hold(uid, request, placement, force=True)
             return None
-        home = Reservation(pod.uid, pod.request, answer, at, until)
-        after.hold(home.hold, pod.request, answer)
+        home = Reservation(pod.uid, pod.request, answer, *between)
+        trial.hold(home.hold, pod.request, answer)
         homes.append(home)
     return tuple(homes)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from isolation.contract.quantity import GIB
+
 _TIMES: Final = frozenset(
     {
         "period_seconds",
         "settle_seconds",
         "unneeded_seconds",
         "after_add_seconds",
+        "fresh_seconds",
         "min_pod_age_seconds",
         "immune_seconds",
         "provision_seconds",
@@ -22,7 +25,18 @@ _TIMES: Final = frozenset(
         "drain_seconds",
         "backoff_seconds",
         "backoff_longest_seconds",
+        "restart_seconds",
+        "move_seconds",
+        "hot_seconds",
     }
+)
+_RATIOS: Final = (
+    "low_load_ratio",
+    "moves_per_hour_ratio",
+    "fragments_high_ratio",
+    "fragments_low_ratio",
+    "hot_ratio",
+    "quiet_ratio",
 )
 
 
@@ -42,6 +56,8 @@ class Limits:
     """A node must have been superfluous for this long before it is drained."""
     after_add_seconds: float = 600.0
     """No drain for this long after a node was bought."""
+    fresh_seconds: float = 3600.0
+    """A node is not given back sooner than this after it became usable, or buying it was for nothing."""
     low_load_ratio: float = 0.5
     """A node is superfluous only while its load is at most this."""
     nodes_per_round: int = 10
@@ -52,12 +68,42 @@ class Limits:
     """Most nodes bought in one turn."""
     moves_per_round: int = 10
     """Most pods evicted in one turn."""
-    moves_per_hour: int = 60
-    """Most pods evicted in any hour."""
+    moves_per_hour: int = 1000
+    """Most pods evicted in any hour, however large the fleet."""
+    moves_per_hour_ratio: float = 0.02
+    """Most pods evicted in any hour, as a part of the pods that run."""
+    moves_per_hour_always: int = 10
+    """So many may be evicted in any hour in a fleet whose part would be fewer."""
     min_pod_age_seconds: float = 600.0
     """A younger pod is left alone, and with it its node."""
     immune_seconds: float = 3600.0
     """A pod that was moved is left alone for this long."""
+    fewest_replicas: int = 2
+    """A pod whose owner has fewer running is left alone: nobody would serve while it moves."""
+    worth: float = 2.0
+    """A move is approved if its part of all cost saved is at least one in so many of its part of all disruption."""
+    restart_seconds: float = 30.0
+    """What a pod without card memory is away when it moves."""
+    reload_bytes_per_second: float = 0.5 * GIB
+    """How fast a moved pod fills its card memory again."""
+    move_seconds: float = 300.0
+    """The home of a single move that nobody came to is given up after this."""
+    rescues_per_round: int = 10
+    """Room by moving others is sought until so many kinds of waiting pods have found none in one turn."""
+    moves_per_rescue: int = 2
+    """Most pods moved for one that waits."""
+    fragments_high_ratio: float = 0.25
+    """Defragmenting begins when this part of the idle cards is of no use to the pods that come."""
+    fragments_low_ratio: float = 0.15
+    """And goes on until it is this part."""
+    trials_per_round: int = 40
+    """Most single moves that are tried for defragmenting in one turn."""
+    hot_ratio: float = 0.9
+    """A card is hot while more of its compute than this is in use."""
+    quiet_ratio: float = 0.6
+    """A pod moves off a hot card only to one that stays at or below this with it."""
+    hot_seconds: float = 600.0
+    """A card must have been hot for this long."""
     provision_seconds: float = 900.0
     """A machine that is not a node by then has failed."""
     devices_seconds: float = 300.0
@@ -72,10 +118,15 @@ class Limits:
         wrong = [f"{f.name} is {getattr(self, f.name)}" for f in fields(self) if not getattr(self, f.name) >= 0]
         if not self.period_seconds > 0:
             wrong.append("period_seconds must be more than 0")
-        if not self.low_load_ratio <= 1:
-            wrong.append("low_load_ratio is a ratio, at most 1")
+        wrong += [f"{name} is a ratio, at most 1" for name in _RATIOS if not getattr(self, name) <= 1]
+        if not self.fragments_low_ratio <= self.fragments_high_ratio:
+            wrong.append("fragments_low_ratio must be at most fragments_high_ratio")
+        if not self.quiet_ratio <= self.hot_ratio:
+            wrong.append("quiet_ratio must be at most hot_ratio")
+        if not self.reload_bytes_per_second > 0:
+            wrong.append("reload_bytes_per_second must be more than 0")
         if wrong:
-            raise LimitsError("limits must not be negative: " + "; ".join(wrong))
+            raise LimitsError("limits must not be negative, nor contradict each other: " + "; ".join(wrong))
 
     def scaled(self, factor: float) -> Limits:
         """The same limits in another tempo: every time but the period times `factor`, for demonstrations."""

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 from autoscaler.decide import decide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from autoscaler.limits import Limits
     from autoscaler.memory import Memory
     from autoscaler.observation import Home, Observation
     from autoscaler.plan import Plan, Step
+    from isolation.contract.model import Refusal
+
+    Decider = Callable[[Observation, Limits, Memory], tuple[Plan, Memory]]
 
 
 class World(Protocol):
@@ -32,8 +35,8 @@ class World(Protocol):
     async def expect(self, homes: Mapping[str, Home]) -> None:
         """Remember which waiting pods go on which coming machine; replaces what was said before."""
 
-    async def apply(self, step: Step) -> None:
-        """Do one thing, and say why."""
+    async def apply(self, step: Step) -> Refusal | None:
+        """Do one thing, and say why; why not, where the cluster would not have it."""
 
 
 class DryRun:
@@ -59,13 +62,12 @@ class DryRun:
         self.would.append(step)
 
 
-async def turn(world: World, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+async def turn(world: World, limits: Limits, memory: Memory, decider: Decider = decide) -> tuple[Plan, Memory]:
     """The plan that was carried out, and what to remember for the next turn."""
-    plan, memory = decide(await world.observe(), limits, memory)
+    plan, memory = decider(await world.observe(), limits, memory)
     if plan.steps and limits.settle_seconds:
         await world.settle(limits.settle_seconds)
         plan = plan.still_valid(await world.observe())
     await world.expect(plan.homes)
-    for step in plan.steps:
-        await world.apply(step)
-    return plan, memory.acted(plan, limits)
+    refused = [step for step in plan.steps if await world.apply(step) is not None]
+    return plan, memory.acted(plan, limits, refused)

@@ -11,19 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.budget import HOUR, Budget
-from autoscaler.plan import Buy, Discard, Evict, Keep
+from autoscaler.plan import Buy, Discard, Evict, Keep, Move
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from autoscaler.demand import Demand
     from autoscaler.limits import Limits
-    from autoscaler.plan import Plan
+    from autoscaler.observation import Observation
+    from autoscaler.plan import Plan, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A pool that could not deliver, and until when it is not asked."""
+    """Who could not deliver, or would not let go, and until when it is left alone."""
 
     until: float
     seconds: float
@@ -43,35 +44,48 @@ class Memory:
     """When a pod of an owner was last evicted."""
     closed: Mapping[str, Backoff] = field(default_factory=dict)
     """Pools that could not deliver, by name."""
+    refused: Mapping[str, Backoff] = field(default_factory=dict)
+    """Owners whose pod the cluster would not let go."""
+    hot: Mapping[str, float] = field(default_factory=dict)
+    """Since when each hot card has been so, by UUID."""
+    defragmenting: bool = False
+    """Whether the high mark was passed and the low one has not been reached yet."""
     demand: Demand | None = None
     """The last answer for every waiting pod: for people."""
 
-    def budget(self, limits: Limits, now: float) -> Budget:
-        """How much disruption is left."""
-        return Budget(limits, now, self.moves, self.moved)
+    def budget(self, seen: Observation, limits: Limits, replicas: Mapping[str, int]) -> Budget:
+        """How much disruption is left; `replicas` are running pods by owner."""
+        resting = {owner: rest.until for owner, rest in self.refused.items() if seen.at < rest.until}
+        pods = sum(map(len, seen.on.values()))
+        promised = sum(uid in seen.pods and not seen.pods[uid].deleting for uid in seen.reserved)
+        return Budget(limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, resting, promised)
 
     def shut(self, now: float) -> frozenset[str]:
         """Pools that are not asked for nodes now."""
         return frozenset(name for name, backoff in self.closed.items() if now < backoff.until)
 
-    def acted(self, plan: Plan, limits: Limits) -> Memory:
-        """What to remember of the steps that were taken."""
-        evicted = [step for step in plan.steps if isinstance(step, Evict)]
-        added = any(isinstance(step, Buy | Keep) for step in plan.steps)
-        failed = sorted({step.pool for step in plan.steps if isinstance(step, Discard)})
+    def acted(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> Memory:
+        """What to remember of the steps that were taken, and of those the cluster would not have."""
+        done = [step for step in plan.steps if step not in refused] if refused else list(plan.steps)
+        gone = [step for step in done if isinstance(step, Evict | Move)]
+        added = any(isinstance(step, Buy | Keep) for step in done)
+        failed = sorted({step.pool for step in done if isinstance(step, Discard)})
+        stuck = sorted({step.owner for step in refused if isinstance(step, Evict | Move)})
         moved = {owner: at for owner, at in self.moved.items() if plan.at - at < limits.immune_seconds}
+        resting = {owner: rest for owner, rest in self.refused.items() if plan.at - rest.until < HOUR}
         return replace(
             self,
             last_add=plan.at if added else self.last_add,
-            moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in evicted)),
-            moved=moved | {step.owner: plan.at for step in evicted},
-            closed={**self.closed, **{pool: self._backoff(pool, limits, plan.at) for pool in failed}},
+            moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in gone)),
+            moved=moved | {step.owner: plan.at for step in gone},
+            closed={**self.closed, **{pool: _longer(self.closed.get(pool), limits, plan.at) for pool in failed}},
+            refused=resting | {owner: _longer(self.refused.get(owner), limits, plan.at) for owner in stuck},
         )
 
-    def _backoff(self, pool: str, limits: Limits, now: float) -> Backoff:
-        before = self.closed.get(pool)
-        # a pool that has delivered for long enough starts again with the shortest rest
-        if before is None or now - before.until > limits.backoff_longest_seconds:
-            return Backoff(now + limits.backoff_seconds, limits.backoff_seconds)
-        seconds = min(2 * before.seconds, limits.backoff_longest_seconds)
-        return Backoff(now + seconds, seconds)
+
+def _longer(before: Backoff | None, limits: Limits, now: float) -> Backoff:
+    # who has been well for long enough starts again with the shortest rest
+    if before is None or now - before.until > limits.backoff_longest_seconds:
+        return Backoff(now + limits.backoff_seconds, limits.backoff_seconds)
+    seconds = min(2 * before.seconds, limits.backoff_longest_seconds)
+    return Backoff(now + seconds, seconds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.lifecycle import COMING, STANDING, Machine, State
 from autoscaler.pools import load_of
@@ -64,6 +64,7 @@ class Home:
         return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in cards))
 
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_HOMES: Final[Mapping[str, Home]] = MappingProxyType({})
 _NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
 
@@ -89,6 +90,14 @@ class Observation:
     """By UID of the pod that moves."""
     homes: Mapping[str, Home] = field(default_factory=lambda: _NO_HOMES)
     """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
+    guarded: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """By UID: why a pod may not be evicted now (a disruption budget that has nothing left)."""
+    deletion_cost: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    """By UID, as the pod's owner set it (`controller.kubernetes.io/pod-deletion-cost`)."""
+    heat: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    """Measured use of each card's compute by UUID, 0..1; a card that cannot be told is absent."""
+    busy: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    """By UID: what a pod uses of the compute of each of its cards, 0..1; absent where it cannot be told."""
 
     def sizes(self) -> dict[str, int]:
         """Machines that count towards each pool's size."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from autoscaler.budget import resident
 from autoscaler.lifecycle import COMING, State
 from isolation.placement.engine import Engine, PlacementError
 
@@ -61,6 +62,22 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Reserve a home for one pod, then evict it; its node stays."""
+
+    pod: str
+    node: str
+    """Where it is now."""
+    owner: str
+    home: Reservation
+    kind: str
+    """`rescue`, `defragment` or `relieve`."""
+    reason: str
+    serves: tuple[str, ...] = ()
+    """UIDs of the waiting pods for which it makes room."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Give an empty, drained node back."""
 
@@ -77,7 +94,7 @@ class Discard:
     reason: str
 
 
-Step: TypeAlias = Buy | Keep | Drain | Evict | Delete | Discard
+Step: TypeAlias = Buy | Keep | Drain | Evict | Move | Delete | Discard
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +127,32 @@ class _Check:
             return self._buy(step)
         if isinstance(step, Drain):
             return self._drain(step)
+        if isinstance(step, Move):
+            return self._move(step)
         machine = self._fresh.machines.get(step.node)
         return machine is not None and self._on_machine(step, machine.state)
 
     def _on_machine(self, step: Keep | Evict | Delete | Discard, state: State) -> bool:
         if isinstance(step, Discard):
             return state in COMING or state is State.FAILED
+        if isinstance(step, Evict):
+            # a node that stays: a single move that was cut off between its reservation and its eviction
+            return state in {State.DRAINING, State.READY} and self._there(step) and step.pod in self._fresh.reserved
         if state is not State.DRAINING or isinstance(step, Keep):
             return state is State.DRAINING
-        here = self._fresh.on.get(step.node, {})
-        if isinstance(step, Delete):
-            return not here
-        pod = here.get(step.pod)
-        return pod is not None and not pod.deleting and step.pod in self._fresh.reserved
+        return all(resident(pod) for pod in self._fresh.on.get(step.node, {}).values())
+
+    def _there(self, step: Evict | Move) -> bool:
+        pod = self._fresh.on.get(step.node, {}).get(step.pod)
+        return pod is not None and not pod.deleting
+
+    def _move(self, step: Move) -> bool:
+        if not self._there(step) or step.pod in self._fresh.reserved:
+            return False
+        # a rescue is for somebody: no longer if that pod has its place
+        if step.serves and self._waiting.isdisjoint(step.serves):
+            return False
+        return self._reserve((step.home,))
 
     def _buy(self, step: Buy) -> bool:
         pool = self._fresh.pools.get(step.pool)
@@ -134,19 +164,32 @@ class _Check:
         return True
 
     def _drain(self, step: Drain) -> bool:
-        staying = {uid for uid, pod in self._fresh.on.get(step.node, {}).items() if not pod.deleting}
+        here = self._fresh.on.get(step.node, {})
+        staying = {uid for uid, pod in here.items() if not pod.deleting and not resident(pod)}
         # a pod that came meanwhile has no home: the node is left alone until the next turn
         if not self._fresh.usable(step.node) or staying != {home.pod for home in step.homes}:
             return False
-        if not step.homes:
+        return self._reserve(step.homes)
+
+    def _reserve(self, homes: tuple[Reservation, ...]) -> bool:
+        """Take these homes off the trial; False, and nothing taken, where one is no more."""
+        if not homes:
             return True
-        trial = (self._trial or self._fresh.engine).fork()
-        for home in step.homes:
-            if not self._fresh.usable(home.placement.node):
+        trial = self._trial = self._trial or self._fresh.engine.fork()
+        taken: list[str] = []
+        for home in homes:
+            if not self._fresh.usable(home.placement.node) or not _held(trial, home):
+                for hold in taken:
+                    trial.release(hold)
                 return False
-            try:
-                trial.hold(home.hold, home.request, home.placement)
-            except PlacementError:
-                return False
-        self._trial = trial
+            taken.append(home.hold)
         return True
+
+
+def _held(trial: Engine, home: Reservation) -> bool:
+    """Take a home, if it is still there."""
+    try:
+        trial.hold(home.hold, home.request, home.placement)
+    except PlacementError:
+        return False
+    return True

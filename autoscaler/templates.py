@@ -32,9 +32,21 @@ class Empty:
         self.node = node
         self._engine = Engine((node,))
         self._known: dict[Shape, bool] = {}
+        self._asked: dict[int, tuple[Request, bool]] = {}
+        """By the request's identity, which stays while it is kept here: a shape is dear to hash."""
 
     def hosts(self, request: Request) -> bool:
         """Whether the pod could go there."""
+        asked = self._asked.get(id(request))
+        if asked is not None:
+            return asked[1]
+        if len(self._asked) >= SHAPES_KEPT:
+            self._asked.clear()
+        answer = self._hosts(request)
+        self._asked[id(request)] = (request, answer)
+        return answer
+
+    def _hosts(self, request: Request) -> bool:
         key = shape_of(request)
         if key not in self._known:
             if len(self._known) >= SHAPES_KEPT:

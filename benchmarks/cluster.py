@@ -22,12 +22,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # files here have the names of packages
+
 from isolation.cluster.access import Access
 from isolation.cluster.follow import Habits
 from isolation.cluster.live import Live
 from isolation.cluster.wire import page_of
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 FILLER_BYTES = 3000  # what nobody reads of a real pod: managed fields, volumes, statuses
 
 

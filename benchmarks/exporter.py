@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # this file has the name of the package that it measures
 sys.path.append(str(HERE))
 
-from exporter_bars import main  # noqa: E402 (the path first)
+from exporter_bars import main
 
 if __name__ == "__main__":
     main()

@@ -82,6 +82,8 @@ class Tally:
             for moment, kind, text in one["findings"]:
                 self.kinds[kind] += 1
                 self.bad.append((one["seed"], moment, kind, text))
+                if not self.rule.endswith("classic") and len(self.bad) <= SHOWN:
+                    print(f"\rseed {one['seed']} at {moment:.1f} s: {kind}: {text}", flush=True)
 
     def progress(self) -> None:
         """One line that is written over."""
@@ -111,8 +113,8 @@ class Tally:
         for name, seconds in sorted(self.longest.items()):
             print(f"  longest {name:16} {seconds:.3f} s")
         print(f"found in {self.bad_runs} runs: {dict(self.kinds) or 'nothing'}")
-        for seed, moment, kind, text in sorted(self.bad)[:SHOWN]:
-            print(f"  seed {seed} at {moment:.1f} s: {kind}: {text}")
+        for seed in sorted({seed for seed, *_ in self.bad})[:SHOWN]:
+            print(f"  python benchmarks/interleave.py --rule {self.rule} --seed {seed} --trace")
 
 
 def _chunks(rule: str, first: int, runs: int) -> Iterator[tuple[str, int, int]]:

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # this file has the name of the package that it measures
 sys.path.append(str(HERE))
 
-from bars import main  # noqa: E402 (the path first)
+from bars import main
 
 if __name__ == "__main__":
     main()

@@ -8,6 +8,7 @@ machine, and figures of derived variants are approximations (see `variants`).
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -15,6 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import numpy as np
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path[:1] = [str(HERE.parent)]  # files here have the names of packages
+sys.path.append(str(HERE))
+
 from variants import VARIANTS, derive
 
 from autoscaler.sim import openb, report, synthetic

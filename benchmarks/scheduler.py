@@ -6,8 +6,9 @@ How long the scheduler's verbs take, from the bytes of kube-scheduler's request 
 
 Part `handlers`: filter, prioritize and bind of one pod after another on a busy fleet, with changing shapes,
 every bind followed by another pod's end as the watch tells it, and now and then by a node that changes. The
-API server answers at once: its write is not measured here (`scheduler_cluster` does). Never a test: speed
-depends on the machine. Exit status 1: a bar was missed.
+API server answers at once: its write is not measured here (`scheduler_cluster` does). The verbs wait for
+nothing, so their own CPU is what a machine with nothing else to do would show. Never a test: speed depends
+on the machine. Exit status 1: a bar was missed, by the wall clock.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ import click
 HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # a file here has the name of the package
 
-from isolation.cluster.election import Fence  # noqa: E402 (the path first, here and below)
-from isolation.cluster.store import Store  # noqa: E402
-from isolation.cluster.writes import Answer, Outcome  # noqa: E402
-from isolation.contract.model import Card, CardChoice, Mode, Node, Placement, Pod  # noqa: E402
-from isolation.contract.names import ACK, SHARED  # noqa: E402
-from isolation.contract.quantity import GIB  # noqa: E402
-from isolation.scheduler.binder import Binder  # noqa: E402
-from isolation.scheduler.books import Books  # noqa: E402
-from isolation.scheduler.extender import Extender, World  # noqa: E402
-from isolation.scheduler.waiting import Waiting  # noqa: E402
+from isolation.cluster.election import Fence
+from isolation.cluster.store import Store
+from isolation.cluster.writes import Answer, Outcome
+from isolation.contract.model import Card, CardChoice, Mode, Node, Placement, Pod
+from isolation.contract.names import ACK, SHARED
+from isolation.contract.quantity import GIB
+from isolation.scheduler.binder import Binder
+from isolation.scheduler.books import Books
+from isolation.scheduler.extender import Extender, World
+from isolation.scheduler.waiting import Waiting
 
 CARDS: Final = 8
-SIZES: Final = (16, 24, 40, 80)
+SIZES: Final = (16, 16, 24, 40)
 PODS_PER_NODE: Final = 8
 SHAPES: Final = 400
 """More than the engine remembers answers for: shapes keep changing."""
@@ -84,6 +85,7 @@ class Fleet:
         self.extender = Extender(self._world())
         self.sized: list[int] = []
         self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.cpu: dict[str, list[float]] = defaultdict(list)
         self._fill(pods)
 
     def _world(self) -> World:
@@ -187,9 +189,10 @@ class Fleet:
 
     async def _timed(self, verb: str, ask: dict[str, Any]) -> Any:
         body = json.dumps(ask).encode()
-        began = time.perf_counter()
+        used, began = time.thread_time(), time.perf_counter()
         reply = await getattr(self.extender, verb)(body)
         self.seconds[verb].append(time.perf_counter() - began)
+        self.cpu[verb].append(time.thread_time() - used)
         return json.loads(reply.body)
 
 
@@ -207,14 +210,18 @@ def handlers(nodes: int, pods: int, rounds: int, seed: int = 7) -> dict[str, Any
     found: dict[str, Any] = {"nodes": nodes, "pods": len(fleet.running), "asked": rounds, "placed": placed}
     found |= {"fill_seconds": filled, "held_mib": holding - before, "peak_mib": memory()}
     found["fitting_nodes_median"] = median(fleet.sized)
-    sums = [sum(parts) for parts in zip(*(fleet.seconds[verb][-placed:] for verb in VERBS), strict=True)]
-    for verb, took in (*fleet.seconds.items(), ("together", sums)):
-        cuts = quantiles([1000 * s for s in took], n=1000)
-        found[verb] = {"p50_ms": cuts[499], "p99_ms": cuts[989], "worst_ms": 1000 * max(took)}
+    for key, kept in (("wall", fleet.seconds), ("cpu", fleet.cpu)):
+        sums = [sum(parts) for parts in zip(*(kept[verb][-placed:] for verb in VERBS), strict=True)]
+        found[key] = {verb: _cuts(took) for verb, took in (*kept.items(), ("together", sums))}
     over = fleet.books.overcommitted()
     if over:
         raise AssertionError(over)
     return found
+
+
+def _cuts(seconds: list[float]) -> dict[str, float]:
+    cuts = quantiles([1000 * s for s in seconds], n=1000)
+    return {"p50_ms": cuts[499], "p99_ms": cuts[989], "worst_ms": 1000 * max(seconds)}
 
 
 def memory() -> float:
@@ -238,11 +245,14 @@ def main(sizes: tuple[int, ...], rounds: int, json_out: str | None) -> None:
             f"books {found['held_mib']:.0f} MiB"
         )
         for verb in (*VERBS, "together"):
-            print(f"  {verb:<11}" + "  ".join(f"{name} {value:7.3f}" for name, value in found[verb].items()))
+            wall, cpu = (" ".join(f"{n} {v:7.2f}" for n, v in found[key][verb].items()) for key in ("wall", "cpu"))
+            print(f"  {verb:<11}{wall}   of its own CPU: {cpu}")
         bar = BARS_MS.get(nodes)
         if bar is not None:
-            missed |= found["together"]["p99_ms"] > bar
-            print(f"  bar: p99 <= {bar:.0f} ms, ratio {found['together']['p99_ms'] / bar:.2f}", flush=True)
+            p99 = found["wall"]["together"]["p99_ms"]
+            missed |= p99 > bar
+            alone = found["cpu"]["together"]["p99_ms"]
+            print(f"  bar: p99 <= {bar:.0f} ms, ratio {p99 / bar:.2f}, of its own CPU {alone / bar:.2f}", flush=True)
     if json_out:
         Path(json_out).write_text(json.dumps({"handlers": rows}, indent=1) + "\n", encoding="utf-8")
     sys.exit(missed)

@@ -24,7 +24,6 @@ Faults: `restart()`, `reboot()`, `lose_checkpoint()`, `force_delete()`, and thos
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import queue
 import random
@@ -32,9 +31,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-import grpc
 from cdi_runtime import UnresolvableError
 from device_books import UNAVAILABLE, Allocate, Box, DeviceBooks, Prefer, Rejected
+from device_plugins import Plugins
 from device_runtime import Runtime, StartedBox
 from kubelet_stand_in import Bucket, KubeletStandIn, StandInPod
 
@@ -42,7 +41,7 @@ from isolation.contract import kubelet_api as api
 from isolation.contract.names import ACK
 
 __all__ = ["Box", "DeviceManager", "ManagedPod", "StartedBox"]
-PRESTART_SECONDS, FIRST_RETRY, NEXT_RETRY, FORGET_SECONDS = 30.0, 0.8, 11.5, 300.0
+PRESTART_SECONDS, FIRST_RETRY, NEXT_RETRY = 30.0, 0.8, 11.5
 
 
 @dataclass(eq=False)
@@ -75,7 +74,7 @@ class DeviceManager(KubeletStandIn):
 
     def __init__(self, *, resource: str = ACK.memory, seed: int = 0, pace: float = 1.0, **more) -> None:
         super().__init__(**more)
-        self.resource, self.pace, self.linger = resource, pace, 0.0
+        self.resource, self.linger = resource, 0.0
         self.on_change = lambda _: None
         self.plugins, self.cdi, self.cgroups = (self.folder / name for name in ("device-plugins", "cdi", "cgroup"))
         self.plugins.mkdir()
@@ -83,27 +82,41 @@ class DeviceManager(KubeletStandIn):
         self.books = DeviceBooks(random.Random(seed))  # noqa: S311 (chance, no secret)
         self.known: dict[str, ManagedPod] = {}
         """Pods that the kubelet knows, by UID, in the order of their admission."""
-        self.registrations: list[float] = []
-        """When plugins registered, on the monotonic clock."""
-        self.asked: list[tuple[str, float]] = []
-        """What plugins were asked, and how many seconds each took."""
         self._limits[api.REGISTRATION] = Bucket(1e6, 1_000_000)
         self._lock = threading.RLock()
+        self._plugins = Plugins(self.plugins, self.books, self._lock)
+        self.pace = pace
         self._up = threading.Event()
         self._work: queue.SimpleQueue = queue.SimpleQueue()
-        self._endpoints: dict[str, grpc.Channel] = {}
-        self._options: dict[str, object] = {}
         self._loop: threading.Thread | None = None
         self._over = False
+
+    @property
+    def pace(self) -> float:
+        """All the kubelet's waits are multiplied by this."""
+        return self._plugins.pace
+
+    @pace.setter
+    def pace(self, value: float) -> None:
+        self._plugins.pace = value
+
+    @property
+    def registrations(self) -> list[float]:
+        """When plugins registered, on the monotonic clock."""
+        return self._plugins.registrations
+
+    @property
+    def asked(self) -> list[tuple[str, float]]:
+        """What plugins were asked, and how many seconds each took."""
+        return self._plugins.asked
 
     # Life of the kubelet.
 
     def start(self) -> None:
         """Clear the plugins' folder, listen, work."""
-        for path in self.plugins.iterdir():
-            path.unlink()
+        self._plugins.clear()
         super().start()
-        methods = {"Register": (self._register, api.RegisterRequest)}
+        methods = {"Register": (self._plugins.register, api.RegisterRequest)}
         self._listen(self.plugins / api.REGISTRATION_SOCKET, api.REGISTRATION, methods)
         self._up.set()
         if self._loop is None:
@@ -114,12 +127,7 @@ class DeviceManager(KubeletStandIn):
         """The kubelet stops; containers run on."""
         self._up.clear()
         super().gone()
-        with self._lock:
-            for channel in self._endpoints.values():
-                channel.close()
-            self._endpoints.clear()
-            for resource in self.books.healthy:
-                self.books.offer(resource, ())
+        self._plugins.hang_up()
 
     def stop(self) -> None:
         """For good, with every process."""
@@ -188,60 +196,6 @@ class DeviceManager(KubeletStandIn):
         with self._lock:
             return self.books.capacity(self.resource)
 
-    # Plugins.
-
-    def _register(self, request, context):
-        if request.version != api.PLUGIN_VERSION or "/" not in request.resource_name:
-            context.abort(grpc.StatusCode.UNKNOWN, f"requested API version {request.version} is not supported")
-        self.registrations.append(time.monotonic())
-        channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}")
-        with self._lock:
-            old = self._endpoints.pop(request.resource_name, None)
-            self._endpoints[request.resource_name] = channel
-            self._options[request.resource_name] = request.options
-        if old is not None:
-            old.close()
-        self._beside(self._listen_to, request.resource_name, channel)
-        return api.Empty()
-
-    def _listen_to(self, resource: str, channel: grpc.Channel) -> None:
-        watch = channel.unary_stream(
-            f"/{api.PLUGIN}/ListAndWatch", lambda m: m.SerializeToString(), api.ListAndWatchResponse.FromString
-        )
-        with contextlib.suppress(grpc.RpcError, ValueError):  # closed by either side
-            for said in watch(api.Empty()):
-                sound = {one.ID for one in said.devices if one.health == api.HEALTHY}
-                with self._lock:
-                    if self._endpoints.get(resource) is channel:
-                        self.books.offer(resource, sound, {one.ID for one in said.devices} - sound)
-        with self._lock:
-            if self._endpoints.get(resource) is channel:
-                del self._endpoints[resource]
-                self.books.withdraw(resource)
-        timer = threading.Timer(FORGET_SECONDS * self.pace, self._forget, [resource])
-        timer.daemon = True
-        timer.start()
-
-    def _forget(self, resource: str) -> None:
-        with self._lock:
-            if resource not in self._endpoints:
-                self.books.forget(resource)
-
-    def _ask(self, resource: str, method: str, request, answer, seconds: float | None = None):
-        """One call to a plugin; `RuntimeError` with its words where it fails."""
-        with self._lock:
-            channel = self._endpoints.get(resource)
-        if channel is None:
-            raise RuntimeError(f"endpoint of {resource} has been stopped")
-        call = channel.unary_unary(f"/{api.PLUGIN}/{method}", lambda m: m.SerializeToString(), answer.FromString)
-        began = time.monotonic()
-        try:
-            return call(request, timeout=seconds)
-        except grpc.RpcError as exc:
-            raise RuntimeError(f"rpc error: code = {exc.code().name} desc = {exc.details()}") from None
-        finally:
-            self.asked.append((method, time.monotonic() - began))
-
     # The loop.
 
     def _serve(self) -> None:
@@ -287,16 +241,16 @@ class DeviceManager(KubeletStandIn):
 
     def _answered(self, step):
         if isinstance(step, Prefer):
-            options = self._options.get(step.resource)
+            options = self._plugins.options.get(step.resource)
             if options is None or not options.get_preferred_allocation_available:
                 return []
             wish = {"available_deviceIDs": step.available, "must_include_deviceIDs": step.must}
             request = api.PreferredAllocationRequest(container_requests=[{**wish, "allocation_size": step.size}])
-            said = self._ask(step.resource, "GetPreferredAllocation", request, api.PreferredAllocationResponse)
+            said = self._plugins.ask(step.resource, "GetPreferredAllocation", request, api.PreferredAllocationResponse)
             return list(said.container_responses[0].deviceIDs) if said.container_responses else []
         assert isinstance(step, Allocate)
         request = api.AllocateRequest(container_requests=[{"devices_ids": step.ids}])
-        said = self._ask(step.resource, "Allocate", request, api.AllocateResponse)
+        said = self._plugins.ask(step.resource, "Allocate", request, api.AllocateResponse)
         if not said.container_responses:
             raise RuntimeError("no containers return in allocation response")
         return said.container_responses[0]
@@ -360,7 +314,7 @@ class DeviceManager(KubeletStandIn):
     def _prepare(self, pod: ManagedPod, started: StartedBox) -> None:
         answers = []
         for resource, units in started.box.units.items():
-            if units <= 0 or resource not in self._options:
+            if units <= 0 or resource not in self._plugins.options:
                 continue
             with self._lock:
                 ids = self.books.pods.get(pod.uid, {}).get(started.box.name, {}).get(resource)
@@ -368,10 +322,10 @@ class DeviceManager(KubeletStandIn):
             if ids is None:
                 raise RuntimeError("no devices found allocated in local cache for the container")
             started.ids, started.attempts = ids, started.attempts + 1
-            if self._options[resource].pre_start_required:
+            if self._plugins.options[resource].pre_start_required:
                 request = api.PreStartContainerRequest(devices_ids=ids)
-                limit = PRESTART_SECONDS * max(self.pace, 0.02)
-                self._ask(resource, "PreStartContainer", request, api.PreStartContainerResponse, limit)
+                limit = PRESTART_SECONDS * max(self.pace, 0.2)
+                self._plugins.ask(resource, "PreStartContainer", request, api.PreStartContainerResponse, limit)
         self.runtime.make(started, answers)
 
     def _end(self, pod: ManagedPod) -> None:

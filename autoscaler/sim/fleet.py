@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autoscaler.decide import named
+from autoscaler.decide import decide, named
 from autoscaler.demand import gist
 from autoscaler.limits import Limits
 from autoscaler.loop import turn
@@ -27,6 +27,7 @@ from isolation.contract.reading import Frame, Waiting
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
 
+    from autoscaler.loop import Decider
     from autoscaler.plan import Plan
     from isolation.contract.model import Pod
 
@@ -56,10 +57,13 @@ class Embedded:
         seed: int,
         limits: Limits | None = None,
         policy: str = "potential",
+        decider: Decider = decide,
     ) -> None:
-        self.limits = limits or Limits()
+        # a trace names no controllers: each of its pods stands for a replica that may move
+        self.limits = limits or Limits(fewest_replicas=1)
         self.world = World(fleet, workload, seed=seed, policy=policy)
         self.memory = Memory()
+        self._decider = decider
         self._viewer = Viewer(self.world)
         self._turning: Coroutine[Any, Any, tuple[Plan, Memory]] | None = None
         self._told: set[str] = set()
@@ -106,7 +110,7 @@ class Embedded:
         self.world.agenda.after(self.limits.period_seconds, self._turn)
         # with a settle time longer than the period a turn may still wait: turns never overlap
         if self._turning is None:
-            self._turning = turn(self.world, self.limits, self.memory)
+            self._turning = turn(self.world, self.limits, self.memory, self._decider)
             self._go_on(self._turning)
 
     def _go_on(self, turning: Coroutine[Any, Any, tuple[Plan, Memory]]) -> None:

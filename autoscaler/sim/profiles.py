@@ -47,8 +47,9 @@ def demo_fleet() -> Fleet:
 
 
 def demo_limits() -> Limits:
-    """The autoscaler's limits in the demonstration's tempo."""
-    return replace(Limits().scaled(DEMO_TEMPO), moves_per_hour=DEMO_MOVES_PER_HOUR)
+    """The autoscaler's limits in the demonstration's tempo; its pods have no siblings, and may move all the same."""
+    tempo = Limits().scaled(DEMO_TEMPO)
+    return replace(tempo, moves_per_hour_always=DEMO_MOVES_PER_HOUR, fewest_replicas=1)
 
 
 def _cards(count: int, model: str, mib: int, reserved_mib: int) -> tuple[Card, ...]:

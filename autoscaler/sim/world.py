@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from autoscaler.observation import Home, Observation
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
 from autoscaler.sim.agenda import Agenda
 from autoscaler.sim.book import Book
 from autoscaler.sim.ledger import Ledger
@@ -108,6 +108,9 @@ class World:
             self._drain(step)
         elif isinstance(step, Evict):
             self._evict(step)
+        elif isinstance(step, Move):
+            self._reserve(step.home)
+            self._evict(step)
         elif isinstance(step, Keep):
             self._keep(step)
         elif isinstance(step, Delete):
@@ -120,8 +123,11 @@ class World:
         self.ledger.say("drain", step.node, step.reason, "nodes_drained")
         self.provider.drain(step.node)
         for home in step.homes:
-            self.book.reserve(home)
-            self.agenda.at(home.until, partial(self._expire, home))
+            self._reserve(home)
+
+    def _reserve(self, home: Reservation) -> None:
+        self.book.reserve(home)
+        self.agenda.at(home.until, partial(self._expire, home))
 
     def _keep(self, step: Keep) -> None:
         self.ledger.say("keep", step.node, step.reason, "nodes_kept")
@@ -217,7 +223,7 @@ class World:
             self.ledger.say("finish", pod.key, "its work is done", "pods_finished")
             self._end(uid)
 
-    def _evict(self, step: Evict) -> None:
+    def _evict(self, step: Evict | Move) -> None:
         pod, life = self.book.pods[step.pod], self.lives[step.pod]
         self.ledger.say("move", pod.key, step.reason, "pods_moved")
         self.book.mark_deleting(pod)

@@ -4,8 +4,8 @@ The way to the API server: credentials, TLS, deadlines, bounded answers.
 Decides nothing about what is said. Credentials are read as the official client reads them (a
 pod's service account, else a kubeconfig with certificates, tokens or an exec plugin) and read
 again when the server no longer takes them. Every request ends: by an answer, by an error or by
-its deadline. Writes go through the official client; lists and watches of thousands of objects
-go around its models.
+its deadline. The official client reads credentials and makes the TLS context; requests go around
+it: its models for thousands of objects, and two turns of a thread for each write.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
+import msgspec
 from kubernetes.aio.client import ApiClient
 
 from isolation.cluster.credentials import UNUSABLE, configuration_of, headers_of
@@ -122,50 +123,52 @@ class Access:
 
     @contextlib.asynccontextmanager
     async def _get(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        line = await self._current()
-        with self._translated(line):
-            host = line.configuration.host
-            name = line.configuration.tls_server_name
-            extra: dict[str, Any] = {"server_hostname": name} if name else {}
-            headers = await headers_of(line.configuration)
-            async with line.session.get(
-                host + path, params=query, headers=headers, allow_redirects=False, **extra
-            ) as answer:
-                if answer.status >= _OK_BELOW:
-                    self._distrust_at(answer.status, line)
-                    body = await _bounded(answer, _LONGEST_ANSWER)
-                    raise refusal(answer.status, body, answer.headers.get("Retry-After"))
-                yield answer
+        async with self._asked("GET", path, params=query) as (line, answer):
+            if answer.status >= _OK_BELOW:
+                self._distrust_at(answer.status, line)
+                body = await _bounded(answer, _LONGEST_ANSWER)
+                raise refusal(answer.status, body, answer.headers.get("Retry-After"))
+            yield answer
 
     # Everything else.
 
     async def send(
         self, method: str, path: str, body: object = None, kind: str = "json", seconds: float | None = None
     ) -> bytes:
-        """One request through the official client: its answer, RefusedError, or UnreachableError (outcome unknown)."""
+        """One request: its answer, RefusedError, or UnreachableError (outcome unknown)."""
         seconds = self._deadlines.write if seconds is None else min(seconds, self._deadlines.write)
         if seconds <= 0:
             raise UnreachableError("no time left to ask")
-        line = await self._current()
-        content = "application/json" if kind == "json" else f"application/{kind}+json"
-        headers = {"Content-Type": content, "Accept": "application/json"}
+        headers = {"Content-Type": "application/json" if kind == "json" else f"application/{kind}+json"}
+        data = None if body is None else msgspec.json.encode(body)
         try:
-            async with asyncio.timeout(seconds):
-                with self._translated(line):
-                    call = await line.official.param_serialize(
-                        method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
-                    )
-                    answer = (await line.official.call_api(*call, _request_timeout=_patience(seconds))).response
-                    try:
-                        text = await _bounded(answer, _LONGEST_ANSWER)
-                    finally:
-                        answer.release()
+            async with (
+                asyncio.timeout(seconds),
+                self._asked(method, path, data=data, headers=headers, timeout=_patience(seconds)) as (line, answer),
+            ):
+                text = await _bounded(answer, _LONGEST_ANSWER)
         except TimeoutError:
             raise UnreachableError(f"no answer within {seconds:.1f} s") from None
         if answer.status >= _OK_BELOW:
             self._distrust_at(answer.status, line)
             raise refusal(answer.status, text, answer.headers.get("Retry-After"))
         return text
+
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> AsyncIterator[tuple[_Line, aiohttp.ClientResponse]]:
+        """One request as who we are; errors of the network are translated."""
+        line = await self._current()
+        with self._translated(line):
+            name = line.configuration.tls_server_name
+            extra: dict[str, Any] = {"server_hostname": name} if name else {}
+            whole = {**await headers_of(line.configuration), **(headers or {})}
+            url = line.configuration.host + path
+            async with line.session.request(
+                method, url, headers=whole, allow_redirects=False, **extra, **more
+            ) as answer:
+                yield line, answer
 
     # Credentials.
 

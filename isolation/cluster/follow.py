@@ -124,9 +124,14 @@ class Follower:
         """When the server last said anything about this, on the monotonic clock."""
         self.count = Count()
 
+    @property
+    def version(self) -> int | None:
+        """Everything up to this version has been told; None before the first list, or where versions are no numbers."""
+        return int(self._version) if self._version is not None and _is_number(self._version) else None
+
     async def run(self) -> None:
         """List, watch, resume; pause after failures."""
-        failures = 0
+        failures = forgotten = 0
         while True:
             began, asked = time.monotonic(), None
             try:
@@ -137,14 +142,16 @@ class Follower:
             except GoneError:
                 log.info("%s: version %s is forgotten, listing anew", self._what.path, self._version)
                 self._version = None
-                failures = self._failures(failures, began)
+                # The server answers again: what came before it forgot us counts no more.
+                failures = forgotten = forgotten + 1
             except ClusterError as exc:
-                failures = self._failures(failures, began)
+                failures, forgotten = self._failures(failures, began), 0
                 asked = exc.retry_after if isinstance(exc, RefusedError) else None
                 log.warning("%s: %s (failure %d in a row)", self._what.path, exc, failures)
             else:
                 # A watch that ends at once is a failure too: without a pause it would be a storm.
                 failures = 0 if time.monotonic() - began >= _SHORT_SECONDS else failures
+                forgotten = 0
             self.count.failures += failures > 0
             await asyncio.sleep(delay(failures, self._draw(), self._habits.pace, asked))
 

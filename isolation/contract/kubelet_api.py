@@ -1,10 +1,9 @@
 """
 What the kubelet says and hears on its sockets: pod-resources v1, the Pods API and device plugins v1beta1.
 
-Built at run time in a pool of their own, so that no other package's `v1` gets in the way and no
-generated file has to be kept in step. Knows names, numbers and types of fields and the paths of
-methods; who connects, waits and believes is decided elsewhere. Only fields that somebody reads here
-are listed; the rest passes by as unknown.
+Knows names, numbers and types of fields (as `protobuf` writes them) and the paths of methods; who
+connects, waits and believes is decided elsewhere. Only fields that somebody reads here are listed; the
+rest passes by as unknown.
 
 Sources: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto
 (maps stand as their entries: the same on the wire), k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto (KEP-4188; pods
@@ -14,14 +13,9 @@ k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from isolation.contract.protobuf import Wire
 
 POD_RESOURCES_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 PODS_SOCKET: Final = "/var/lib/kubelet/pods-api/pods-api.sock"
@@ -47,34 +41,7 @@ UNHEALTHY: Final = "Unhealthy"
 MOST_MESSAGE_BYTES: Final = 4 << 20
 """The kubelet takes no larger message from a plugin: gRPC's default, which it leaves as it is."""
 
-_SCALARS: Final = {
-    "string": FieldDescriptorProto.TYPE_STRING,
-    "bytes": FieldDescriptorProto.TYPE_BYTES,
-    "int32": FieldDescriptorProto.TYPE_INT32,
-    "int64": FieldDescriptorProto.TYPE_INT64,
-    "bool": FieldDescriptorProto.TYPE_BOOL,
-}
-_REPEATED: Final = "*"
-_pool: Final = DescriptorPool()
-
-
-def _package(package: str, messages: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Classes of the messages; a field reads `number type`, with a * before the type of a repeated one."""
-    file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for field, text in fields.items():
-            number, kind = text.split()
-            added = message.field.add(name=field, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL)
-            if kind.startswith(_REPEATED):
-                added.label = FieldDescriptorProto.LABEL_REPEATED
-            kind = kind.removeprefix(_REPEATED)
-            added.type = _SCALARS.get(kind, FieldDescriptorProto.TYPE_MESSAGE)
-            if kind not in _SCALARS:
-                added.type_name = f".{package}.{kind}"
-    _pool.Add(file)
-    return {name: GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
-
+_package: Final = Wire().package
 
 _resources: Final = _package(
     "v1",

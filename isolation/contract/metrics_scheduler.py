@@ -14,8 +14,9 @@ from isolation.contract.metrics import PREFIX, Group, Kind, MetricSpec, Unit
 LABELS: Final = MappingProxyType(
     {
         "outcome": "What became of it: of filter fit, no_fit, refused (the request makes no sense), closed (this "
-        "replica does not lead or has not read the cluster yet), broken (the caller's request cannot be read); of bind "
-        "bound, refused, unknown, closed, broken; of an eviction done, gone, refused, blocked.",
+        "replica does not lead or has not read the cluster yet), broken (the caller's request cannot be read), failed "
+        "(a defect: see the log); of bind bound, refused, unknown, closed, broken, failed; of an eviction done, gone, "
+        "refused, blocked.",
         "reason": "Why a reservation was made: preemption, or the word of whoever made it.",
         "verb": "Question: filter, prioritize, bind, preempt, admission.",
         "watch": "Kind that is watched: nodes, pods, reservations, namespaces.",

@@ -104,6 +104,8 @@ NODE_AGENT: Final = "gpushare-node"
 """The node agent's account."""
 AUTOSCALER: Final = "gpushare-autoscaler"
 """The autoscaler's account."""
+WHOLE_CARDS: Final = f"{GROUP}/whole-cards"
+"""Node label, its value the card's model, on nodes of whole cards alone: what cluster-autoscaler takes for its GPU label."""
 
 # On a node, the same on every machine.
 RUN_DIR: Final = "/var/lib/gpushare"

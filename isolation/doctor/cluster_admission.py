@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import ACK, API_VERSION, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.certificate import ends
 from isolation.doctor.cluster_facts import ClusterFacts, Probe, Untold
 from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _OURS: Final = "gpushare"
 """How the names of our objects begin."""
+PROBED: Final = "default"
+"""Namespace of the two pods that are shown to admission."""
 _SOON: Final = 14 * 86_400.0
 _APPLY: Final = "kubectl apply -k manifests/base"
 _ASK: Final = "run with credentials of an administrator"
@@ -29,8 +31,8 @@ def look(facts: ClusterFacts, now: float) -> list[Finding]:
     return [
         _definition(facts.definition),
         _webhook(facts),
-        _good(facts.good),
-        _bad(facts.bad),
+        _good(facts.good) if _decides(facts) else _passed_by("cluster.admission"),
+        _bad(facts.bad) if _decides(facts) else _passed_by("cluster.denial"),
         _certificate(facts, now),
         _policies(facts),
         _others(facts.webhooks),
@@ -80,6 +82,15 @@ def _webhook(facts: ClusterFacts) -> Finding:
     return ok(check, f"{named(strict)}, for pods that ask for shares only")
 
 
+def _decides(facts: ClusterFacts) -> bool:
+    """Whether admission looks at the namespace in which the two pods were tried."""
+    return isinstance(facts.exempt, Untold) or PROBED not in facts.exempt
+
+
+def _passed_by(check: str) -> Finding:
+    return unknown(check, f"admission passes by namespace {PROBED}, where it is tried", f"take {EXEMPT} off {PROBED}")
+
+
 def _good(probe: Probe | Untold) -> Finding:
     """A sensible pod, as a dry run."""
     check = "cluster.admission"
@@ -125,13 +136,17 @@ def _certificate(facts: ClusterFacts, now: float) -> Finding:
     times = ends(facts.certificate)
     first = times[0] if times else None
     if first is None:
-        return problem(check, "what the webhook serves with is no certificate", "make it anew (docs/scheduler.md)")
+        return problem(check, "what the webhook serves with is no certificate", "sh manifests/certificate.sh")
     day = dt.datetime.fromtimestamp(min(max(first, 0), 253_402_300_799), dt.UTC).strftime("%Y-%m-%d")
     if first <= now:
-        return problem(check, f"the webhook's certificate ended on {day}: no share pod can be made", "renew it")
+        return problem(
+            check, f"the webhook's certificate ended on {day}: no share pod can be made", "sh manifests/certificate.sh"
+        )
     if first - now < _SOON:
         return warning(
-            check, f"the webhook's certificate ends on {day}", "renew it; it is read again without a restart"
+            check,
+            f"the webhook's certificate ends on {day}",
+            "sh manifests/certificate.sh; it is read again without a restart",
         )
     return ok(check, f"the webhook's certificate is good until {day}")
 

@@ -65,6 +65,8 @@ class PodFacts:
     wrong: str = ""
     """Why its request makes no sense; empty where it does."""
     created: float = 0.0
+    devices: frozenset[str] = frozenset()
+    """Device IDs that the kubelet says its containers have; empty where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

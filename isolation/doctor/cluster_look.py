@@ -16,10 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from isolation.cluster.access import Access, Deadlines
-from isolation.cluster.failure import ClusterError, RefusedError
+from isolation.cluster.failure import ClusterError, MalformedError, RefusedError
 from isolation.contract.names import ACK, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.doctor.cluster_admission import PROBED
 from isolation.doctor.cluster_facts import ClusterFacts, NodeFacts, PodFacts, Probe, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, workload
+from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, table, tables, unit_of, workload
 from isolation.doctor.rights import RIGHTS
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from isolation.doctor.rights import Right
 
 _DEADLINES: Final = Deadlines(page=30.0, write=10.0)
+_WHOLE_SECONDS: Final = 300.0
+"""40,000 pods are read in half a minute."""
 _PAGE: Final = "500"
 _MOST_PAGES: Final = 400
 _AT_ONCE: Final = 8
@@ -42,10 +45,12 @@ SECRET: Final = f"{SCHEDULER}-tls"
 async def look(kubeconfig: Path | None, context: str | None) -> ClusterFacts:
     """Everything, once."""
     try:
-        async with Access(kubeconfig, context, _DEADLINES) as access:
+        async with asyncio.timeout(_WHOLE_SECONDS), Access(kubeconfig, context, _DEADLINES) as access:
             return await _Look(access).all()
     except ClusterError as exc:
         return ClusterFacts(Untold(str(exc)))
+    except TimeoutError:
+        return ClusterFacts(Untold(f"no whole look within {_WHOLE_SECONDS:.0f} s"))
 
 
 class _Look:
@@ -82,61 +87,59 @@ class _Look:
             rights=await self._rights(),
         )
 
-    async def _get(self, path: str, **query: str) -> Any:
-        return msgspec.json.decode(await self._access.page(path, query))
+    async def _get(self, path: str, **query: str) -> dict[str, Any]:
+        return _object(await self._access.page(path, query))
 
     async def _version(self) -> str | Untold:
         try:
             said = await self._get("/version")
-        except (ClusterError, msgspec.MsgspecError) as exc:
+        except ClusterError as exc:
             return Untold(str(exc))
-        version = said.get("gitVersion") if isinstance(said, dict) else None
+        version = said.get("gitVersion")
         return version if isinstance(version, str) else Untold("what answers there is no Kubernetes")
 
     async def _one(self, path: str) -> Mapping[str, Any] | Untold | None:
         try:
-            found = await self._get(path)
+            return await self._get(path)
         except RefusedError as exc:
             return None if exc.status == _NOT_FOUND else Untold(str(exc))
-        except (ClusterError, msgspec.MsgspecError) as exc:
+        except ClusterError as exc:
             return Untold(str(exc))
-        return found if isinstance(found, dict) else Untold("an answer that is no object")
 
     async def _items(self, path: str, **query: str) -> AsyncIterator[dict[str, Any]]:
         """Page by page; ClusterError."""
         more = ""
         for _ in range(_MOST_PAGES):
             page = await self._get(path, limit=_PAGE, **query, **({"continue": more} if more else {}))
-            for item in page.get("items") or ():
-                if isinstance(item, dict):
-                    yield item
-            more = (page.get("metadata") or {}).get("continue") or ""
+            for item in tables(page, "items"):
+                yield item
+            more = str(table(page, "metadata").get("continue") or "")
             if not more:
                 return
 
     async def _list(self, path: str, **query: str) -> tuple[dict[str, Any], ...] | Untold:
         try:
             return tuple([item async for item in self._items(path, **query)])
-        except (ClusterError, msgspec.MsgspecError, AttributeError) as exc:
+        except ClusterError as exc:
             return Untold(str(exc))
 
     async def _nodes(self) -> tuple[NodeFacts, ...] | Untold:
         try:
             return tuple([node_facts(item) async for item in self._items("/api/v1/nodes")])
-        except (ClusterError, msgspec.MsgspecError, AttributeError) as exc:
+        except ClusterError as exc:
             return Untold(str(exc))
 
     async def _pods(self, nodes: tuple[NodeFacts, ...]) -> tuple[PodFacts, ...] | Untold:
         known = {one.name: one.node for one in nodes if one.node is not None}
-        items = self._items("/api/v1/pods")
+        items, unit = self._items("/api/v1/pods"), unit_of(nodes)
         try:
-            return tuple([pod_facts(item, known) async for item in items if asks_for_shares(item)])
-        except (ClusterError, msgspec.MsgspecError, AttributeError) as exc:
+            return tuple([pod_facts(item, known, unit) async for item in items if asks_for_shares(item)])
+        except ClusterError as exc:
             return Untold(str(exc))
 
     async def _exempt(self) -> tuple[str, ...] | Untold:
         found = await self._list("/api/v1/namespaces", labelSelector=f"{EXEMPT}=true")
-        return found if isinstance(found, Untold) else tuple(str(one["metadata"]["name"]) for one in found)
+        return found if isinstance(found, Untold) else tuple(str(table(one, "metadata").get("name")) for one in found)
 
     async def _workloads(self) -> tuple[Workload, ...] | Untold:
         made: list[Workload] = []
@@ -151,7 +154,7 @@ class _Look:
         found = await self._one(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{SECRET}")
         if found is None or isinstance(found, Untold):
             return found
-        text = (found.get("data") or {}).get("tls.crt")
+        text = table(found, "data").get("tls.crt")
         try:
             return base64.b64decode(text, validate=True) if isinstance(text, str) else None
         except binascii.Error:
@@ -167,15 +170,14 @@ class _Look:
             "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}]},
         }
         try:
-            said = await self._access.send("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
+            made = _object(await self._access.send("POST", f"/api/v1/namespaces/{PROBED}/pods?dryRun=All", pod))
         except RefusedError as exc:
             words = exc.message or exc.reason
             return Probe(words, by_admission="admission webhook" in words or "ValidatingAdmissionPolicy" in words)
         except ClusterError as exc:
             return Untold(str(exc))
-        made = msgspec.json.decode(said)
-        labels = made["metadata"].get("labels") or {}
-        return Probe(shared=labels.get(SHARED) == "true", scheduler=str(made["spec"].get("schedulerName") or ""))
+        labels = table(table(made, "metadata"), "labels")
+        return Probe(shared=labels.get(SHARED) == "true", scheduler=str(table(made, "spec").get("schedulerName") or ""))
 
     async def _rights(self) -> Mapping[str, bool | None]:
         asked = [
@@ -201,11 +203,21 @@ class _Look:
         }
         async with self._gate:
             try:
-                said = msgspec.json.decode(await self._access.send("POST", _REVIEWS, body))
-            except (ClusterError, msgspec.MsgspecError):
+                said = _object(await self._access.send("POST", _REVIEWS, body))
+            except ClusterError:
                 return None
-        allowed = (said.get("status") or {}).get("allowed") if isinstance(said, dict) else None
+        allowed = table(said, "status").get("allowed")
         return allowed if isinstance(allowed, bool) else None
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise MalformedError("an answer that is no JSON") from None
+    if not isinstance(found, dict):
+        raise MalformedError("an answer that is no object")
+    return found
 
 
 def _both(

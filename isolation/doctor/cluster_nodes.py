@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, NODE_AGENT, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
 from isolation.doctor.cluster_facts import NodeFacts, Untold
 from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
 from isolation.doctor.machine_runtime import version_of
@@ -107,6 +108,10 @@ def _units(shared: list[NodeFacts]) -> Finding:
             wrong.append((one.name, f"the kubelet offers {one.units} units, its cards have {offered}"))
         elif labels not in {("", ""), (str(largest), str(len(cards)))}:
             wrong.append((one.name, f"its labels say {labels[1]} cards of {labels[0]} units"))
+    kinds = {card.unit_bytes for one in shared if one.node and one.described for card in one.node.cards}
+    if len(kinds) > 1:
+        told = f"nodes count in different units: {', '.join(f'{unit / GIB:g} GiB' for unit in sorted(kinds))}"
+        return problem(check, told, "the same --unit for every agent and the scheduler; drain a node to change it")
     if wrong:
         name, why = wrong[0]
         rest = f" (and {len(wrong) - 1} more nodes)" if len(wrong) > 1 else ""

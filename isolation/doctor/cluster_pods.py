@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import FULL_CORE
-from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, SCHEDULER, SHARED
+from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, DEVICE_SEPARATOR, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Untold
 from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
@@ -36,6 +36,7 @@ def look(
         _unseen(live, passed_by),
         _unrecorded(live),
         _overcommitted(live, () if isinstance(nodes, Untold) else nodes),
+        *_delivered(live),
         _strangers(live, now),
     ]
 
@@ -94,6 +95,31 @@ def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Find
             "a card that was changed or fell off the bus, or a node that is new: delete those pods to move them",
         )
     return ok(check, f"{len(taken)} cards in use, none promised beyond what it has")
+
+
+def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
+    """What kubelets say that containers have, against the records; nothing where none tells."""
+    check, telling = "cluster.devices", [one for one in live if one.node and one.devices]
+    if not telling:
+        return []
+    holders: dict[tuple[str, str], list[str]] = {}
+    for one in telling:
+        for device in one.devices:
+            holders.setdefault((one.node, device), []).append(one.key)
+    twice = sorted((node, device, keys) for (node, device), keys in holders.items() if len(keys) > 1)
+    if twice:
+        node, device, keys = twice[0]
+        fix = "delete one of them; the kubelet hands IDs out twice after a pod-resources List"
+        return [problem(check, f"{device} of {node} is held by {named(keys)}", fix)]
+    strayed = [one for one in telling if not _cards(one.devices) <= {part.uuid for part in one.slices}]
+    if strayed:
+        fix = "delete it; then look at the agent's log on that node"
+        return [problem(check, f"{_some(strayed)} has devices of a card that its record does not name", fix)]
+    return [ok(check, f"{len(telling)} pods have devices of the cards that their records name")]
+
+
+def _cards(devices: Iterable[str]) -> set[str]:
+    return {device.rpartition(DEVICE_SEPARATOR)[0] for device in devices}
 
 
 def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:

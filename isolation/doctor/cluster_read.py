@@ -6,15 +6,17 @@ Pure, and total over whatever the server holds: an object that cannot be read sa
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
 from isolation.contract.model import Refusal
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
+from isolation.contract.quantity import GIB
 from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from isolation.contract.model import Node, Slice
 
@@ -22,12 +24,13 @@ _VENDORS: Final = ("alibabacloud.com/nodepool-id", "ack.aliyun.com")
 """Labels by which Alibaba's Kubernetes marks its nodes."""
 _LISTS: Final = ("containers", "initContainers")
 _ENDED: Final = ("Succeeded", "Failed")
+_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 
 
 def node_facts(item: Mapping[str, Any]) -> NodeFacts:
     """One node."""
-    meta, status = _table(item, "metadata"), _table(item, "status")
-    labels, annotations, left = _table(meta, "labels"), _table(meta, "annotations"), _table(status, "allocatable")
+    meta, status = table(item, "metadata"), table(item, "status")
+    labels, annotations, left = table(meta, "labels"), table(meta, "annotations"), table(status, "allocatable")
     why, node = "", None
     try:
         node = node_of(item)
@@ -41,7 +44,7 @@ def node_facts(item: Mapping[str, Any]) -> NodeFacts:
         mode=mode if isinstance(mode, str) else None,
         units=_count(left.get(ACK.memory)),
         whole=_count(left.get(ACK.whole)),
-        kubelet=str(_table(status, "nodeInfo").get("kubeletVersion", "")),
+        kubelet=str(table(status, "nodeInfo").get("kubeletVersion", "")),
         agent=str(annotations.get(AGENT, "")),
         card_units=str(labels.get(CARD_UNITS, "")),
         card_count=str(labels.get(CARD_COUNT, "")),
@@ -55,13 +58,19 @@ def asks_for_shares(item: Mapping[str, Any]) -> bool:
     return _labelled(item) or _asks(item)
 
 
-def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node]) -> PodFacts:
+def unit_of(nodes: Iterable[NodeFacts]) -> int:
+    """Bytes of one unit of shares in this cluster, as most agents say; a GiB where none says."""
+    said = Counter(card.unit_bytes for one in nodes if one.node and one.described for card in one.node.cards[:1])
+    return max(said, key=lambda unit: (said[unit], unit), default=GIB)
+
+
+def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: int = GIB) -> PodFacts:
     """One pod."""
-    meta, spec = _table(item, "metadata"), _table(item, "spec")
-    record = _table(meta, "annotations").get(ALLOCATION)
+    meta, spec = table(item, "metadata"), table(item, "spec")
+    record = table(meta, "annotations").get(ALLOCATION)
     wrong, created, slices = "", 0.0, _slices(record)
     try:
-        pod = pod_of(item, nodes)
+        pod = pod_of(item, nodes, unit_bytes=unit_bytes)
         if isinstance(pod, Refusal):
             wrong = pod.reason
         else:
@@ -76,24 +85,37 @@ def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node]) -> PodFacts:
         node=str(spec.get("nodeName") or ""),
         scheduler=str(spec.get("schedulerName") or ""),
         labelled=_labelled(item),
-        done=_table(item, "status").get("phase") in _ENDED,
+        done=table(item, "status").get("phase") in _ENDED,
         deleting="deletionTimestamp" in meta,
         asks=_asks(item),
         recorded=record is not None,
         slices=slices,
         wrong=wrong,
         created=created,
+        devices=_devices(table(item, "status")),
     )
 
 
 def workload(kind: str, item: Mapping[str, Any]) -> Workload:
     """A Deployment or DaemonSet."""
-    meta, spec, status = _table(item, "metadata"), _table(item, "spec"), _table(item, "status")
-    inner = _table(_table(spec, "template"), "spec")
-    images = tuple(str(one.get("image", "")) for part in _LISTS for one in _tables(inner, part))
+    meta, spec, status = table(item, "metadata"), table(item, "spec"), table(item, "status")
+    inner = table(table(spec, "template"), "spec")
+    images = tuple(str(one.get("image", "")) for part in _LISTS for one in tables(inner, part))
     wanted = _count(status.get("desiredNumberScheduled") if kind == "DaemonSet" else spec.get("replicas", 1))
     ready = _count(status.get("numberReady") if kind == "DaemonSet" else status.get("readyReplicas"))
     return Workload(kind, f"{meta.get('namespace', '')}/{meta.get('name', '')}", images, wanted, ready)
+
+
+def _devices(status: Mapping[str, Any]) -> frozenset[str]:
+    """`allocatedResourcesStatus` of containers (KEP-4680, on since Kubernetes 1.36)."""
+    return frozenset(
+        str(device.get("resourceID", ""))
+        for part in _STATUSES
+        for container in tables(status, part)
+        for resource in tables(container, "allocatedResourcesStatus")
+        if resource.get("name") == ACK.memory
+        for device in tables(resource, "resources")
+    )
 
 
 def _slices(record: object) -> tuple[Slice, ...]:
@@ -104,26 +126,28 @@ def _slices(record: object) -> tuple[Slice, ...]:
 
 
 def _labelled(item: Mapping[str, Any]) -> bool:
-    return _table(_table(item, "metadata"), "labels").get(SHARED) == "true"
+    return table(table(item, "metadata"), "labels").get(SHARED) == "true"
 
 
 def _asks(item: Mapping[str, Any]) -> bool:
-    spec = _table(item, "spec")
+    spec = table(item, "spec")
     for part in _LISTS:
-        for container in _tables(spec, part):
-            resources = _table(container, "resources")
+        for container in tables(spec, part):
+            resources = table(container, "resources")
             for side in ("limits", "requests"):
-                if ACK.memory in _table(resources, side):
+                if ACK.memory in table(resources, side):
                     return True
     return False
 
 
-def _table(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table under a key; empty where something else is there."""
     found = item.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _tables(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def tables(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The tables in the list under a key."""
     found = item.get(key)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 

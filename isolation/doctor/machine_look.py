@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -47,10 +48,16 @@ if TYPE_CHECKING:
     from isolation.lib.native import Check
 
 _SECONDS: Final = 5.0
+_NVML_SECONDS: Final = 60.0
+"""A card without persistence mode takes seconds to wake, eight of them take many."""
 _MOST_PROCESSES: Final = 200_000
 _MOST_WORDS: Final = 1 << 16
 _POINT: Final = 4
 """Place of the mount point in a line of mountinfo; options and optional fields follow."""
+_PROGRAMS: Final = frozenset({"kubelet", "containerd"})
+"""Asked by their command lines, which speak of their own file system."""
+_MOST_CONFIG: Final = 1 << 17
+"""Bytes of a kubelet's configuration: reading YAML is slow."""
 _MPS: Final = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
@@ -86,6 +93,16 @@ def look(where: Where) -> MachineFacts:
 
 
 def _cards(hardware: Path | None) -> Cards:
+    """What NVML tells within its deadline: a driver that hangs must not hang us."""
+    found: list[Cards] = []
+    asking = threading.Thread(target=lambda: found.append(_asked(hardware)), daemon=True)
+    asking.start()
+    asking.join(_NVML_SECONDS)
+    why = f"the driver has not answered for {_NVML_SECONDS:.0f} s"
+    return found[0] if found else Cards(simulated=hardware is not None, why=why)
+
+
+def _asked(hardware: Path | None) -> Cards:
     machine = NvmlMachine(hardware)
     simulated = hardware is not None
     try:
@@ -113,7 +130,7 @@ def _library() -> tuple[Check, ...] | str:
 
 def _runtime(peek: Peek, *, local: bool) -> Runtime:
     """`local`: programs of the machine can be asked, since its file system is ours."""
-    containerd = next((text for path in CONTAINERD if not isinstance(text := peek.text(path), Missing)), Missing())
+    containerd = next((text for path in _configs(peek) if not isinstance(text := peek.text(path), Missing)), Missing())
     folder = peek.folder(CRIO_PARTS)
     names = folder.names if isinstance(folder, Folder) else ()
     sockets = frozenset(path for path in (*CONTAINERD_SOCKETS, CRIO_SOCKET) if peek.exists(path))
@@ -126,6 +143,15 @@ def _runtime(peek: Peek, *, local: bool) -> Runtime:
         sockets=sockets,
         nvidia=peek.text(NVIDIA_RUNTIME),
     )
+
+
+def _configs(peek: Peek) -> Iterator[str]:
+    """Where containerd's configuration may be: by the command line of the one that runs, then the usual places."""
+    for words in _commands(peek):
+        if Path(words[0]).name == "containerd":
+            short = words[words.index("-c") + 1 :][:1] if "-c" in words else ()
+            yield from (path for path in (flags_of(words).get("config"), *short) if path)
+    yield from CONTAINERD
 
 
 def _told(*words: str) -> str | None:
@@ -146,17 +172,16 @@ def _kubelet(peek: Peek, where: Where) -> Kubelet:
     config = flags.get("config") or KUBELET_CONFIG
     return Kubelet(
         running=running,
-        config=peek.text(config),
+        config=peek.text(config, _MOST_CONFIG),
         plugins=peek.folder(f"{base}/{PLUGINS}"),
         pod_resources=peek.exists(f"{base}/{POD_RESOURCES}"),
     )
 
 
 def _commands(peek: Peek) -> Iterator[tuple[str, ...]]:
-    """The command lines of this machine's processes, as far as /proc shows them."""
-    folder = peek.inside("/proc")
+    """The command lines of this machine's processes, as far as /proc shows them; not those of machines inside it."""
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(peek.inside("/proc")) as entries:
             pids = [
                 entry.name for entry, _ in zip(entries, range(_MOST_PROCESSES), strict=False) if entry.name.isdigit()
             ]
@@ -165,7 +190,15 @@ def _commands(peek: Peek) -> Iterator[tuple[str, ...]]:
     for pid in pids:
         text = peek.text(f"/proc/{pid}/cmdline", _MOST_WORDS)
         if isinstance(text, str) and text.strip("\0"):
-            yield tuple(text.rstrip("\0").split("\0"))
+            words = tuple(text.rstrip("\0").split("\0"))
+            if Path(words[0]).name not in _PROGRAMS or _ours(peek, pid):
+                yield words
+
+
+def _ours(peek: Peek, pid: str) -> bool:
+    """Whether it is in the first process's own namespace: a kubelet in a container is another machine's."""
+    first, its = (peek.link(f"/proc/{one}/ns/pid") for one in ("1", pid))
+    return first is None or its is None or first == its
 
 
 def _mps(peek: Peek) -> tuple[str, ...] | None:

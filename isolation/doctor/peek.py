@@ -53,14 +53,14 @@ class Peek:
     def text(self, path: str, most: int = MOST_BYTES) -> Text:
         """A whole file of at most so many bytes."""
         try:
-            fd = os.open(self.inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            fd = _regular(self.inside(path))
         except (FileNotFoundError, NotADirectoryError):
             return Missing()
         except OSError as exc:
             return Unreadable(exc.strerror or "cannot be opened")
+        if fd is None:
+            return Unreadable("is no regular file")
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return Unreadable("is no regular file")
             found = _all(fd, most + 1)
         except OSError as exc:
             return Unreadable(exc.strerror or "cannot be read")
@@ -81,6 +81,14 @@ class Peek:
             return Missing()
         except OSError as exc:
             return Unreadable(exc.strerror or "cannot be read")
+
+    def link(self, path: str) -> str | None:
+        """Where a link points, as it is written; None where that cannot be told."""
+        folder, _, name = path.rpartition("/")
+        try:
+            return str((self.inside(folder) / name).readlink())
+        except OSError:
+            return None
 
     def exists(self, path: str) -> bool | None:
         """Whether something of that name is there; None where that cannot be told."""
@@ -115,6 +123,17 @@ class Peek:
             done = self._root if goal.startswith("/") else done
             rest = [*goal.strip("/").split("/"), *rest]
         return done
+
+
+def _regular(path: Path) -> int | None:
+    """The file, opened once it is known to be one: merely opening some devices (a watchdog) does something."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            return None
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
 
 
 def _all(fd: int, most: int) -> bytes:

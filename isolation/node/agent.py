@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
-from isolation.node.book import Entry, device_of, id_of, number_of
+from isolation.node.book import Entry, card_of, device_of, id_of, number_of
 from isolation.node.choose import preferred, units_by_card
 from isolation.node.identity import Identity
 from isolation.node.keeper import Keeper, Parts
@@ -22,17 +22,16 @@ from isolation.node.ledger import Ledger
 from isolation.node.release import Release
 from isolation.node.resolve import Resolver
 from isolation.node.starting import Starting
-from isolation.node.world import Device, Granted, UnreachableError
+from isolation.node.world import SERVED, Device, Granted, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from isolation.node.book import Book
     from isolation.node.identity import Found
     from isolation.node.world import Ask, World
 
 _log: Final = logging.getLogger(__name__)
-SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 REMEMBERED_SECONDS: Final = 2.0
 """Between our preference and the Allocate that follows it."""
 OWN, FREE, LEFT, TAKEN = -1, 0, 1, 2
@@ -68,8 +67,7 @@ class Agent:
 
     async def start(self) -> None:
         """Take up the book."""
-        if not self._ledger.open():
-            self._keeper.rebuild()
+        self._keeper.remember(book=not self._ledger.open())
         try:
             await self._ledger.save()
         except UnreachableError as exc:
@@ -99,8 +97,7 @@ class Agent:
             answers = []
             for ask in asks:
                 found = await self._whose(ask.size, frozenset(ask.must))
-                part = (found.pod.part(found.wanted.name) if found else None) or ()
-                ids = preferred(ask, units_by_card(part, self._unit), self._rank(found))
+                ids = preferred(ask, self._units(found), self._rank(found))
                 self._expected = (frozenset(ids), found, self._world.clock.now() + REMEMBERED_SECONDS)
                 answers.append(ids)
             return answers
@@ -138,16 +135,27 @@ class Agent:
     async def _whose(self, size: int, ids: frozenset[str]) -> Found | None:
         try:
             return await self._identity.whose(size, ids)
-        except UnreachableError:
+        except Exception:  # noqa: BLE001 (whatever it is, an error would fail the pod for good; PreStart finds out)
+            _log.exception("who is being admitted cannot be told")
             return None
 
     def _entry(self, ids: frozenset[str], found: Found | None) -> Entry:
         made = self.book.next()
-        if found is None:
-            _log.warning("%d devices for a pod that is not known yet", len(ids))
+        if found is None or found.again:
+            whose = found.pod.key if found else "not known yet"
+            _log.warning("%d devices for a pod that PreStart has to tell (%s)", len(ids), whose)
             return Entry(ids, made=made)
         pod, wanted = found.pod, found.wanted
         return Entry(ids, pod.uid, pod.namespace, pod.name, wanted.name, wanted.init, found.guessed, made)
+
+    def _units(self, found: Found | None) -> Mapping[str, int]:
+        """How many units of which card, by the record, or by what the container had; empty: not known."""
+        if found is None:
+            return {}
+        part, before = found.pod.part(found.wanted.name), self.book.get(found.pod.uid, found.wanted.name)
+        if part is None:
+            return Counter(map(card_of, before.ids if before else ()))
+        return units_by_card(part, self._unit)
 
     def _rank(self, found: Found | None) -> Callable[[str], int]:
         """How bad it would be to give an ID away: its own; free; of a pod that is going; of a pod that stays."""

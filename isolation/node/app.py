@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.access import Access
@@ -32,14 +33,15 @@ from isolation.node.resources import PodResourcesClient
 from isolation.node.status import NodeStatus, NodeWatch
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
-from isolation.node.wiring import Outside, WiringError, delivery_of, world_of
+from isolation.node.wiring import Outside, WiringError, delivery_of, feeding_of, world_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from isolation.contract.metrics import MetricSpec
     from isolation.node.metrics import Rows
     from isolation.node.settings import Settings
+    from isolation.node.world import Bound
 
 log = logging.getLogger(__name__)
 ENDPOINT: Final = "gpushare.sock"
@@ -87,6 +89,8 @@ class NodeAgent:
         self.pods = NodePods(access, writer, node)
         self.resources = PodResourcesClient(settings.pod_resources, ACK.memory)
         self._delivery = delivery_of(settings, machine, self.inventory)
+        self._bound: dict[str, Bound] = {}
+        self._feeding = feeding_of(settings, lambda: self._bound)
         outside = Outside(self.pods, self.resources, Seconds())
         world = world_of(settings, outside, self.inventory, self._delivery)
         self.agent = Agent(world, settings.terms.unit_bytes)
@@ -122,6 +126,7 @@ class NodeAgent:
             await stack.enter_async_context(_beside(self.registrar.run()))
             await stack.enter_async_context(_beside(self._every(TICK_SECONDS, self._tick)))
             await stack.enter_async_context(_beside(self._probe()))
+            stack.enter_context(self._fed())
             await stop.wait()
             await self._leave()
 
@@ -159,6 +164,7 @@ class NodeAgent:
             await asyncio.sleep(seconds)
 
     async def _tick(self) -> None:
+        self._bound = {pod.uid: pod for pod in self.pods.bound()}
         await self.agent.tick()
         self._ticked = time.monotonic()
         if self.registrar.standing.registered:
@@ -172,9 +178,19 @@ class NodeAgent:
             self.plugin.changed()
             self.status.look()
 
+    @contextlib.contextmanager
+    def _fed(self) -> Iterator[None]:
+        """In a thread of its own, which dies with the process where a driver holds it up."""
+        over = Event()
+        Thread(target=self._feeding.run, args=(over,), name="feeding", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
     async def _remember(self) -> None:
         await self.pods.changed(_CARDS_SECONDS)
-        self.pods.sight.keep(self._memory)
+        await self.pods.sight.keep(self._memory)
 
     async def _sweep(self) -> None:
         await asyncio.to_thread(self._delivery.sweep_libraries)

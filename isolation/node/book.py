@@ -117,9 +117,7 @@ class Book:
             former = f"{before.container}{FORMER}{before.made}"
             rest = Entry(before.ids, made=before.made) if before.guessed else replace(before, container=former)
             self._entries[rest.key] = rest
-        unknown = next((one for one in self.exactly(entry.ids) if not one.uid), None)
-        if unknown is not None and entry.uid:
-            del self._entries[unknown.key]
+        self._entries.pop(("", str(entry.made)), None)
         self._entries[entry.key] = entry
 
     def release(self, entry: Entry) -> None:

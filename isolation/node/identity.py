@@ -14,18 +14,19 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.node.book import Entry, card_of
-from isolation.node.world import UnreachableError
+from isolation.node.book import FORMER, Entry, card_of
+from isolation.node.world import Bound, UnreachableError, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.node.ledger import Ledger
-    from isolation.node.world import Bound, Wanted
 
-ASK_SECONDS: Final = 0.08
-"""The kubelet answers in a few milliseconds; it stands still while we wait."""
-WATCH_SECONDS: Final = 0.04
+LONGEST_SECONDS: Final = 0.18
+"""Of all waiting together: the node stands still meanwhile."""
+ASK_SECONDS: Final = 0.06
+"""The kubelet answers in a few milliseconds."""
+WATCH_SECONDS: Final = 0.03
 FETCH_SECONDS: Final = 0.05
 AT_ONCE: Final = 4
 """The kubelet answers a burst of ten, a hundred a second; exporters ask as well."""
@@ -40,6 +41,8 @@ class Found:
     guessed: bool = False
     before: tuple[Entry, ...] = ()
     """Of containers of the same pod that were admitted a moment ago, when nobody knew whose they were."""
+    again: bool = False
+    """It has devices by our book, and the kubelet forgot: probably this one, PreStart will see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,13 @@ class Identity:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._world = ledger, ledger.world
-        self._again: dict[str, set[str]] = {}
-        """Containers that a kubelet without memory has admitted again, by UID."""
+        self._again: tuple[str, frozenset[str]] = ("", frozenset())
+        """The pod that a kubelet without memory admits again now, and which of its containers had their turn."""
 
     async def whose(self, size: int, ids: frozenset[str] = frozenset()) -> Found | None:
         """The container that gets `size` devices now; `ids`: those that are its already. None: nobody is known."""
         clock, call = self._world.clock, _Call(size, ids)
-        end = clock.now() + ASK_SECONDS
+        end = clock.now() + LONGEST_SECONDS
         silent = False
         asked: set[str] = set()
         candidates: list[Bound] = []
@@ -74,8 +77,8 @@ class Identity:
             silent |= not answered
             if found is not None:
                 return found
-        rest = [pod for pod in self._world.pods.bound() if pod.uid not in asked and not pod.ended]
-        found, _ = await self._ask(rest, call, end)
+        forgotten = [pod for pod in self._remembered() if self._turns(pod, call) and pod.uid not in asked]
+        found, _ = await self._ask(forgotten, call, end)
         if found is None and silent:
             found = self._guess(candidates, call)
         return found
@@ -110,19 +113,24 @@ class Identity:
     async def _ask(self, pods: Sequence[Bound], call: _Call, end: float) -> tuple[Found | None, bool]:
         """The first that the kubelet shows in the middle of its admission; and whether the kubelet answered."""
         clock, answered = self._world.clock, True
-        for at in range(0, len(pods), AT_ONCE):
+        perhaps: list[Found] = []
+        end = min(end, clock.now() + ASK_SECONDS)
+        at = 0
+        while at < len(pods):
             left = end - clock.now()
             if left <= 0:
                 return None, False
-            some = pods[at : at + AT_ONCE]
+            # The likeliest alone: of a hundred that are bound at once each would cost four questions.
+            some = pods[at : at + (AT_ONCE if at else 1)]
+            at += len(some)
             listings = await asyncio.gather(*(self._listing(pod, left) for pod in some))
             for pod, (listing, heard) in zip(some, listings, strict=True):
                 answered &= heard
-                if listing is not None and self._admitted(pod, listing):
-                    found = self._container(pod, listing, call)
-                    if found is not None:
-                        return found, answered
-        return None, answered
+                found = self._container(pod, listing, call) if listing is not None else None
+                if found is not None and not found.guessed:
+                    return found, answered
+                perhaps += [found] if found is not None else []
+        return perhaps[0] if len(perhaps) == 1 else None, answered
 
     async def _listing(self, pod: Bound, seconds: float) -> tuple[Mapping[str, frozenset[str]] | None, bool]:
         """What the kubelet shows of the pod, and whether it answered."""
@@ -131,37 +139,58 @@ class Identity:
         except UnreachableError:
             return None, False
 
-    def _admitted(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> bool:
-        """Whether the kubelet is in the middle of it; of pods with init containers only, our book alone can tell."""
-        lasting = [one for one in pod.wanted if not one.init]
-        if lasting:
-            return any(not listing.get(one.name) for one in lasting)
-        return bool(self._ledger.book.lacking(pod))
-
     def _container(self, pod: Bound, listing: Mapping[str, frozenset[str]], call: _Call) -> Found | None:
-        """Which container of the pod it is, and what its predecessors were given without being known."""
+        """
+        Which container of the pod is being admitted, and what its predecessors were given without being known.
+
+        None: the kubelet shows devices for all that it lists. It lists no init containers: of a pod with nothing
+        else only our book can tell, which makes it a guess.
+        """
         book = self._ledger.book
         before: list[Entry] = []
         rest = book.lacking(pod)
+        lasting = [one for one in pod.wanted if not one.init]
+        if lasting and all(listing.get(one.name) for one in lasting):
+            return None
         if not rest:
-            again = self._again.setdefault(pod.uid, set())
-            if not again < {one.name for one in pod.wanted}:
-                again.clear()
-            rest = [one for one in pod.wanted if one.name not in again and not listing.get(one.name)]
-            if rest:
-                again.add(rest[0].name)
-        else:
-            unknown = book.unknown(call.ids)
-            while rest and (entry := self._predecessor(rest, unknown, listing)) is not None:
-                before.append(owned(entry, pod, rest.pop(0)))
-        return Found(pod, rest[0], before=tuple(before)) if rest else None
+            turns = [one for one in self._turns(pod, call) if not listing.get(one.name)]
+            if not turns:
+                return None
+            uid, names = self._again
+            self._again = (pod.uid, (names if uid == pod.uid else frozenset()) | {turns[0].name})
+            return Found(pod, turns[0], again=True)
+        unknown = book.unknown(call.ids)
+        while rest and (entry := self._predecessor(rest, unknown, listing)) is not None:
+            before.append(owned(entry, pod, rest.pop(0)))
+        return Found(pod, rest[0], guessed=not lasting, before=tuple(before)) if rest else None
+
+    def _remembered(self) -> list[Bound]:
+        """Every pod that the watch or, while there is none, the book knows."""
+        pods = {pod.uid: pod for pod in self._world.pods.bound()}
+        if not self._world.pods.synced():
+            for entry in self._ledger.book:
+                if entry.uid and FORMER not in entry.container:
+                    before = pods.get(entry.uid) or Bound(entry.uid, entry.pod, entry.namespace, (), None)
+                    if before.container(entry.container) is None:
+                        one = Wanted(entry.container, len(entry.ids), entry.init)
+                        pods[entry.uid] = replace(before, wanted=(*before.wanted, one))
+        return list(pods.values())
+
+    def _turns(self, pod: Bound, call: _Call) -> list[Wanted]:
+        """Containers that a kubelet without memory may admit again: they do not run, and ask for as much."""
+        uid, names = self._again
+        if pod.ended or self._ledger.book.lacking(pod):
+            return []
+        turns = [one for one in pod.wanted if not one.id and one.units == call.size]
+        left = [one for one in turns if uid != pod.uid or one.name not in names]
+        return left or turns
 
     def _predecessor(
         self, rest: Sequence[Wanted], unknown: list[Entry], listing: Mapping[str, frozenset[str]]
     ) -> Entry | None:
         """What the first of these was given already; None: it is being admitted now."""
         if ids := listing.get(rest[0].name):
-            known = next((entry for entry in self._ledger.book.exactly(ids) if not entry.uid), None)
+            known = next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
             return known or Entry(ids, made=self._ledger.book.next())
         if len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:
             return unknown.pop(0)
@@ -171,10 +200,11 @@ class Identity:
         """The oldest whose next container asks for as much, on those cards where they are known."""
         fitting = []
         for pod in pods:
-            one = self._ledger.book.lacking(pod)[0]
-            if one.units == call.size and not (call.ids and _apart(pod, one, call.ids)):
-                fitting.append(Found(pod, one, guessed=True))
-        return min(fitting, key=lambda found: (found.pod.created, found.pod.uid), default=None)
+            rest = self._ledger.book.lacking(pod)
+            if rest and rest[0].units == call.size and not (call.ids and _apart(pod, rest[0], call.ids)):
+                fitting.append(Found(pod, rest[0], guessed=True))
+        # Of one second the first that the watch told of: as a kubelet sorts them.
+        return min(fitting, key=lambda found: found.pod.created, default=None)
 
 
 def owned(entry: Entry, pod: Bound, wanted: Wanted) -> Entry:

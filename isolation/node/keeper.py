@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.node.book import FORMER, BookError, entry_from, hash_of
 from isolation.node.starting import disagreement
-from isolation.node.world import UnreachableError
+from isolation.node.world import SERVED, UnreachableError
 
 if TYPE_CHECKING:
     from isolation.node.ledger import Ledger
@@ -29,6 +29,8 @@ HOPELESS_SECONDS: Final = 2.0
 """Between the first refusal and the deletion: the watch may be a moment behind."""
 UNRECORDED_SECONDS: Final = 10.0
 """A record comes with the binding; who has none by now was bound by somebody else."""
+NAMELESS_SECONDS: Final = 20.0
+"""From hearing of a pod that the kubelet has admitted until it must be known which devices it got."""
 LONGEST_SECONDS: Final = 45.0
 """Of waiting for somebody's end: no pod is stuck for more than a minute."""
 ANSWER_SECONDS: Final = 1.0
@@ -55,13 +57,16 @@ class Keeper:
         """Since when a pod is known and does not run, by UID."""
         self._deleted: set[str] = set()
 
-    def rebuild(self) -> None:
-        """The book from what stands on this node, where the book itself is lost."""
+    def remember(self, *, book: bool) -> None:
+        """For whom the files on this node were written; the book too, where the book itself is lost."""
         for text in self._world.delivery.claims():
             try:
                 entry = entry_from(text)
             except BookError as exc:
                 _log.error("a claim on this node cannot be read: %s", exc)
+                continue
+            self._ledger.shown[hash_of(entry.ids)] = entry.container
+            if not book:
                 continue
             self._ledger.claim(replace(entry, made=self._ledger.book.next()))
             self._ledger.started[entry.uid] = self._world.clock.now()
@@ -70,8 +75,8 @@ class Keeper:
         """Once round. What one step cannot learn now it learns later."""
         if not self._world.pods.synced():
             return
-        await self._resolver.settle()
-        with contextlib.suppress(UnreachableError):  # PreStart saves again before anything starts
+        with contextlib.suppress(UnreachableError):  # PreStart settles and saves again before anything starts
+            await self._resolver.settle()
             await self._ledger.save()
         for entry in tuple(self._ledger.book):
             pod = self._ledger.bound(entry.uid) if entry.uid else None
@@ -109,7 +114,8 @@ class Keeper:
 
     async def _hopeless(self, pod: Bound, since: float, now: float) -> str:
         """Why it will not start by itself; empty: it runs, or may."""
-        if pod.allocation is None and not pod.started and now - since >= UNRECORDED_SECONDS:
+        ours = self._world.inventory.mode() in SERVED
+        if pod.allocation is None and ours and not pod.started and now - since >= UNRECORDED_SECONDS:
             return "it was bound without our record"
         trouble = self._ledger.trouble.get(pod.uid)
         if trouble is not None:
@@ -117,8 +123,7 @@ class Keeper:
                 trouble.waits and now - trouble.since >= LONGEST_SECONDS
             )
             return trouble.text if late else ""
-        lacking = any(self._ledger.book.get(pod.uid, one.name) is None for one in pod.wanted)
-        if lacking and not pod.started and now - since >= LONGEST_SECONDS:
+        if not pod.started and self._unclear(pod) and now - since >= NAMELESS_SECONDS:
             try:
                 listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
             except UnreachableError:
@@ -138,12 +143,16 @@ class Keeper:
             return
         self._deleted.add(pod.uid)
 
+    def _unclear(self, pod: Bound) -> bool:
+        """Whether a container has no devices by our book, or such as it cannot have been given."""
+        entries = [self._ledger.book.get(pod.uid, one.name) for one in pod.wanted]
+        return any(entry is None or disagreement(entry, pod, self._unit) for entry in entries)
+
     def _still(self, fresh: Bound) -> bool:
         """Whether what was wrong is wrong."""
         trouble = self._ledger.trouble.get(fresh.uid)
         if trouble is None:
-            lacking = any(self._ledger.book.get(fresh.uid, one.name) is None for one in fresh.wanted)
-            return fresh.allocation is None or lacking
+            return fresh.allocation is None or self._unclear(fresh)
         if trouble.waits or fresh.allocation is None:
             return True
         entries = [entry for entry in self._ledger.book.of(fresh.uid) if FORMER not in entry.container]

@@ -47,6 +47,8 @@ class Ledger:
         self.started: dict[str, float] = {}
         """When a container of the pod was let start last, by UID."""
         self.trouble: dict[str, Trouble] = {}
+        self.noted: dict[int, float] = {}
+        """When devices were given to somebody unknown, by the entry's number."""
         self.shown: dict[str, str] = {}
         """For which container the files of a hash were written last."""
         self._changed = self._saved = 0
@@ -63,16 +65,20 @@ class Ledger:
             return False
         now = self.world.clock.now()
         self.started = {entry.uid: now for entry in self.book if entry.uid}
+        self.noted = {entry.made: now for entry in self.book if not entry.uid}
         return text is not None
 
     def claim(self, entry: Entry) -> None:
         """IDs are a container's; not yet durable."""
+        if not entry.uid:
+            self.noted[entry.made] = self.world.clock.now()
         self.book.claim(entry)
         self._changed += 1
 
     def release(self, entry: Entry) -> None:
         """IDs are free; not yet durable."""
         self.book.release(entry)
+        self.noted.pop(entry.made, None)
         self._changed += 1
         if not self.book.of(entry.uid):
             self.started.pop(entry.uid, None)

@@ -65,7 +65,8 @@ class Registrar:
             return True
         if there == self._known and self._plugin.stands():
             return True
-        self._lost("the kubelet has started anew")
+        if self.standing.times:
+            self._lost("the kubelet has started anew")
         try:
             if not self._plugin.stands():
                 await self._plugin.start()

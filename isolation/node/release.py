@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from isolation.node.book import hash_of
+from isolation.node.book import FORMER, hash_of
 from isolation.node.world import UnreachableError
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 STARTING_SECONDS: Final = 5.0
 """From our leave to start until a process can be seen."""
+UNKNOWN_SECONDS: Final = 20.0
+"""From an Allocate until the watch must have told of the pod; outages are longer, but then it is not in step."""
 ANSWER_SECONDS: Final = 1.0
 
 
@@ -35,15 +37,28 @@ class Release:
     async def attempt(self, entry: Entry) -> str:
         """Release it if that is right: empty; or the reason why not."""
         why = await (self._owned(entry) if entry.uid else self._nobodys(entry))
-        if why:
-            return why
-        self._ledger.release(entry)
+        return why or await asyncio.shield(self.forget(entry))
+
+    async def forget(self, entry: Entry) -> str:
+        """
+        Clear away its files, then give its devices free. pre: nobody uses them.
+
+        In this order and under the lock: the next owner of the same devices has files of the same name, and
+        writes them when the book has let the former one go.
+        """
         async with self.working:
+            book, hash_ = self._ledger.book, hash_of(entry.ids)
+            if entry not in book:
+                return ""  # somebody else was faster
+            if entry.uid and self._world.cgroups.living(entry.uid) is not False and FORMER not in entry.container:
+                return "processes of it live"
+            others = [other for other in book.exactly(entry.ids) if other is not entry]
+            if entry.uid and all(other.uid != entry.uid for other in others):
+                await self._world.delivery.retire(hash_)
+                self._ledger.shown.pop(hash_, None)
+            self._ledger.release(entry)
             with contextlib.suppress(UnreachableError):  # the disk's book keeps it: released again after a restart
                 await self._ledger.save()
-            if all(other.uid != entry.uid for other in self._ledger.book.exactly(entry.ids)):
-                await self._world.delivery.retire(hash_of(entry.ids))
-                self._ledger.shown.pop(hash_of(entry.ids), None)
         return ""
 
     async def _owned(self, entry: Entry) -> str:
@@ -81,7 +96,8 @@ class Release:
     async def _nobodys(self, entry: Entry) -> str:
         """Devices of a pod that was never known: free when they can be nobody's here."""
         book = self._ledger.book
-        if not self._world.pods.synced():
+        young = self._world.clock.now() < self._ledger.noted.get(entry.made, 0.0) + UNKNOWN_SECONDS
+        if young or not self._world.pods.synced():
             return "whose they are is not known yet"
         for pod in tuple(self._world.pods.bound()):
             if pod.ended:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from isolation.node.book import FORMER, Entry
 from isolation.node.choose import mismatch
 from isolation.node.identity import owned
-from isolation.node.world import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,30 +30,39 @@ class Resolver:
     def __init__(self, ledger: Ledger, unit_bytes: int) -> None:
         self._ledger, self._world, self._unit = ledger, ledger.world, unit_bytes
 
-    async def settle(self) -> None:
-        """Every pod of which the book lacks something, or has guessed it."""
+    async def settle(self, pods: Iterable[Bound] | None = None) -> None:
+        """Every pod (of the watch, or of these) of which the book lacks something, or guessed it. UnreachableError."""
         book = self._ledger.book
-        for pod in tuple(self._world.pods.bound()):
-            if not pod.ended and (book.lacking(pod) or any(entry.guessed for entry in book.of(pod.uid))):
-                await self._settle(pod)
+        every = tuple(self._world.pods.bound() if pods is None else pods)
+        await self.look(
+            pod
+            for pod in every
+            if not pod.ended and (book.lacking(pod) or any(entry.guessed for entry in book.of(pod.uid)))
+        )
 
     async def find(self, ids: frozenset[str]) -> Entry | None:
-        """The entry of exactly these devices, with an owner; None: there is none to be found."""
+        """The entry of exactly these devices, with an owner; None: there is none to be found. UnreachableError."""
         await self.settle()
         found = self._known(ids)
         if found is not None:
             return found
-        for pod in tuple(self._world.pods.bound()):
-            if not pod.ended and any(one.units == len(ids) for one in pod.wanted) and await self._settle(pod):
-                found = self._known(ids)
-                if found is not None:
-                    return found
-        return self._left_over(ids)
+        pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))  # it may be one that the watch has not told of
+        await self.look(pod for pod in pods if not pod.ended and any(one.units == len(ids) for one in pod.wanted))
+        return self._known(ids) or self._left_over(ids, pods)
+
+    async def alone(self, entry: Entry, pods: Iterable[Bound]) -> bool:
+        """Whether no other pod that the kubelet has admitted may be the one. UnreachableError."""
+        for pod in pods:
+            lacking = self._doubtful(pod)
+            rival = pod.uid != entry.uid and any(one in lacking for one in self._could_be(pod, entry.ids))
+            if rival and await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS) is not None:
+                return False
+        return True
 
     def _known(self, ids: frozenset[str]) -> Entry | None:
         """The latest owner of these; what a container had before, and has again, is its own again."""
-        entries = [entry for entry in self._ledger.book.exactly(ids) if entry.uid]
-        if not entries:
+        entries = self._ledger.book.exactly(ids)
+        if not entries or not entries[-1].uid:
             return None
         entry = entries[-1]
         if FORMER in entry.container:
@@ -63,20 +71,24 @@ class Resolver:
             self._ledger.claim(entry)
         return entry
 
-    async def _settle(self, pod: Bound) -> bool:
-        """Take the kubelet's word for one pod; whether it has admitted it."""
-        try:
+    async def look(self, pods: Iterable[Bound]) -> None:
+        """
+        Take the kubelet's word for pods that it has admitted. UnreachableError.
+
+        What it says of any of them comes before what follows from it for init containers.
+        """
+        seen = []
+        for pod in tuple(pods):
             listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
-        except UnreachableError:
-            return False
-        if listing is None:
-            return False
-        for one in pod.wanted:
-            ids = listing.get(one.name)
-            if ids and not one.init and not self._namesakes(pod, ids):
-                self._regular(pod, one, ids)
-        self._inits(pod, listing)
-        return True
+            if listing is None:
+                continue
+            seen.append((pod, listing))
+            for one in pod.wanted:
+                ids = listing.get(one.name)
+                if ids and not one.init and not self._namesakes(pod, ids):
+                    self._regular(pod, one, ids)
+        for pod, listing in seen:
+            self._inits(pod, listing)
 
     def _regular(self, pod: Bound, one: Wanted, ids: frozenset[str]) -> None:
         """The kubelet says that this container has these."""
@@ -85,46 +97,69 @@ class Resolver:
         if have is not None and have.ids == ids:
             if have.guessed:
                 self._ledger.claim(replace(have, guessed=False))
+            if (again := self._nobodys(ids)) is not None:
+                self._ledger.release(again)  # a kubelet without memory gave it what it had
             return
-        if have is not None and not have.guessed:
+        unknown = self._nobodys(ids)
+        if have is not None and not have.guessed and unknown is None:
             return  # we were sure: that is for PreStart to judge
         for wrong in book.exactly(ids):
             if wrong.guessed:
                 self._ledger.release(wrong)
-        unknown = next((entry for entry in book.exactly(ids) if not entry.uid), None)
         self._ledger.claim(owned(unknown or Entry(ids, made=book.next()), pod, one))
         self._ledger.started.setdefault(pod.uid, self._world.clock.now())
 
     def _inits(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> None:
-        """Init containers of the pod: who shares a device with the pod belongs to it."""
+        """Init containers of the pod: who shares a device with the pod belongs to it, on the right card or not."""
         book = self._ledger.book
         shared = frozenset(ident for ids in listing.values() for ident in ids)
         unknown = book.unknown(shared | {ident for entry in book.of(pod.uid) for ident in entry.ids})
-        for one in book.lacking(pod):
+        for one in (*book.lacking(pod), *(one for one in pod.wanted if book.get(pod.uid, one.name) is not None)):
             fitting = [entry for entry in unknown if one.init and len(entry.ids) == one.units]
-            if fitting and self._agrees(pod, one, fitting[0].ids):
+            if fitting:
                 self._ledger.claim(owned(fitting[0], pod, one))
                 unknown.remove(fitting[0])
 
-    def _left_over(self, ids: frozenset[str]) -> Entry | None:
-        """An init container of the oldest pod that these would suit: first of those that lack something."""
+    def _left_over(self, ids: frozenset[str], pods: Iterable[Bound]) -> Entry | None:
+        """An init container, if there is one only that these can be: two of a kind are not told apart by luck."""
         book = self._ledger.book
-        pods = sorted(self._world.pods.bound(), key=lambda pod: (not book.lacking(pod), pod.created, pod.uid))
-        for pod in pods:
-            for one in book.lacking(pod) or pod.wanted:
-                if one.init and not one.done and not pod.ended and self._agrees(pod, one, ids):
-                    unknown = next((entry for entry in book.exactly(ids) if not entry.uid), None)
-                    entry = owned(unknown or Entry(ids, made=book.next()), pod, one)
-                    self._ledger.claim(replace(entry, guessed=True))
-                    return entry
-        return None
+        if any(entry.uid for entry in book.exactly(ids)):
+            return None  # somebody has them: who comes later and is not known yet waits
+        fitting = [(pod, one) for pod in pods for one in self._could_be(pod, ids)]
+        lacking = [(pod, one) for pod, one in fitting if one in self._doubtful(pod)]
+        chosen = lacking or fitting
+        if len({pod.uid for pod, _ in chosen}) != 1:
+            return None
+        entry = owned(self._nobodys(ids) or Entry(ids, made=book.next()), *chosen[0])
+        self._ledger.claim(replace(entry, guessed=True))
+        return entry
 
-    def _agrees(self, pod: Bound, one: Wanted, ids: Iterable[str]) -> bool:
-        part = pod.part(one.name)
-        return part is not None and not mismatch(ids, part, self._unit)
+    def _doubtful(self, pod: Bound) -> list[Wanted]:
+        """Containers that were given nothing yet, or of which we only guess what."""
+        entries = [(one, self._ledger.book.get(pod.uid, one.name)) for one in pod.wanted]
+        return [one for one, entry in entries if entry is None or entry.guessed]
+
+    def _could_be(self, pod: Bound, ids: frozenset[str]) -> list[Wanted]:
+        """
+        Init containers of a pod that may have these.
+
+        Its regular containers are listed, and the first of them has devices of the init container before it.
+        """
+        lasting = [one for one in pod.wanted if not one.init]
+        have = {ident for entry in self._ledger.book.of(pod.uid) for ident in entry.ids}
+        if pod.ended or any(one.id for one in lasting) or (lasting and have.isdisjoint(ids)):
+            return []
+        parts = ((one, pod.part(one.name)) for one in pod.wanted if one.init)
+        return [one for one, part in parts if part is not None and not mismatch(ids, part, self._unit)]
+
+    def _nobodys(self, ids: frozenset[str]) -> Entry | None:
+        """The latest entry of these devices without an owner: init containers come before the others."""
+        return next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
 
     def _namesakes(self, pod: Bound, ids: frozenset[str]) -> bool:
-        """Whether these devices are those of an earlier pod of that name."""
+        """Whether these devices are those of an earlier pod of that name, and were not given anew since."""
+        if self._nobodys(ids) is not None:
+            return False
         others = self._ledger.book.touching(ids)
         return any(
             (one.namespace, one.pod) == (pod.namespace, pod.name) and one.uid not in {"", pod.uid} for one in others

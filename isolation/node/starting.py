@@ -8,6 +8,7 @@ list do not agree about, and whoever would share an ID with a process that lives
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.abi import Policy
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK
-from isolation.node.book import FORMER, entry_record, hash_of
+from isolation.node.book import FORMER, entry_of, entry_record, hash_of
 from isolation.node.choose import mismatch
 from isolation.node.world import NotYetError, Promise, UndeliverableError, UnreachableError
 
@@ -47,6 +48,10 @@ class Obstacle:
     """For the end of somebody who holds the devices."""
 
 
+CHANGED: Final = Obstacle("whose these devices are has just become clear", waits=True)
+"""No pod's fault: looked at again at once."""
+
+
 class Starting:
     """PreStartContainer; see the module."""
 
@@ -70,25 +75,40 @@ class Starting:
         entry = await self._owner(ids)
         if isinstance(entry, Obstacle):
             return entry
-        pod = await self._pod(entry)
-        if isinstance(pod, Obstacle):
-            return pod
+        found = await self._pod(entry)
+        if isinstance(found, Obstacle):
+            return found
+        entry, pod = found
+        if self._ledger.book.lacking(pod):
+            try:
+                await self._resolver.look([pod])
+            except UnreachableError as exc:
+                return Obstacle(f"what else {pod.key} was given is not known yet: {exc}")
         text = next(filter(None, (disagreement(one, pod, self._unit) for one in self._current(pod))), "")
         obstacle = Obstacle(text, hopeless=True) if text else await self._others(entry)
         if obstacle is None:
             obstacle = await self.deliver(entry, pod)
         if obstacle is None:
             self._ledger.trouble.pop(pod.uid, None)
-        else:
+        elif obstacle is not CHANGED:
             self._ledger.in_trouble(pod, obstacle.text, hopeless=obstacle.hopeless, waits=obstacle.waits)
         return obstacle
 
     async def _owner(self, ids: frozenset[str]) -> Entry | Obstacle:
         """The entry of the container that starts, confirmed by the kubelet's list where that shows it."""
-        entry = self._latest(ids)
-        if entry is not None and await self._confirmed(entry):
-            return self._latest(ids) or entry
-        found = await self._resolver.find(ids)
+        try:
+            entry = self._latest(ids)
+            if entry is not None and entry.guessed:
+                pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))
+                await self._resolver.settle(pods)
+                entry = self._latest(ids)
+                if entry is not None and entry.guessed and not await self._resolver.alone(entry, pods):
+                    return Obstacle(f"whether these devices are those of {entry.whose} is not known yet")
+            if entry is not None and await self._confirmed(entry):
+                return self._latest(ids) or entry
+            found = await self._resolver.find(ids)
+        except UnreachableError as exc:
+            return Obstacle(f"the pod of these devices is not known yet: {exc}")
         if found is None:
             return Obstacle("the pod of these devices is not known yet")
         found = self._latest(ids) or found
@@ -109,11 +129,10 @@ class Starting:
     def next(self, entries: list[Entry]) -> Entry:
         """Of a pod's containers with the very same devices the one that runs now: init containers come first."""
         pod = self._ledger.bound(entries[-1].uid)
-        for entry in entries[:-1]:
-            wanted = pod.container(entry.container) if pod else None
-            if wanted is None or not wanted.done:
-                return entry
-        return entries[-1]
+        order = [one.name for one in pod.wanted] if pod else []
+        done = {one.name for one in pod.wanted if one.done} if pod else set()
+        turns = sorted(entries, key=lambda entry: order.index(entry.container) if entry.container in order else -1)
+        return next((entry for entry in turns[:-1] if entry.container not in done), turns[-1])
 
     async def _confirmed(self, entry: Entry) -> bool:
         """Whether the kubelet's list agrees; it does not show init containers, and may be silent."""
@@ -130,19 +149,56 @@ class Starting:
             self._ledger.claim(replace(entry, guessed=False))
         return shown == entry.ids
 
-    async def _pod(self, entry: Entry) -> Bound | Obstacle:
-        """The pod with its record; asked for afresh where the watch has not told of it."""
-        pod = self._ledger.bound(entry.uid)
-        if pod is None or pod.allocation is None:
-            try:
-                pod = await self._world.pods.get(entry.namespace, entry.pod)
-            except UnreachableError:
-                return Obstacle(f"the API server does not answer, and nothing is known of {entry.whose} yet")
-        if pod is None or pod.uid != entry.uid:
+    async def _pod(self, entry: Entry) -> tuple[Entry, Bound] | Obstacle:
+        """
+        The container that starts and its pod, by the API server's word of this moment.
+
+        The kubelet knows pods by name, and the watch may be behind: another pod of that name may have come.
+        While the server is silent only what had these devices before starts again.
+        """
+        try:
+            pod = await self._world.pods.get(entry.namespace, entry.pod)
+        except UnreachableError:
+            known = self._ledger.bound(entry.uid)
+            if known is None or known.allocation is None or not self._delivered(entry):
+                return Obstacle(
+                    f"the API server does not answer, and whether {entry.whose} is still that pod is unknown"
+                )
+            pod = known
+        if pod is not None and pod.uid != entry.uid:
+            return await self._namesake(entry, pod)
+        if pod is None:
             return Obstacle(f"{entry.whose} is gone")
         if pod.ended:
             return Obstacle(f"{entry.whose} has ended")
-        return pod
+        return entry, pod
+
+    async def _namesake(self, entry: Entry, pod: Bound) -> tuple[Entry, Bound] | Obstacle:
+        """The devices went to a pod that came under the name of the one in the book, if that is on this node."""
+        gone = Obstacle(f"{entry.whose} is gone, and another pod has its name")
+        try:
+            here = {one.uid for one in await self._world.pods.fetch(ANSWER_SECONDS)}
+        except UnreachableError:
+            return gone
+        wanted = pod.container(entry.container)
+        has = self._ledger.book.get(pod.uid, entry.container)
+        if pod.uid not in here or pod.ended or wanted is None or (has is not None and has.ids != entry.ids):
+            return gone
+        mine = replace(entry, uid=pod.uid, init=wanted.init, guessed=False, made=self._ledger.book.next())
+        self._ledger.claim(mine)
+        return mine, pod
+
+    def _delivered(self, entry: Entry) -> bool:
+        """Whether the container had these devices before: its claim lies beside its files."""
+        wanted = (entry.uid, entry.container, entry.ids, entry.made)
+        for text in self._world.delivery.claims():
+            try:
+                claim = entry_of(json.loads(text))
+            except ValueError:
+                continue
+            if (claim.uid, claim.container, claim.ids, claim.made) == wanted:
+                return True
+        return False
 
     def _current(self, pod: Bound) -> list[Entry]:
         """What the pod has now: one container on a wrong card spoils the pod."""
@@ -171,18 +227,32 @@ class Starting:
         promise = Promise(hash_of(entry.ids), tuple(sorted(entry.ids)), pod, entry.container, part, policy, claim)
         self._ledger.started[pod.uid] = self._world.clock.now()
         try:
-            async with self._release.working:
-                await self._ledger.save()
-                await self._world.delivery.deliver(promise)
+            if not await asyncio.shield(self._put(entry, promise)):  # a kubelet that hangs up does not tear it
+                return CHANGED
             await self._replaced(entry)
+            for former in self._ledger.book.of(pod.uid):
+                if former.container.startswith(f"{entry.container}{FORMER}"):
+                    await self._release.forget(former)
         except (UndeliverableError, UnreachableError) as exc:
             self._ledger.fault = str(exc)
             _log.error("%s cannot start: %s", entry.whose, exc)
             return Obstacle(str(exc))
+        if entry.guessed:
+            self._ledger.claim(replace(entry, guessed=False))
         self._ledger.fault = ""
         self._ledger.shown[promise.hash] = entry.container
         self._ledger.started[pod.uid] = self._world.clock.now()
         return None
+
+    async def _put(self, entry: Entry, promise: Promise) -> bool:
+        """Whether it is in place; not where the book says by now that the devices are somebody else's."""
+        async with self._release.working:
+            await self._ledger.save()
+            stands = self._ledger.book.get(entry.uid, entry.container)
+            if stands is None or (stands.ids, stands.made) != (entry.ids, entry.made):
+                return False
+            await self._world.delivery.deliver(promise)
+            return True
 
     async def _replaced(self, entry: Entry) -> None:
         """Init containers have ended when an app container starts: their promise counts no more."""

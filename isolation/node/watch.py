@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from isolation.cluster.failure import ClusterError, MalformedError, RefusedError
-from isolation.cluster.follow import Follower, What
+from isolation.cluster.follow import Follower, Habits, What
 from isolation.cluster.live import NOT_ENDED
 from isolation.cluster.wire import identity_of, page_of
 from isolation.cluster.writes import Outcome, Target
@@ -43,8 +43,10 @@ _PODS: Final = "/api/v1/pods"
 _NOT_FOUND: Final = 404
 _SILENT_SECONDS: Final = 100.0
 """Bookmarks come each minute; a watch that is silent for longer is no longer believed to run."""
+_QUIET_SECONDS: Final = 600.0
+"""Of a kind in which nothing happens an API server sends no bookmarks either; it ends the watch before this."""
 _WRITE_SECONDS: Final = 5.0
-_GET_SECONDS: Final = 3.0
+_GET_SECONDS: Final = 2.0
 
 
 class Sight:
@@ -71,9 +73,11 @@ class Sight:
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise MalformedError(f"pod {uid[:64]}: {exc}") from None
         if self._pods.get(uid) != pod:
-            self._forget(uid)
             if pod.wanted:
+                # In its old place: pods stand in the order of their binding, in which a kubelet admits them.
                 self._pods[uid], self._essences[uid] = pod, memory.essence(thing)
+            else:
+                self._forget(uid)
             self.touch()
         return uid
 
@@ -97,12 +101,12 @@ class Sight:
         for uid, (pod, thing) in memory.load(file).items():
             self._pods[uid], self._essences[uid] = pod, thing
 
-    def keep(self, file: Path) -> None:
-        """Write them down where they have changed."""
+    async def keep(self, file: Path) -> None:
+        """Write them down where they have changed; in a thread, for a disk may take its time."""
         if self.unsaved:
             self.unsaved = False
             try:
-                memory.save(file, dict(self._essences))
+                await asyncio.to_thread(memory.save, file, dict(self._essences))
             except OSError as exc:
                 self.unsaved = True
                 log.warning("%s cannot be written: %s", file, exc.strerror)
@@ -157,9 +161,8 @@ class NodePods:
         self.sight = Sight()
         self._what = What(_PODS, fields=f"{NOT_ENDED},spec.nodeName={node}")
         self.follower = Follower(access, self._what, self.sight)
-        self._namespaces = Follower(
-            access, What("/api/v1/namespaces", labels=f"{EXEMPT}=true"), _Namespaces(self.sight)
-        )
+        exempt = What("/api/v1/namespaces", labels=f"{EXEMPT}=true")
+        self._namespaces = Follower(access, exempt, _Namespaces(self.sight), Habits(idle_seconds=_QUIET_SECONDS))
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

@@ -10,19 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isolation.host import process
+from isolation.host.machine import NvmlMachine
 from isolation.node.backend import backends
 from isolation.node.cgroups import KernelCgroups
 from isolation.node.delivery import NodeDelivery, Places
+from isolation.node.feeding import Feeding
 from isolation.node.hardware import NvidiaHardware, SimulatedHardware
 from isolation.node.shelf import FileShelf
 from isolation.node.world import World
 
 if TYPE_CHECKING:
-    from isolation.host.machine import NvmlMachine
+    from collections.abc import Callable, Mapping
+
+    from isolation.contract.hold import Hold
     from isolation.node.backend import Backend
     from isolation.node.hardware import Hardware
     from isolation.node.settings import Settings
-    from isolation.node.world import Clock, Inventory, PodResources, Pods
+    from isolation.node.world import Bound, Clock, Inventory, PodResources, Pods
 
 
 class WiringError(Exception):
@@ -61,6 +66,24 @@ class Outside:
     pods: Pods
     resources: PodResources
     clock: Clock
+
+
+def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> Feeding:
+    """Whoever tells containers their own GPU time; `pods`: by UID, also from another thread."""
+    cgroups = KernelCgroups(settings.cgroup)
+
+    def processes(hold: Hold) -> frozenset[int] | None:
+        tenant = hold.tenant
+        pod = pods().get(tenant.uid) if tenant is not None else None
+        if tenant is None or pod is None:
+            return None
+        known = pod.container(tenant.container)
+        if known is not None and known.id:
+            return cgroups.pids(pod.uid, known.id)
+        # Not told yet which group is the container's: of a pod with one of ours, all are its own.
+        return cgroups.pids(pod.uid) if len(pod.wanted) == 1 else None
+
+    return Feeding(Places(settings.run_dir).alloc, NvmlMachine(settings.simgpu), processes, process.boot())
 
 
 def world_of(settings: Settings, outside: Outside, inventory: Inventory, delivery: NodeDelivery) -> World:

@@ -9,13 +9,18 @@ its own: `UnreachableError` says that nothing was learnt, never that something i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from isolation.contract.model import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.codec import Allocation
-    from isolation.contract.model import Card, Mode, Slice
+    from isolation.contract.model import Card, Slice
+
+SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+"""Modes of a node that offers shares."""
 
 
 class NotYetError(Exception):

@@ -67,7 +67,7 @@ class Scheduler:
         self.metrics = Metrics()
         self.binder = Binder(self.books, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
         self.world = World(
-            self.picture, self.leadership, self.binder, Fresh(access, store), Waiting(), settings.unit_bytes
+            self.picture, self.leadership, self.binder, Fresh(access, self.picture), Waiting(), settings.unit_bytes
         )
         self._extender = Extender(self.world)
         self._errands = Errands(self.world, self._objects, self._writer, self.metrics)

@@ -229,16 +229,18 @@ class Binder:
         if ours:
             self._books.confirm(uid)
             return ""
-        self._bound_as(uid, where)
-        log.warning("pod %s was bound to %s by somebody else", uid, where.node)
-        return f"it is bound to {where.node} already, by somebody else"
+        whose = "by another replica" if self._bound_as(uid, where) else "by somebody who left no record"
+        log.warning("pod %s was bound to %s %s", uid, where.node, whose)
+        return f"it is bound to {where.node} already, {whose}"
 
-    def _bound_as(self, uid: str, where: Whereabouts) -> None:
+    def _bound_as(self, uid: str, where: Whereabouts) -> bool:
+        """Book what the server says; False: without cards, which the watch will tell where the vendor's record does."""
         try:
             slices = decode_allocation(where.annotations.get(ALLOCATION, "")).slices
         except CodecError:
-            slices = ()  # the watch will tell, where the vendor's record does
+            slices = ()
         self._books.bound_as(uid, Placement(where.node, slices), where.annotations.get(RESERVATION, ""))
+        return bool(slices)
 
 
 def _positions(request: Request) -> list[str]:

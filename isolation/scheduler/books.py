@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import Reservation
 from isolation.placement.explain import short
 from isolation.placement.policy import DEFAULT
 from isolation.scheduler import inspection
+from isolation.scheduler.nominated import Nominated
 from isolation.scheduler.points import steered
-from isolation.scheduler.preempt import Scene, corrected, relieve
-from isolation.scheduler.reserved import Reserved, key_of
+from isolation.scheduler.preempt import Scene, corrected, options, relieve
+from isolation.scheduler.reserved import Reserved, key_of, own, own_name
 from isolation.scheduler.room import Room
 from isolation.scheduler.verdict import (
     Assumed,
@@ -37,8 +39,7 @@ from isolation.scheduler.verdict import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from isolation.contract.model import Node, Pod
-    from isolation.contract.reservation import Reservation
+    from isolation.contract.model import Node, Pod, Request
     from isolation.scheduler.verdict import InspectedNode, OverCommitted
 
 HOPELESS: Final = frozenset({Why.TOO_FEW_CARDS, Why.CARD_TOO_SMALL, Why.MODE, Why.NOT_READY})
@@ -54,10 +55,13 @@ class Books:
         self._unit = unit_bytes
         self._room = Room(policy, unit_bytes)
         self._reserved = Reserved(self._room)
+        self._nominated = Nominated()
         self._pods: dict[str, Pod] = {}
         self._assumed: dict[str, tuple[Assumption, Pod]] = {}
         self._ending: dict[str, float] = {}
         self._now = 0.0
+        self._asked_at = -1
+        self._fitting: dict[Request, bool] = {}
 
     # -- what the cluster says ----------------------------------------------------------------
 
@@ -78,10 +82,11 @@ class Books:
         if pod.placement is None and before is not None and before.placement is not None:
             return  # pods are never unbound: this is older than what we know
         self._pods[pod.uid] = pod
-        if before is None:
+        if before is None and pod.request.shared:
             self._room.engine.arrive(self._room.lean(pod.request))
-        if pod.deleting:
-            self._ending.setdefault(pod.uid, self._now)
+        if pod.deleting and pod.uid not in self._ending:
+            self._ending[pod.uid] = self._now
+            self._nominate(pod.uid)
         if pod.placement is not None:
             self._bound(pod, pod.placement)
 
@@ -91,6 +96,8 @@ class Books:
         self._ending.pop(uid, None)
         self._room.free(uid)
         self._reserved.gone(self._pods.pop(uid, None), uid)
+        self._nominated.forget(uid)
+        self._nominate(uid)
 
     def reservation_is(self, reservation: Reservation) -> None:
         """A stored reservation."""
@@ -127,6 +134,24 @@ class Books:
                     (found.hopeless if why in HOPELESS else found.failed).update(dict.fromkeys(those, reason))
         return found
 
+    def could_fit(self, pod: Pod, now: float) -> bool:
+        """
+        Whether any node at all has the cards, whatever else keeps the pod off it: quick, for thousands that wait.
+
+        Quotas are not weighed; what is reserved for the pod counts as free.
+        """
+        self._tick(now)
+        if self._reserved.serving(pod):
+            with self._lent(pod):
+                return isinstance(self._room.engine.place(self._room.lean(pod.request)), Placement)
+        if self._asked_at != self._room.changes:
+            self._asked_at, self._fitting = self._room.changes, {}
+        request = self._room.lean(pod.request)
+        known = self._fitting.get(request)
+        if known is None:
+            known = self._fitting[request] = isinstance(self._room.engine.place(request), Placement)
+        return known
+
     def prioritize(self, pod: Pod, names: Sequence[str], now: float) -> list[int]:
         """What each of these nodes is worth, 0 to 10, in the order given; 10 is the best, or reserved for the pod."""
         self._tick(now)
@@ -157,9 +182,10 @@ class Books:
             return Refusal(Why.INVALID, f"{pod.key} is being deleted")
         found = self._choose(pod, node)
         if isinstance(found, Refusal):
-            return found
-        if found.reservation:
-            self._reserved.use(found.reservation, pod.uid)
+            reason = _reason(found.why, pod) if found.why is Why.NOT_READY else found.reason
+            return Refusal(found.why, f"node {node}: {reason}")
+        if found.kept:
+            self._reserved.use(found.kept, pod.uid)
         self._room.hold(pod.uid, pod.namespace, pod.request, found.placement)
         self._assumed[pod.uid] = (Assumption(pod.uid, pod.namespace, pod.name, now, found), pod)
         return found
@@ -190,7 +216,10 @@ class Books:
         if not pod.request.shared:
             return dict(candidates)
         with self._lent(pod):
-            return corrected(self._scene(), pod, candidates)
+            scene = self._scene()
+            found = corrected(scene, pod, candidates)
+            self._nominated.offer(pod, options(scene, pod, found), self._now)
+        return found
 
     def relief(self, pod: Pod, names: Sequence[str], now: float) -> Relief | None:
         """
@@ -221,11 +250,12 @@ class Books:
         pod = found[1] if found is not None else known
         if pod is None or (known is not None and known.placement is not None):
             return
-        before = found[0].assumed.reservation if found is not None else ""
+        before = found[0].assumed.kept if found is not None else ""
         if before and before != reservation:
             self._reserved.unuse(before, uid)
         if reservation:
             self._reserved.use(reservation, uid)
+        self._reserved.no_need(uid)
         self._room.free(uid)
         if placement.slices:
             self._room.hold(uid, pod.namespace, pod.request, placement)
@@ -266,13 +296,23 @@ class Books:
         if placement.slices:
             self._room.hold(pod.uid, pod.namespace, pod.request, placement)
         self._reserved.bound(pod)
+        self._nominated.forget(pod.uid)
         self._drop_assumption(pod.uid, pod.reservation)
 
     def _drop_assumption(self, uid: str, used: str = "") -> None:
         """It is settled; a reservation that was not used after all stands again."""
         found = self._assumed.pop(uid, None)
-        if found is not None and not found[0].confirmed and found[0].assumed.reservation not in {"", used}:
-            self._reserved.unuse(found[0].assumed.reservation, uid)
+        if found is not None and not found[0].confirmed and found[0].assumed.kept not in {"", used}:
+            self._reserved.unuse(found[0].assumed.kept, uid)
+
+    def _nominate(self, victim: str) -> None:
+        """Room that this pod's end makes for another one is kept for that one."""
+        for pod, placement in self._nominated.ending(victim, self._now):
+            known = self._pods.get(pod.uid, pod)
+            if known.placement is None and pod.uid not in self._assumed:
+                name = own_name(pod.uid)
+                made = Reservation(name, pod.uid, placement, self._now + ENDING_SECONDS, pod.namespace)
+                self._reserved.put(made, self._now, needed=True)
 
     def _lent(self, pod: Pod) -> ExitStack:
         """As if what is reserved for the pod were free."""
@@ -291,7 +331,7 @@ class Books:
                 found = self._room.place_on(pod.request, pod.namespace, node)
                 exact = self._room.place_exactly(pod.request, pod.namespace, reservation.placement)
             if isinstance(found, Placement) and exact is not None:
-                return Assumed(exact, reservation.name)
+                return Assumed(exact, "" if own(reservation.name) else reservation.name, reservation.name)
         found = self._room.place_on(pod.request, pod.namespace, node)
         return found if isinstance(found, Refusal) else Assumed(found)
 

@@ -17,10 +17,15 @@ from isolation.scheduler.settings import SIDECAR
 
 BESIDE: Final = f"{SCHEDULER}-kube"
 """The Lease of the kube-scheduler beside us."""
+LEADERS: Final = f"{SCHEDULER}-leader"
+"""The Service that finds whoever of us leads; the certificate is the one of the Service `gpushare-scheduler`."""
 _TIMEOUT: Final = "15s"
 """Longer than the write of a bind (5 s) and the question where it went."""
 _PROFILE_WEIGHT: Final = 10
 """Of our scores against those of in-tree plugins: which node's cards fit best is the reason to be asked."""
+
+_AGAINST_US: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+"""In-tree scores (not the filter) that would spread by CPU and memory what the cards want packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +86,16 @@ def beside_us(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
         "percentageOfNodesToScore": 100,
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 5,
-        "profiles": [{"schedulerName": SCHEDULER}],
+        "profiles": [
+            {"schedulerName": SCHEDULER, "plugins": {"score": {"disabled": [{"name": n} for n in _AGAINST_US]}}}
+        ],
         "extenders": [extender(f"http://{sidecar}{EXTENDER}")],
     }
 
 
 def existing(mutual: Mutual | None = None) -> dict[str, Any]:
     """What an existing kube-scheduler's configuration gets: its own profiles stay as they are."""
-    url = f"https://{SCHEDULER}.{SYSTEM_NAMESPACE}.svc:8443{EXTENDER}"
+    url = f"https://{LEADERS}.{SYSTEM_NAMESPACE}.svc{EXTENDER}"
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -35,6 +35,8 @@ RESERVED_SECONDS: Final = 60.0
 """Longer than any wait for a victim's end by default (30 s of grace)."""
 SPURNED_SECONDS: Final = 30.0
 """A node whose victims may not go is not tried again before."""
+FORGET_SECONDS: Final = 300.0
+"""A pod that our watch never told of: kube-scheduler itself tries those that it still has after so long."""
 REASON: Final = "preemption"
 _WAKES: Final = 20
 """Most pods woken in one turn."""
@@ -49,29 +51,53 @@ class Errands:
         self._world, self._objects, self._writer, self._metrics = world, objects, writer, metrics
         self._spurned: dict[tuple[str, str], float] = {}
         self._swept = world.clock()
+        self._led = False
         world.picture.on_freed(lambda: world.waiting.freed(world.clock()))
 
     async def run(self) -> None:
         """Until cancelled; trouble with the server costs a turn."""
         while True:
             await asyncio.sleep(TURN_SECONDS)
+            try:
+                await self._sweep(self._world.clock())
+            except ClusterError as exc:
+                log.warning("pods that were not seen bound cannot be asked for: %s", exc)
             if self._world.leadership.fence() is None or self._world.picture.missing():
                 continue
             try:
+                self._take_over()
                 await self.turn()
             except ClusterError as exc:
                 log.warning("pre-emption, waking and tidying wait: %s", exc)
                 await asyncio.sleep(1.0)
 
     async def turn(self) -> None:
-        """Sweep, tidy, wake, help."""
+        """Tidy, wake, help."""
         now = self._world.clock()
-        if now >= self._swept + SWEEP_SECONDS:
-            self._swept = now
-            await self._world.binder.sweep()
         await self._tidy(now)
         await self._wake(now)
         await self._help(now)
+
+    def _take_over(self) -> None:
+        """
+        Pods that wait as this process begins to lead: somebody before us may have refused them.
+
+        kube-scheduler does not know that we are new, and lets them sleep.
+        """
+        if self._led:
+            return
+        self._led = True
+        now, names = self._world.clock(), tuple(self._world.store.nodes)
+        for pod in self._world.store.pods.values():
+            if pod.placement is None and not pod.deleting:
+                self._world.waiting.missed(pod, names, now)
+        self._world.waiting.freed(now)
+
+    async def _sweep(self, now: float) -> None:
+        """Ask for pods that were never seen bound; also who leads no more must not keep their room for ever."""
+        if now >= self._swept + SWEEP_SECONDS:
+            self._swept = now
+            await self._world.binder.sweep()
 
     async def _tidy(self, now: float) -> None:
         """Reservations that are used up, expired, or made for a pod that is no more."""
@@ -83,11 +109,16 @@ class Errands:
     async def _wake(self, now: float) -> None:
         woken = 0
         for one in list(self._world.waiting.to_wake(now)):
-            pod = self._world.store.pods.get(one.pod.uid)
-            if pod is None or pod.placement is not None or pod.deleting:
+            # One that our watch has not told of yet waits all the same; its end is told by the watch or by the write.
+            pod = self._world.store.pods.get(one.pod.uid, one.pod)
+            if pod.placement is not None or pod.deleting:
+                self._world.waiting.served(one.pod.uid)
+                continue
+            if one.pod.uid not in self._world.store.pods and now >= one.last + FORGET_SECONDS:
                 self._world.waiting.served(one.pod.uid)
                 continue
             self._world.waiting.woken(pod.uid, now)
+            await asyncio.sleep(0)  # thousands may wait: others get their turn
             if not self._world.books.filter(pod, one.names, now).fit:
                 continue
             moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat()
@@ -103,11 +134,11 @@ class Errands:
         served = {made.holder for made in self._world.picture.reservations.known.values()}
         tried = 0
         for one in list(self._world.waiting.to_relieve(now)):
-            pod = self._world.store.pods.get(one.pod.uid)
-            if pod is None or pod.placement is not None or pod.deleting:
+            pod = self._world.store.pods.get(one.pod.uid, one.pod)
+            if pod.placement is not None or pod.deleting:
                 self._world.waiting.served(one.pod.uid)
                 continue
-            if pod.uid in served:
+            if pod.uid in served or pod.uid not in self._world.store.pods:
                 continue
             tried += await self._relieve(one, pod, now)
             if tried >= _RELIEFS:

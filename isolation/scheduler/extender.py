@@ -8,6 +8,7 @@ bind survives trouble the binder's. Every request gets an answer; what cannot be
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from isolation.scheduler.picture import Picture
     from isolation.scheduler.waiting import Waiting
 
+log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 2.5
 """So long does a request wait for a Lease that is just changing hands: cheaper than kube-scheduler's back-off."""
 FRESH_SECONDS: Final = 3.0
@@ -79,6 +81,19 @@ class Extender:
     def __init__(self, world: World) -> None:
         self._world = world
         self._asked: OrderedDict[str, Pod] = OrderedDict()
+
+    async def answer(self, verb: str, body: bytes) -> Reply:
+        """One question, whatever happens: a defect of ours costs the pod one attempt, not kube-scheduler its answer."""
+        try:
+            return await _VERBS[verb](self, body)
+        except Exception:
+            log.exception("%s has failed", verb)
+            text = "gpushare-scheduler has failed at this pod; its log says more"
+        if verb == "filter":
+            return Reply(wire.filter_error(text), "failed")
+        if verb == "bind":
+            return Reply(wire.bind_answer(text), "failed")
+        return Reply(text.encode(), "failed", HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def filter(self, body: bytes) -> Reply:
         """Nodes with a card set that has the room."""
@@ -174,8 +189,8 @@ class Extender:
             if isinstance(read, Refusal):
                 return wire.clean(read.reason)
             pod = read
-        if not pod.uid:
-            return "this pod has no UID"
+        if not pod.uid or "/" in pod.uid:
+            return "this pod has no UID as the API server makes them"
         if not pod.request.shared:
             return "this pod asks for no share of a card"
         if pod.labels.get(SHARED) != "true":
@@ -186,3 +201,12 @@ class Extender:
         while len(self._asked) > _REMEMBERED:
             self._asked.popitem(last=False)
         return pod
+
+
+_VERBS: Final = {
+    "filter": Extender.filter,
+    "prioritize": Extender.prioritize,
+    "bind": Extender.bind,
+    "preempt": Extender.preempt,
+}
+VERBS: Final = tuple(_VERBS)

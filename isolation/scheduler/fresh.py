@@ -3,14 +3,15 @@ Whether the pods of a node are known as the server knows them, since we began to
 
 The holder before us may have bound pods that our watch has not told yet, or never will while its
 connection is dead. So the first bind onto a node under each new right asks the server itself, once,
-which of our pods are there. Decides what of that answer is news: a pod that the watch has seen go in
-the meantime does not come back.
+which of our pods are there; until the watch has told something newer than the first such answer: then
+it is alive, and has told everything before. Decides what of an answer is news: a pod that the watch has
+seen go in the meantime does not come back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.live import NOT_ENDED
 from isolation.cluster.wire import identity_of, page_of
@@ -18,26 +19,32 @@ from isolation.contract.names import SHARED
 
 if TYPE_CHECKING:
     from isolation.cluster.follow import Source
-    from isolation.cluster.store import Change, Store
+    from isolation.cluster.store import Change
+    from isolation.scheduler.picture import Picture
 
-_PAGE: str = "500"
+_PAGE: Final = "500"
 
 
 class Fresh:
     """What has been asked under the present right."""
 
-    def __init__(self, source: Source, store: Store) -> None:
-        self._source, self._store = source, store
+    def __init__(self, source: Source, picture: Picture) -> None:
+        self._source, self._store, self._watch = source, picture.store, picture.live.pods
         self._epoch = -1
+        self._since: int | None = None
+        """Version of the first answer under the present right."""
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._gone: set[str] = set()
         self._running = 0
-        store.listen(self._note)
+        self._store.listen(self._note)
 
     async def check(self, node: str, epoch: int, seconds: float) -> None:
         """Once per node and epoch; raises ClusterError or TimeoutError, and then the next one asks again."""
         if epoch != self._epoch:
-            self._epoch, self._asked = epoch, {}
+            self._epoch, self._asked, self._since = epoch, {}, None
+        told = self._watch.version
+        if self._since is not None and told is not None and told >= self._since:
+            return
         asked = self._asked
         task = asked.get(node)
         if task is None:
@@ -57,8 +64,12 @@ class Fresh:
         try:
             fields = f"{NOT_ENDED},spec.nodeName={node}"
             query = {"labelSelector": f"{SHARED}=true", "fieldSelector": fields, "limit": _PAGE}
+            epoch = self._epoch
             while True:
                 page = page_of(await self._source.page("/api/v1/pods", query))
+                version = page.metadata.resourceVersion
+                if self._since is None and epoch == self._epoch and version.isascii() and version.isdigit():
+                    self._since = int(version)
                 for raw in page.items or ():
                     uid = identity_of(raw).uid
                     known = self._store.pods.get(uid)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from isolation.cluster.backoff import Pace
 from isolation.cluster.failure import MalformedError, RefusedError
-from isolation.cluster.follow import Follower, What
+from isolation.cluster.follow import Follower, Habits, What
 from isolation.cluster.live import Live, Pods
 from isolation.cluster.wire import identity_of
 from isolation.contract.codec import CodecError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 _NOT_FOUND: Final = 404
+HABITS: Final = Habits(pace=Pace(longest=5.0))
+"""There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
 
 
 class Picture:
@@ -41,14 +44,14 @@ class Picture:
 
     def __init__(self, source: Source, books: Books, store: Store) -> None:
         self.books, self.store = books, store
-        self.live = Live(source, Pods(labels=f"{SHARED}=true"), store)
+        self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _Reservations(books)
         self.namespaces = _Namespaces(books)
         self._followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
-            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations),
-            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces),
+            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations, HABITS),
+            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, HABITS),
         }
         self._freed: list[Callable[[], None]] = []
         store.listen(self._take)

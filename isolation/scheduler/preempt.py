@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from isolation.contract.model import Placement, Why
+from isolation.scheduler.nominated import Option
 from isolation.scheduler.verdict import Relief, Victims
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod
     from isolation.scheduler.room import Room
 
+Cost: TypeAlias = tuple[int, list[int], int, list[float]]
 ENOUGH: Final = 100
 """Nodes with victims that are compared before one is chosen: more would hardly be cheaper, and takes longer."""
 _PAIRS: Final = 24
 """So many pods of a card are tried in pairs; beyond that the least important go first."""
+_STATIC: Final = "Node/"
+"""Owner of a static pod's mirror."""
 _RELIEVABLE: Final = (Why.FRAGMENTED, Why.CARDS)
 
 
@@ -52,14 +56,15 @@ class Scene:
         return sorted((p for p in held if p.priority < pod.priority and not p.deleting), key=_worth)
 
 
-def _worth(pod: Pod) -> tuple[int, float, str]:
-    """Smaller goes first: low priority, then young, then by UID so that there is one answer."""
-    return (pod.priority, -pod.created, pod.uid)
+def _worth(pod: Pod) -> tuple[int, bool, float, str]:
+    """Smaller goes first: low priority, made again elsewhere, young; by UID so that there is one answer."""
+    return (pod.priority, not pod.evictable, -pod.created, pod.uid)
 
 
-def _cost(victims: Sequence[Pod]) -> tuple[int, list[int], list[float]]:
-    """Smaller is better: fewer, less important, younger."""
-    return (len(victims), sorted((p.priority for p in victims), reverse=True), sorted(-p.created for p in victims))
+def _cost(victims: Sequence[Pod]) -> Cost:
+    """Smaller is better: fewer, less important, made again elsewhere, younger."""
+    ranks = sorted((p.priority for p in victims), reverse=True)
+    return (len(victims), ranks, sum(not p.evictable for p in victims), sorted(-p.created for p in victims))
 
 
 def corrected(scene: Scene, pod: Pod, candidates: Mapping[str, Victims]) -> dict[str, Victims]:
@@ -100,6 +105,17 @@ def _corrected_on(scene: Scene, pod: Pod, name: str, proposed: Victims) -> Victi
     return Victims(uids, min(proposed.violations, len(kept)))
 
 
+def options(scene: Scene, pod: Pod, found: Mapping[str, Victims]) -> dict[str, Option]:
+    """Where the pod would be on each node without the victims there that hold cards."""
+    made = {}
+    for name, victims in found.items():
+        ours = frozenset(uid for uid in victims.uids if uid in scene.room.on.get(name, ()))
+        at = scene.fits(pod, name, ours)
+        if ours and at is not None:
+            made[name] = Option(ours, at)
+    return made
+
+
 def _short_of(pod: Pod, proposed: Sequence[Pod], going: Mapping[str, Pod]) -> list[Pod]:
     """Proposed victims that must still go so that as much CPU and memory becomes free as was counted on."""
     cpu = min(pod.request.cpu_milli, sum(p.request.cpu_milli for p in proposed))
@@ -120,7 +136,7 @@ def relieve(scene: Scene, pod: Pod, names: Sequence[str]) -> Relief | None:
     groups = scene.room.why_not(pod.request, names)
     if None in groups or _on_its_way(scene, pod, names):
         return None
-    options: list[tuple[tuple[int, list[int], list[float]], str, list[Pod]]] = []
+    options: list[tuple[Cost, str, list[Pod]]] = []
     for name in (name for why in _RELIEVABLE for name in groups.get(why, ())):
         pool = _movable(scene, pod, name)
         guess = _by_cards(scene, pod, name, pool) if pool else None
@@ -137,7 +153,8 @@ def relieve(scene: Scene, pod: Pod, names: Sequence[str]) -> Relief | None:
 
 
 def _movable(scene: Scene, pod: Pod, name: str) -> list[Pod]:
-    return [p for p in scene.lower(pod, name) if p.evictable]
+    """Priority asks nobody, as in-tree: also pods that nobody makes again; but a node's static pods cannot be ended."""
+    return [p for p in scene.lower(pod, name) if not p.request.owner.startswith(_STATIC)]
 
 
 def _on_its_way(scene: Scene, pod: Pod, names: Sequence[str]) -> bool:

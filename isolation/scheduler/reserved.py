@@ -29,6 +29,16 @@ def key_of(name: str) -> str:
     return _KEY + name
 
 
+def own_name(uid: str) -> str:
+    """What a reservation of the books' own is called, which is never stored: no object's name has a slash."""
+    return f"/{uid}"
+
+
+def own(name: str) -> bool:
+    """Whether a reservation is the books' own."""
+    return name.startswith("/")
+
+
 def name_of(key: str) -> str | None:
     """The reservation's name; None for a pod."""
     return key[len(_KEY) :] if key.startswith(_KEY) else None
@@ -61,7 +71,7 @@ class Reserved:
         self._stored[reservation.name] = reservation
         self._by_holder.setdefault(reservation.holder, {})[reservation.name] = None
         claimed = self._claims.get(reservation.name)
-        if claimed is not None and reservation.serves(claimed):
+        if claimed is not None and _serves(reservation, claimed):
             self._used[reservation.name] = claimed.uid
         if reservation.expires <= now or not needed:
             self._past.add(reservation.name)
@@ -89,6 +99,8 @@ class Reserved:
             if reservation.expires <= now and name not in self._past:
                 self._past.add(name)
                 self._book(name)
+        for name in [name for name in self._past if own(name)]:
+            self.drop(name)
         self._next_expiry = min((r.expires for n, r in self._stored.items() if n not in self._past), default=math.inf)
 
     def serving(self, pod: Pod) -> list[Reservation]:
@@ -97,7 +109,7 @@ class Reserved:
             return []
         names = {**self._by_holder.get(pod.uid, {}), **self._by_holder.get(pod.owner_uid, {})}
         found = (self._stored[name] for name in names if self._stands(name))
-        return sorted((r for r in found if r.serves(pod)), key=lambda r: (r.expires, r.name))
+        return sorted((r for r in found if _serves(r, pod)), key=lambda r: (r.expires, r.name))
 
     def use(self, name: str, uid: str) -> None:
         """This pod has it: room is taken under the pod's own name."""
@@ -115,22 +127,26 @@ class Reserved:
         if pod.reservation:
             self._claims[pod.reservation] = pod
             stored = self._stored.get(pod.reservation)
-            if stored is not None and stored.serves(pod):
+            if stored is not None and _serves(stored, pod):
                 self.use(pod.reservation, pod.uid)
-        self._no_need(pod.uid)
+        self.no_need(pod.uid)
 
     def gone(self, pod: Pod | None, uid: str) -> None:
         """The pod is no more."""
         if pod is not None and self._claims.get(pod.reservation, pod).uid == uid:
             self._claims.pop(pod.reservation, None)
-        self._no_need(uid)
+        self.no_need(uid)
 
     def stale(self) -> list[Reservation]:
         """Those that are used up, expired or without purpose."""
-        return [r for name, r in self._stored.items() if name in self._past or name in self._used]
+        return [r for name, r in self._stored.items() if (name in self._past or name in self._used) and not own(name)]
 
-    def _no_need(self, uid: str) -> None:
-        for name in self._by_holder.get(uid, ()):
+    def no_need(self, uid: str) -> None:
+        """The pod has its place, or needs none: what was made for it alone has no purpose any more."""
+        for name in tuple(self._by_holder.get(uid, ())):
+            if own(name):
+                self.drop(name)
+                continue
             self._past.add(name)
             self._book(name)
 
@@ -152,3 +168,8 @@ def _same(before: Reservation, now: Reservation) -> bool:
     """Whether this is the object that is known, perhaps from its maker, who knew no UID yet."""
     alike = (before.holder, before.placement) == (now.holder, now.placement)
     return before.uid == now.uid if before.uid and now.uid else alike
+
+
+def _serves(reservation: Reservation, pod: Pod) -> bool:
+    """Whether it was made for this pod: a tenant can name a stranger's controller, but no stranger's namespace."""
+    return reservation.namespace in {"", pod.namespace} and reservation.serves(pod)

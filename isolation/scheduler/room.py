@@ -26,6 +26,8 @@ _PLENTY_BYTES: Final = 1 << 60
 _PLENTY_PODS: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 46
 """More than any card has, and so little that sums over any number of pods stay within the engine's 64 bits."""
+KINDS_KEPT: Final = 64
+"""Card sizes that may come and go before old ones are forgotten."""
 _LEAN_KEPT: Final = 65536
 
 
@@ -43,11 +45,14 @@ class Room:
 
     def __init__(self, policy: str, unit_bytes: int) -> None:
         self.engine = Engine(policy=policy)
+        self._most_kinds = KINDS_KEPT
         self.spending = Spending(unit_bytes)
         self.nodes: dict[str, Node] = {}
         self.held: dict[str, Held] = {}
         self.on: dict[str, dict[str, None]] = {}
         """By node, the keys that hold something there, oldest first."""
+        self.changes = 0
+        """Grows with whatever may change an answer about cards."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
         self._lean: dict[tuple[int, int, int, str], Request] = {}
@@ -68,6 +73,7 @@ class Room:
             self._rebook(name, None)
 
     def _rebook(self, name: str, node: Node | None) -> None:
+        self.changes += 1
         keys = list(self.on.get(name, ()))
         for key in keys:
             self._give(key)
@@ -79,6 +85,18 @@ class Room:
         elif name in self.engine.nodes:
             self.engine.drop_node(name)
         for key in keys:
+            self._take(key)
+        if len(self.engine.fleet.kinds) > self._most_kinds:
+            self._anew()
+
+    def _anew(self) -> None:
+        """The engine never forgets a card size: begin again without those that no node has any more."""
+        for key in self.held:
+            self._give(key)
+        nodes = list(self.engine.nodes.values())
+        self.engine = Engine(nodes, policy=self.engine.policy.name)
+        self._most_kinds = KINDS_KEPT + 2 * len(self.engine.fleet.kinds)
+        for key in self.held:
             self._take(key)
 
     # Holds.
@@ -105,7 +123,7 @@ class Room:
     @contextmanager
     def without(self, keys: Iterable[str]) -> Iterator[None]:
         """As if these held nothing, for the length of a question."""
-        lifted = [key for key in keys if key in self.held]
+        lifted = [key for key in dict.fromkeys(keys) if key in self.engine.holds]
         for key in lifted:
             self._give(key)
         try:
@@ -115,6 +133,7 @@ class Room:
                 self._take(key)
 
     def _take(self, key: str) -> None:
+        self.changes += 1
         held = self.held[key]
         node = self.engine.nodes.get(held.placement.node)
         if node is None:
@@ -127,6 +146,7 @@ class Room:
         self.spending.charge(held.namespace, charge)
 
     def _give(self, key: str) -> None:
+        self.changes += 1
         if key in self.engine.holds:
             self.engine.release(key)
             self.spending.refund(self.held[key].namespace, self._charges.pop(key))
@@ -146,7 +166,7 @@ class Room:
     def place_on(self, request: Request, namespace: str, name: str) -> Placement | Refusal:
         """Which cards of this node the pod takes, or why not: no room, or no quota."""
         if name not in self.engine.nodes:
-            return Refusal(Why.NO_NODES, f"node {name} has no cards that can be shared, or is not known yet")
+            return Refusal(Why.NO_NODES, "no cards that can be shared, or not known yet")
         placed = self.engine.place_on(self.lean(request), name)
         short = self.over_quota(namespace, request, name) if isinstance(placed, Placement) else ""
         return Refusal(Why.CARDS, short) if short else placed
@@ -186,7 +206,9 @@ def _bare(node: Node) -> Node:
     """What of a node can change an answer about cards."""
     return Node(
         node.name,
-        node.cards,
+        tuple(
+            card if card.total_bytes <= _MOST_BYTES else replace(card, total_bytes=_MOST_BYTES) for card in node.cards
+        ),
         node.mode,
         node.choice,
         _PLENTY_CPU,

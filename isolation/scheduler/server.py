@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from isolation.scheduler import legacy, wire
+from isolation.scheduler.admission.question import MOST_BYTES as MOST_REVIEW_BYTES
+from isolation.scheduler.extender import VERBS
 from isolation.scheduler.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from isolation.scheduler.extender import Extender, Reply
+    from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
     from isolation.scheduler.settings import Address
 
@@ -59,7 +61,9 @@ class Doors:
 
     def secure(self, *, trusts_clients: bool) -> web.Application:
         """For the TLS port."""
-        app = web.Application(client_max_size=wire.MOST_BYTES, middlewares=[_certified(trusts_clients=trusts_clients)])
+        app = web.Application(
+            client_max_size=MOST_REVIEW_BYTES, middlewares=[_certified(trusts_clients=trusts_clients)]
+        )
         self._add_verbs(app)
         app.router.add_post(f"{ADMIT}/{{name}}", self._admission)
         self._add_probes(app)
@@ -80,16 +84,10 @@ class Doors:
         return app
 
     def _add_verbs(self, app: web.Application) -> None:
-        verbs = self._answers.extender
-        for verb, ask in (
-            ("filter", verbs.filter),
-            ("prioritize", verbs.prioritize),
-            ("bind", verbs.bind),
-            ("preempt", verbs.preempt),
-        ):
-            app.router.add_post(f"{EXTENDER}/{verb}", self._verb(verb, ask))
+        for verb in VERBS:
+            app.router.add_post(f"{EXTENDER}/{verb}", self._verb(verb))
             if verb in ("filter", "bind"):
-                app.router.add_post(f"{legacy.PREFIX}/{verb}", self._verb(verb, ask))
+                app.router.add_post(f"{legacy.PREFIX}/{verb}", self._verb(verb))
         app.router.add_get(f"{legacy.PREFIX}/inspect", self._inspected)
         app.router.add_get(f"{legacy.PREFIX}/inspect/{{node}}", self._inspected)
         app.router.add_get(f"{legacy.PREFIX}/version", self._version)
@@ -99,13 +97,11 @@ class Doors:
         for probe in ("healthz", "readyz", "leader"):
             app.router.add_get(f"/{probe}", self._probe(probe))
 
-    def _verb(
-        self, verb: str, ask: Callable[[bytes], Awaitable[Reply]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            body = await _whole(request)
+            body = await _whole(request, wire.MOST_BYTES)
             began = time.perf_counter()
-            reply = await ask(body)
+            reply = await self._answers.extender.answer(verb, body)
             self._metrics.answered(verb, reply.outcome, time.perf_counter() - began)
             kind = "application/json" if reply.status == HTTPStatus.OK else "text/plain"
             return web.Response(body=reply.body, status=reply.status, content_type=kind)
@@ -113,7 +109,7 @@ class Doors:
         return answer
 
     async def _admission(self, request: web.Request) -> web.Response:
-        body = await _whole(request)
+        body = await _whole(request, MOST_REVIEW_BYTES)
         began = time.perf_counter()
         answer = self._answers.admit(body)
         self._metrics.answered("admission", "done", time.perf_counter() - began)
@@ -158,15 +154,19 @@ async def serving(app: web.Application, address: Address, context: ssl.SSLContex
         await runner.cleanup()
 
 
-async def _whole(request: web.Request) -> bytes:
+async def _whole(request: web.Request, most: int) -> bytes:
     """The body; too large is 413, too slow is 408."""
-    if (request.content_length or 0) > wire.MOST_BYTES:
-        raise web.HTTPRequestEntityTooLarge(wire.MOST_BYTES, request.content_length or 0)
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
-    except TimeoutError:
-        raise web.HTTPRequestTimeout(text="the body did not arrive in time") from None
+    size = request.content_length or 0
+    if size <= most:
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body did not arrive in time") from None
+        if len(body) <= most:
+            return body
+        size = len(body)
+    raise web.HTTPRequestEntityTooLarge(most, size)
 
 
 def _certified(*, trusts_clients: bool) -> Callable[..., Awaitable[web.StreamResponse]]:

@@ -31,7 +31,9 @@ class Assumed:
 
     placement: Placement
     reservation: str = ""
-    """Name of the reservation that it uses up; empty: none."""
+    """Name of the stored reservation that it uses up; empty: none."""
+    kept: str = ""
+    """What kept the room for it until now: the stored reservation, or one of the books' own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,11 @@ class Waiting:
         while len(self._refused) > MOST:
             self._refused.popitem(last=False)
 
+    def missed(self, pod: Pod, names: tuple[str, ...], now: float) -> None:
+        """Somebody else may have been asked about it; no news where we were."""
+        if pod.uid not in self._refused:
+            self.refused(pod, names, now)
+
     def served(self, uid: str) -> None:
         """It found a node, was bound, or is no more."""
         self._refused.pop(uid, None)

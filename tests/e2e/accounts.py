@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 GRANTS = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role")
 GRANTS += ("ClusterRoleBinding", "RoleBinding")
+BY_HAND = "by-hand"
+"""How the API server's log tells these requests from those of our processes."""
 PODS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
 
 
@@ -91,7 +93,7 @@ class Account:
 async def account(plane: ControlPlane, config: Path) -> AsyncIterator[Account]:
     """By the token alone: a client certificate would win over it."""
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(plane.ca)))
-    headers = {"Authorization": f"Bearer {_token(config)}"}
+    headers = {"Authorization": f"Bearer {_token(config)}", "User-Agent": BY_HAND}
     async with aiohttp.ClientSession(plane.url, connector=connector, headers=headers) as session:
         yield Account(session)
 

@@ -24,7 +24,7 @@ from isolation.scheduler.admission.question import MOST_BYTES
 from isolation.scheduler.admission.review import World, review
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
@@ -44,6 +44,8 @@ class Stand:
     def __init__(self, plane: ControlPlane) -> None:
         self.port = free_port()
         self.asked: list[str] = []
+        self.ill: Callable[[], Awaitable[bytes]] | None = None
+        """What it does in the place of answering."""
         self.shared: dict[tuple[str, str], bool | None] = {}
         self.world = World(lambda namespace, name: self.shared.get((namespace, name), False))
         self._plane = plane
@@ -68,6 +70,8 @@ class Stand:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.match_info["what"])
+        if self.ill is not None:
+            return web.Response(body=await self.ill(), content_type="application/json")
         return web.Response(body=review(await request.read(), self.world), content_type="application/json")
 
     def reached_here(self, configuration: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,17 @@ def pod_of(thing: dict[str, Any], resource: str) -> ManagedPod:
 class ManagedNode:
     """See the module."""
 
-    def __init__(self, client: ApiClient, name: str, kubelet: DeviceManager, mode: str = "cgpu", **labels: str) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        name: str,
+        kubelet: DeviceManager,
+        mode: str = "cgpu",
+        *,
+        watching: bool = True,
+        **labels: str,
+    ) -> None:
+        self._watching = watching
         self._client, self.name, self.kubelet = client, name, kubelet
         self._labels = {"kubernetes.io/hostname": name, MODE: mode, **labels}
         self.path = f"/api/v1/nodes/{name}"
@@ -96,7 +106,7 @@ class ManagedNode:
     async def _watch(self) -> None:
         """Pods of this node; begin anew with a list whenever the watch ends."""
         where = {"fieldSelector": f"spec.nodeName={self.name}"}
-        while True:
+        while self._watching:
             with contextlib.suppress(Exception):
                 listed = await self._client.get("/api/v1/pods", **where)
                 for pod in listed["items"]:

@@ -6,6 +6,7 @@ Knows where an object belongs by asking the API server; reads kustomizations far
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,14 @@ class Cluster:
         inside = f"/namespaces/{thing['metadata'].get('namespace', 'default')}" if item["namespaced"] else ""
         return f"{root}{inside}/{item['name']}" + (f"/{thing['metadata']['name']}" if one else "")
 
-    async def rehearse(self, thing: dict[str, Any]) -> dict[str, Any]:
-        """What the API server would make of it, and nothing happens; unknown fields are refused."""
-        return await self._client.call("POST", await self.path(thing), thing, dryRun="All", fieldValidation="Strict")
+    async def rehearse(self, thing: dict[str, Any]) -> None:
+        """What the API server would make of it, there or not, and nothing happens; unknown fields are refused."""
+        query = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "test", "force": "true"}
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        path, body = await self.path(thing, one=True), json.dumps(thing)
+        async with self._client._session.patch(path, data=body, params=query, headers=headers) as answer:
+            if answer.status >= 300:
+                raise RefusedError(answer.status, await answer.text())
 
     async def create(self, thing: dict[str, Any]) -> dict[str, Any]:
         """For good."""

@@ -83,18 +83,21 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, **labels):
-    """Everything up and ready."""
+async def stage(plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, model="t4", watching=True, **labels):
+    """Everything up and ready; without `watching` the test itself tells the kubelet of pods."""
     with DeviceManager(pace=pace, seed=3) as kubelet:
-        async with connected(plane) as client, ManagedNode(client, name, kubelet, mode, **labels).alive() as node:
-            machine = cards(tmp_path / "cards", number)
+        async with (
+            connected(plane) as client,
+            ManagedNode(client, name, kubelet, mode, watching=watching, **labels).alive() as node,
+        ):
+            machine = cards(tmp_path / "cards", number, model)
             with NodeProcess(tmp_path, kubelet, name, plane.kubeconfig, machine) as agent:
                 made = Stage(client, node, agent, kubelet)
                 try:
                     await made.ready()
                     yield made
                 except BaseException:
-                    print(agent.words())  # noqa: T201 (pytest shows it with the failure)
+                    print(agent.words(), *kubelet.known.values(), sep="\n")  # noqa: T201 (pytest shows it with the failure)
                     raise
                 finally:
                     await client.delete(PODS, force=True)

@@ -65,6 +65,10 @@ class ControlPlane:
             self._issued[user] = self._authority.issue(user, groups=groups)
         return self._issued[user]
 
+    def serving_pair(self, name: str, hosts: tuple[str, ...]) -> Pair:
+        """A server certificate that every client here trusts; asked for again: a new one in the same files."""
+        return self._authority.issue(name, hosts=hosts)
+
     def kubeconfig_for(self, user: str, groups: tuple[str, ...] = (), port: int | None = None) -> Path:
         """A kubeconfig of a user, by certificate; another port where a proxy stands in between."""
         pair = self.pair_for(user, groups)
@@ -240,18 +244,24 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(config), "qps": 500, "burst": 1000},
         } | more
 
-    def add_scheduler(self, name: str, configuration: Path) -> None:
-        """One more kube-scheduler, under a name of its own (for `kill`, `freeze`, `last_words`)."""
+    def add_scheduler(self, name: str, configuration: Path, host: str = "") -> None:
+        """One more kube-scheduler, under a name of its own (for `kill`, `freeze`, `last_words`), as if on that host."""
         flags = {
             "config": configuration,
             "authentication-skip-lookup": "true",
             "bind-address": "127.0.0.1",
             "secure-port": "0",
         }
-        self._launch(name, flags, program="kube-scheduler")
+        self._launch(name, flags, program="kube-scheduler", host=host)
 
-    def _launch(self, name: str, flags: Mapping[str, object], *more: str, program: str = "") -> None:
-        arguments = [str(self._programs[program or name]), *(f"--{key}={value}" for key, value in flags.items()), *more]
+    def _launch(self, name: str, flags: Mapping[str, object], *more: str, program: str = "", host: str = "") -> None:
+        apart = ("unshare", "--uts", "sh", "-c", f'hostname {host}; exec "$0" "$@"') if host else ()
+        arguments = [
+            *apart,
+            str(self._programs[program or name]),
+            *(f"--{key}={value}" for key, value in flags.items()),
+            *more,
+        ]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = self._launcher.submit(
                 subprocess.Popen,

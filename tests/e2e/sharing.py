@@ -26,7 +26,7 @@ from e2e.plane import free_port
 
 from isolation.contract.codec import decode_allocation, encode_cards
 from isolation.contract.model import Card
-from isolation.contract.names import ACK, ALLOCATION, CARDS, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SCHEDULER, SHARED, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import definition
 from isolation.scheduler import config as kube
@@ -108,15 +108,19 @@ class Replica:
 
     async def leads(self, seconds: float = READY_SECONDS) -> float:
         """Wait until it leads and knows the cluster; the seconds it took."""
+        return await self.answers("/leader", seconds)
+
+    async def answers(self, path: str, seconds: float = READY_SECONDS) -> float:
+        """Wait until a probe is well; the seconds it took."""
         began, said = time.monotonic(), ""
         while time.monotonic() < began + seconds:
-            status, said = await self.probe("/leader")
+            status, said = await self.probe(path)
             if status == 200:
                 return time.monotonic() - began
             if self._process is None or self._process.poll() is not None:
                 raise AssertionError(f"{self.name} ended: {self.log()[-3000:]}")
             await asyncio.sleep(0.05)
-        raise AssertionError(f"{self.name} does not lead after {seconds:.0f} s: {said} {self.log()[-3000:]}")
+        raise AssertionError(f"{self.name}: {path} says {said!r} after {seconds:.0f} s: {self.log()[-3000:]}")
 
     async def metric(self, name: str) -> float:
         """Sum over all samples of a series."""
@@ -189,10 +193,11 @@ async def clear(client: ApiClient, namespace: str = "default") -> None:
 
 
 def card_node(name: str, cards: int = 4, gib: int = 15, mode: str = "cgpu", **labels: str) -> dict[str, Any]:
-    """A node whose agent has named its cards."""
+    """A node whose agent has named and counted its cards."""
     node = shared_node(name, cards, gib, mode, **labels)
     named = [Card(f"GPU-{name}-{i}", i, gib * GIB, model="Tesla-T4") for i in range(cards)]
     node["metadata"]["annotations"] = {CARDS: encode_cards(named)}
+    node["metadata"]["labels"] |= {CARD_UNITS: str(gib), CARD_COUNT: str(cards)}
     return node
 
 

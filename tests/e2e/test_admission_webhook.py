@@ -225,6 +225,38 @@ def test_only_pods_with_shares_ever_wait_for_us(plane):
     assert all("failed calling webhook" in away[name] for name in waits)
 
 
+async def silence() -> bytes:
+    """The connection stands, and nothing comes."""
+    await asyncio.sleep(60)
+    return b""
+
+
+async def nonsense() -> bytes:
+    """An answer that is none."""
+    return b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"allowed": true}}'
+
+
+@pytest.mark.parametrize(("ill", "words"), [(silence, "deadline exceeded"), (nonsense, "response.uid")])
+def test_a_webhook_that_answers_nothing_or_nonsense_lets_no_share_in(plane, ill, words):
+    """
+    Within its deadline; pods without shares never wait for it, and a binding of theirs goes on without it.
+    """
+
+    async def story(client, stand):
+        async with stored(client, plain(spec(schedulerName="nobody"))):
+            stand.ill = ill
+            other = await tried(client, plain() | {"metadata": {"name": "q"}})
+            bound = await answer(client.call("POST", f"{PODS}/p/binding", binding("p")))
+            shares = await tried(client, pod() | {"metadata": {"name": "q"}})
+            stand.ill = None
+            return other, bound, shares, list(stand.asked)
+
+    other, bound, shares, asked = asking(plane, story)
+    assert ("", "") == (other, bound)
+    assert words in shares
+    assert ["bindings", "pods"] == asked
+
+
 def test_records_and_labels_stay_as_they_were_made(plane):
     """
     By merge patch and through the status, for strangers; ours may.

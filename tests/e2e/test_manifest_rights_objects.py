@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import shutil
+import subprocess
 
 import pytest
 from e2e.apiclient import RefusedError, connected
@@ -46,6 +48,33 @@ def test_every_object_is_accepted_as_it_is(home):
         return refused
 
     assert {} == asyncio.run(story())
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_kubectl_applies_the_folder_as_it_is(home):
+    """
+    `kubectl apply -k manifests/base`, rehearsed by the server: every object of every file, and no complaint.
+    """
+    command = [
+        "kubectl",
+        "apply",
+        "-k",
+        str(BASE),
+        "--dry-run=server",
+        "--kubeconfig",
+        str(home.kubeconfig),
+        "-o",
+        "name",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (0, "") == (done.returncode, _complaints(done.stderr))
+    assert len(THINGS) == len(done.stdout.split())
+
+
+def _complaints(text):
+    """What kubectl says, without its notes on objects that other tests created by hand."""
+    return "\n".join(line for line in text.splitlines() if "missing the kubectl.kubernetes.io/last-applied" not in line)
 
 
 def _pod(kind):

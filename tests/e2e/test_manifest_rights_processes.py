@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from device_manager import DeviceManager
-from e2e.accounts import account, forget, granted, kubeconfig, own_pod
+from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, own_pod
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
 from e2e.binaries import Missing, find
@@ -43,7 +43,7 @@ STOCK = [sys.executable, "-c", _DIE + "import os, sys; os.execv(sys.argv[1], sys
 DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor()", "cluster", "--json"]
 AUDIT = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 AUDIT |= {"omitStages": ["RequestReceived"]}
-FORBIDDEN = ("is forbidden", "cannot ", "Forbidden", "403")
+FORBIDDEN = ("forbidden", "Forbidden", " 403 ", "status: 403")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,8 @@ def asked(plane, account, *, stock=False):
     seen = set()
     for line in (plane._folder / "audit.log").read_text().splitlines():
         event = json.loads(line)
-        if event["user"]["username"] != user or event.get("userAgent", "").startswith("kube-scheduler") is not stock:
+        program = event.get("userAgent", "")
+        if event["user"]["username"] != user or program == BY_HAND or program.startswith("kube-scheduler") is not stock:
             continue
         about = event.get("objectRef", {})
         parts = [about.get("resource", ""), about.get("subresource", "")]
@@ -209,6 +210,15 @@ async def installed(plane, tmp_path, name):
             raise
 
 
+def replicas(name, count, units):
+    """A ReplicaSet of share pods."""
+    pod = share_pod(name, units)
+    template = {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]}
+    spec = {"replicas": count, "selector": {"matchLabels": {"app": name}}, "template": template}
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": spec}
+
+
 def examined(config: Path):
     """The doctor's findings by check."""
     done = subprocess.run([*DOCTOR, f"--kubeconfig={config}"], capture_output=True, text=True, timeout=60, check=False)
@@ -313,22 +323,27 @@ def test_room_on_one_card_is_made_for_the_important_with_the_rights_of_the_manif
         async with installed(plane, tmp_path, "rights-room") as made:
             at = made.stage
             each = at.cards[0].offered_bytes // GIB
-            await Cluster(at.client).ensure(high)
-            low = [await at.client.create(share_pod(f"rights-low-{n}", each // 2 + 1)) for n in range(2)]
-            for one in low:
-                await at.running(one["metadata"]["uid"])
+            cluster, low = Cluster(at.client), replicas("rights-low", 2, each // 2 + 1)
+            await cluster.ensure(high)
+            await cluster.create(low)
+            await at.until(lambda: [pod.phase for pod in at.node.pods.values()].count("Running") >= 3)
             wanted = share_pod("rights-important", each - 3, priorityClassName="rights-high")
             important = (await at.client.create(wanted))["metadata"]["uid"]
-            pod = await at.until(lambda: at.node.pods.get(important), 40)
+            try:
+                pod = await at.until(lambda: at.node.pods.get(important), 40)
+            except TimeoutError:
+                seen = await at.client.get(f"{PODS}/rights-important")
+                raise AssertionError(seen["status"]) from None
             await at.until(lambda: pod.phase == "Running")
-            listed = await at.client.get(PODS)
-            left = {one["metadata"]["name"] for one in listed["items"]} & {"rights-low-0", "rights-low-1"}
+            listed = (await at.client.get(PODS))["items"]
+            left = [one["metadata"]["name"] for one in listed if one["spec"].get("nodeName")]
             kept = "/apis/gpushare.dev/v1alpha1/reservations"
             await at.client.until(lambda found: not found["items"], kept)
-            await at.remove("rights-important", *left)
+            await cluster.remove(low)
+            await at.remove("rights-important", *(one["metadata"]["name"] for one in listed))
             return made.refusals(), len(left)
 
-    assert ([], 1) == asyncio.run(story())
+    assert ([], 2) == asyncio.run(story())
 
 
 def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_rights(plane, tmp_path):
@@ -359,11 +374,14 @@ def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_r
 
 def test_every_right_of_the_manifests_was_needed(plane):
     """
-    By the API server's own record of the tests above: what was asked is granted, and what is granted was asked for.
+    By the API server's own record of the tests above: what was asked is granted, and what is granted was asked for,
+    but for the one question that follows a bind whose answer was lost.
     """
+    in_trouble = {("", "pods", "get")}
     unused = {account: granted_to(account) - asked(plane, account) for account in (SCHEDULER, NODE_AGENT)}
     beyond = {account: asked(plane, account) - granted_to(account) for account in (SCHEDULER, NODE_AGENT)}
 
-    assert dict.fromkeys(unused, set()) == unused
-    assert dict.fromkeys(beyond, set()) == beyond
+    assert unused[SCHEDULER] <= in_trouble
+    assert set() == unused[NODE_AGENT]
+    assert {account: set() for account in beyond} == beyond
     assert asked(plane, SCHEDULER, stock=True)

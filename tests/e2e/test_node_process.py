@@ -7,11 +7,17 @@ The kubelet is the stand-in with a device manager; pods are bound by hand with r
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
+import grpc
 import pytest
 from e2e.kubelets import ENDS_AFTER, share_pod
+from e2e.managed_node import MODE
 from e2e.node_stage import CORE, COUNT, MEMORY, PODS, right, stage
 
+from isolation.contract import kubelet_api as api
+from isolation.contract.metrics_node import CATALOGUE
 from isolation.contract.names import AGENT, CARD_COUNT, CARD_UNITS, CARDS
 from isolation.contract.quantity import GIB
 
@@ -310,3 +316,153 @@ def test_a_second_agent_on_the_node_refuses(plane, tmp_path):
 
     status, said, pid = asyncio.run(story())
     assert (1, True) == (status, f"another node agent (process {pid})" in said)
+
+
+def test_ids_given_twice_by_the_kubelet_start_only_one_pod(plane, tmp_path):
+    """
+    A stranger's List during an Allocate: the kubelet offers held IDs, the agent's book gives others, nobody shares.
+    """
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-twice-given", number=1) as at:
+            units = at.cards[0].offered_bytes // GIB
+            pods = []
+            for i in range(4):
+                old = await at.running(await at.bind(share_pod(f"old-{i}", 2), 0))
+                uid = await at.bind(share_pod(f"new-{i}", 2), 0)
+                await at.until(lambda uid=uid: uid in at.kubelet.known)
+                await at.client.delete(f"{PODS}/{old.name}", force=True)
+                for _ in range(20):
+                    at.kubelet.books.collect(at.kubelet._active())  # what a List does to the kubelet's books
+                    await asyncio.sleep(0.002)
+                pods.append(await at.running(uid))
+                assert units >= 2 * len(pods) + 2
+            given = [ident for pod in pods for ident in pod.boxes["main"].ids]
+            for pod in pods:
+                right(at, pod, "main", (0,), 2)
+            return len(given), len(set(given))
+
+    given, different = asyncio.run(story())
+    assert given == different
+
+
+def test_a_node_that_changes_its_mode_takes_nothing_from_those_who_run(plane, tmp_path):
+    """
+    Shares are offered no more, running pods go on with what they have; with the label back all is as before.
+    """
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-mode") as at:
+            pod = await at.running(await at.bind(share_pod("stays", 3), 0))
+            await at.client.merge(at.node.path, {"metadata": {"labels": {MODE: "default"}}})
+            await at.client.until(lambda n: n["status"]["allocatable"][MEMORY] == "3", at.node.path)
+            changed = await at.client.until(lambda n: CARD_UNITS not in n["metadata"]["labels"], at.node.path)
+            at.kubelet.crash(pod, "main")
+            await at.until(lambda: pod.boxes["main"].starts == 2)
+            right(at, pod, "main", (0,), 3)
+            await at.client.merge(at.node.path, {"metadata": {"labels": {MODE: "cgpu"}}})
+            await at.client.until(lambda n: int(n["status"]["allocatable"][MEMORY]) > 3, at.node.path)
+            late = await at.running(await at.bind(share_pod("late", 3), 0))
+            right(at, late, "main", (0,), 3)
+            return changed["status"]["allocatable"][COUNT]
+
+    assert "0" == asyncio.run(story())
+
+
+def test_a_node_that_is_made_anew_is_told_everything_again(plane, tmp_path):
+    """
+    A deleted Node object comes back empty: cards, resources and labels are written again.
+    """
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-anew", mode="core_mem") as at:
+            node = await at.client.get(at.node.path)
+            await at.client.delete(at.node.path)
+            fresh = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": at.node.name}}
+            fresh["metadata"]["labels"] = {MODE: "core_mem"}
+            await at.client.create(fresh)
+            healed = await at.client.until(lambda n: n["status"].get("capacity", {}).get(CORE) == "200", at.node.path)
+            healed = await at.client.until(lambda n: CARDS in n["metadata"].get("annotations", {}), at.node.path)
+            return [one["metadata"]["annotations"][CARDS] for one in (node, healed)], healed["metadata"]["labels"]
+
+    (before, after), labels = asyncio.run(story())
+    assert (before, "2") == (after, labels[CARD_COUNT])
+
+
+def test_an_agent_that_rests_costs_next_to_nothing(plane, tmp_path):
+    """
+    Ten looks a second at the kubelet's socket and a turn each second: below a twentieth of a processor.
+    """
+
+    def used(pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-rests") as at:
+            await at.running(await at.bind(share_pod("quiet", 2), 0))
+            await asyncio.sleep(2)
+            before = used(at.agent.process.pid)
+            await asyncio.sleep(5)
+            page = await asyncio.to_thread(at.agent.page)
+            health = [await asyncio.to_thread(at.agent.page, path) for path in ("healthz", "readyz")]
+            return used(at.agent.process.pid) - before, page, health
+
+    seconds, page, health = asyncio.run(story())
+    assert seconds < 5 * 0.05 + 0.1
+    assert ["ok\n", "ok\n"] == health
+    assert {"gpushare_node_agent_ready 1.0", "gpushare_node_agent_holders 1.0"} <= set(page.splitlines())
+    assert all(spec.name in page for spec in CATALOGUE.values())
+
+
+ODD = (
+    {"available_deviceIDs": [], "must_include_deviceIDs": [], "allocation_size": 0},
+    {"available_deviceIDs": ["x"], "must_include_deviceIDs": ["y"], "allocation_size": -5},
+    {"available_deviceIDs": ["a-_-0"] * 3000, "must_include_deviceIDs": ["-_-", ""], "allocation_size": 2000},
+    {"available_deviceIDs": ["../../etc", "a\nb", "\x00", "é" * 500], "allocation_size": 2**31 - 1},
+)
+
+
+def test_whatever_is_asked_there_is_an_answer(plane, tmp_path):
+    """
+    Senseless questions on the plugin's socket: no error that fails a pod, nobody starts, and the next pod is right.
+    """
+
+    def questions(socket):
+        write = lambda message: message.SerializeToString()  # noqa: E731
+        said = []
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+
+            def ask(method, request, answer):
+                return channel.unary_unary(f"/{api.PLUGIN}/{method}", write, answer.FromString)(request, timeout=5)
+
+            for odd in ODD:
+                request = api.PreferredAllocationRequest(container_requests=[odd])
+                answer = ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+                said.append(len(answer.container_responses))
+            for ids in ([], ["x"], ["../../etc", "\x00"], ["a" * 5000] * 100):
+                request = api.AllocateRequest(container_requests=[{"devices_ids": ids}])
+                said.append(len(ask("Allocate", request, api.AllocateResponse).container_responses[0].cdi_devices))
+                request = api.PreStartContainerRequest(devices_ids=ids)
+                with pytest.raises(grpc.RpcError):
+                    ask("PreStartContainer", request, api.PreStartContainerResponse)
+            empty = ask("Allocate", api.AllocateRequest(), api.AllocateResponse)
+            said.append(len(empty.container_responses))
+        return said
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-odd") as at:
+            said = await asyncio.to_thread(questions, at.kubelet.plugins / "gpushare.sock")
+            pod = await at.running(await at.bind(share_pod("after", 3), 1))
+            right(at, pod, "main", (1,), 3)
+            at.agent.kill()
+            at.agent.start()
+            await at.until(lambda: at.kubelet.status()[1] == 0)
+            await at.until(lambda: at.kubelet.status()[1] > 0)
+            late = await at.running(await at.bind(share_pod("late", 3), 0))
+            right(at, late, "main", (0,), 3)
+            assert "cannot be believed" not in at.agent.words()
+            return said, [path.name for path in tmp_path.rglob("etc")]
+
+    said, outside = asyncio.run(story())
+    assert ([1] * 8 + [0], []) == (said, outside)

@@ -9,6 +9,7 @@ import pytest
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import play, real_stage
 
+SHORT = ("/bin/sh", "-c", "/bin/client 100 & sleep 1")
 NEVER = {"restartPolicy": "Never"}
 
 
@@ -89,6 +90,36 @@ def test_every_container_of_a_pod_has_its_own_promise(stage):
     assert {"side": 2 * GIB, "a": GIB, "b": 5 * GIB} == amounts
 
 
+def test_init_containers_have_their_own_promise_however_the_kubelet_shares_their_devices(stage):
+    """
+    Smaller and larger than what comes after, alone, and with the very same amount one after the other: each sees
+    what it asked for, and in the end the files name the container that runs.
+    """
+    pods = {
+        "alone": pod_of("alone", container("main"), initContainers=[container("i", 5, *SHORT)]),
+        "larger": pod_of("larger", container("main", 2), initContainers=[container("i", 6, *SHORT)]),
+        "growing": pod_of(
+            "growing", container("main", 4), initContainers=[container("i", 1, *SHORT), container("j", 3, *SHORT)]
+        ),
+        "same": pod_of("same", container("main", 1), initContainers=[container("i", 1, *SHORT)]),
+    }
+
+    async def story(client):
+        for number, pod in enumerate(pods.values()):
+            await stage.place(client, pod, number % 2)
+        told = {}
+        for name, pod in pods.items():
+            made = await stage.running_pod(client, name, 60)
+            boxes = [one["name"] for one in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])]
+            told[name] = [facts(stage.said(made, box)).get("total", ["none"])[0] for box in boxes]
+        return told, await stage.named(made, "main")
+
+    told, named = play(stage, story)
+    gib = {"alone": (5, None), "larger": (6, 2), "growing": (1, 3, 4), "same": (1, 1)}
+    expected = {name: [str(one * GIB) if one else "none" for one in each] for name, each in gib.items()}
+    assert (expected, ["main"]) == (told, named)
+
+
 def test_pods_get_their_own_cards_in_whatever_order_the_kubelet_takes_them(stage):
     """
     Sixteen pods of one size are bound at once, each to a card of its own choice: all get that card, and no unit
@@ -153,7 +184,7 @@ def test_a_container_that_comes_back_keeps_its_devices_and_its_promise(stage):
             f"{PODS}/again",
             30,
         )
-        return before, stage.devices(pod), facts(stage.said(pod))
+        return before, stage.devices(pod), facts(stage.said(pod, lives=2))
 
     before, after, told = play(stage, story)
     assert before == after

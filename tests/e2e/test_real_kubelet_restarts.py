@@ -94,7 +94,7 @@ def test_an_agent_that_is_replaced_finds_everything_as_it_was(stage, how):
         await stage.place(client, pod_of("next", container("main", 3, "2500", "1000")), 1)
         new = await stage.running_pod(client, "next")
         held = [stage.devices(pod)["main"] for pod in (stays, dies, new)]
-        return before, held, facts(stage.said(new)), facts(stage.said(dies))
+        return before, held, facts(stage.said(new)), facts(stage.said(dies, lives=2))
 
     before, held, new, again = play(stage, story)
     assert [pod["main"] for pod in before] == held[:2]
@@ -190,7 +190,7 @@ def test_containers_come_back_while_the_api_server_is_down(stage, plane):
             if len(facts(stage.said(pod)).get("ready", [])) == 2:
                 break
             await asyncio.sleep(0.2)
-        told = facts(stage.said(pod))
+        told = facts(stage.said(pod, lives=2))
         plane.restart_apiserver()
         await stage.ready(client, 60)
         return told
@@ -228,12 +228,12 @@ def test_after_a_reboot_everything_that_was_given_is_free_again(stage):
         await stage.running_pod(client, "before")
         await stage.running_pod(client, "beside")
         stage.node.reboot()
-        stage.start_agent()
-        await stage.ready(client, 60)
         old = [
             await client.until(lambda p: p["status"].get("phase") == "Failed", f"{PODS}/{name}", 60)
             for name in ("before", "beside")
         ]
+        stage.start_agent()
+        await stage.ready(client, 60)
         await stage.place(client, pod_of("after", container("main", 14, "100")), 0)
         new = await stage.running_pod(client, "after", 60)
         return [pod["status"].get("reason") for pod in old], facts(stage.said(new))

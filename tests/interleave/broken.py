@@ -92,7 +92,7 @@ class Credulous(Agent):
         super().__init__(world)
         self._starting._others = _nobody  # type: ignore[method-assign]
 
-    def _rank(self) -> Callable[[str], int]:
+    def _rank(self, *_: Any) -> Callable[[str], int]:
         return lambda _: 0
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from interleave.chaos import STROKES
 from interleave.replica import Parts
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Setup:
     parts: Parts = SOUND
     make: Callable[[Net, World, Machine], Any] | None = None
     """Another agent in the place of the real one."""
-    only: frozenset[str] = frozenset(STROKES)
-    """Strokes that may happen."""
+    extra: frozenset[str] = frozenset()
+    """Strokes of `chaos.EXTRA` that happen besides."""
     calm: float = CALM_SECONDS
     classic: bool = False
     """The old rule in the place of ours."""

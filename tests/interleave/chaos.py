@@ -32,14 +32,15 @@ STROKES: Final = (
     "agent_upgrade",
     "agent_pause",
     "kubelet_restart",
-    "checkpoint_lost",
     "reboot",
     "outage",
     "watches_cut",
     "versions_forgotten",
     "foreign_list",
 )
-_WEIGHTS: Final = (10, 6, 4, 5, 12, 4, 4, 5, 1, 3, 4, 6, 4, 40)
+_WEIGHTS: Final = (10, 6, 4, 5, 12, 4, 4, 5, 3, 4, 6, 4, 40)
+EXTRA: Final = ("checkpoint_lost",)
+"""What the proof does not promise, and can be asked for."""
 MOST_FUSE: Final = 400
 """A crash comes after so many steps of the process at most, wherever that is."""
 
@@ -61,7 +62,8 @@ class Storm:
 
     draw: random.Random
     horizon: float
-    only: frozenset[str] = frozenset(STROKES)
+    extra: frozenset[str] = frozenset()
+    """Of `EXTRA`; each comes once."""
     strokes: list[tuple[float, str]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda _: None
@@ -73,6 +75,7 @@ class Storm:
         for _ in range(many):
             word = self.draw.choices(STROKES, _WEIGHTS)[0]
             self.strokes.append((self.draw.uniform(1.0, self.horizon), word))
+        self.strokes += [(self.draw.uniform(1.0, self.horizon), word) for word in sorted(self.extra)]
 
     def weather(self) -> Weather:
         """For this run: some are fine, some are foul."""
@@ -86,19 +89,21 @@ class Storm:
             refused=badness * self.draw.random(),
             slow=badness * self.draw.random() * 2,
             cut=badness * self.draw.random() * 0.5,
+            lag=self.draw.choice((0.01, 0.01, 0.05, 0.25)),
         )
 
     def unleash(self, cast: Cast) -> None:
         """Every stroke at its time."""
         for moment, word in self.strokes:
-            if word in self.only:
-                cast.net.loop.later(moment, self._strike, cast, word)
+            cast.net.loop.later(moment, self._strike, cast, word)
 
     def clear(self, cast: Cast) -> None:
         """The end of the storm: fair weather, everybody up."""
         self.over = True
         weather = cast.net.weather
         weather.down = False
+        weather.lag = 0.01
+        cast.net.cut_all(None)
         weather.lost = weather.unanswered = weather.belated = weather.refused = weather.slow = weather.cut = 0.0
         for things in (cast.kubelets, cast.agents, cast.replicas, cast.schedulers):
             for thing in things:

@@ -58,6 +58,8 @@ class Judge:
     """When a pod last came on: bound, a container started or ended."""
     could: dict[str, float] = field(default_factory=dict)
     """Since when a waiting pod could have been placed."""
+    calm_since: float = float("inf")
+    """When the storm ended: in it a watch may be blind for longer."""
     misnamed: dict[str, float] = field(default_factory=dict)
     """Since when a container runs under its predecessor's name."""
     classic: bool = False
@@ -135,8 +137,8 @@ class Judge:
         elif wanted != units and not self.classic:
             self.accuse("wrong_card", container.cid, f"{name}: record {_show(wanted)}, devices {_show(units)}")
         listed = self.kubelets[machine.name].shown(self.plans[container.uid].name) or {}
-        cards = {card_of(one) for ids in listed.values() for one in ids}
-        if not self.classic and not cards <= {one.uuid for one in (record.slices if record else ())}:
+        cards = {card_of(one) for one in listed.get(container.name, ())}
+        if not self.classic and not cards <= set(wanted):
             self.accuse("wrong_card", container.cid, f"{name}: the kubelet lists {sorted(cards)}")
 
     def _judge_rivals(self, machine: Machine, container: Container) -> None:
@@ -192,7 +194,7 @@ class Judge:
             is_now = "nothing" if stands is None else f"{stands.promise} (hold {stands.hold})"
             self.accuse("torn", container.cid, f"{name} runs, and its files are those of {is_now}")
         elif stands.promise != f"{container.uid}.{container.name}":
-            since = self.misnamed.setdefault(container.cid, self.server.now())
+            since = max(self.calm_since, self.misnamed.setdefault(container.cid, self.server.now()))
             if self.server.now() - since > MISNAMED_SECONDS:
                 self.accuse("torn", container.cid, f"{name} runs as {stands.promise} since {since:.0f}")
 
@@ -206,6 +208,8 @@ class Judge:
         self.longest = max(self.longest, now - self.progress.get(uid, now))
         if not missing:
             self.progress[uid] = now
+        elif uid in self.kubelets[pod["spec"]["nodeName"]].orphaned:
+            return True  # the kubelet lost its checkpoint: nobody but its owner can help it
         elif now - self.progress.get(uid, now) > WEDGED_SECONDS:
             since = now - self.progress[uid]
             self.accuse("wedged", uid, f"{name} on {machine.name}: {missing} not running for {since:.0f} s")

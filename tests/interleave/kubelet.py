@@ -50,6 +50,10 @@ class Kubelet:
         self.socket_made: list[Callable[[], None]] = []
         """Called when it is."""
         self.rejected: list[tuple[str, str]] = []
+        self.orphaned: set[str] = set()
+        """Pods whose devices it has forgotten with its checkpoint: what of them ends cannot start again."""
+        self._ready = False
+        """Whether every pod that was there at the start has been looked at: nothing is collected before."""
         self._queue: list[Worker] = []
         self._work = asyncio.Event()
         self._informer: Informer | None = None
@@ -59,7 +63,7 @@ class Kubelet:
     def start(self) -> None:
         """Read the checkpoint, listen, look at every pod."""
         self.process = Process(f"kubelet {self.machine.name}")
-        self.known, self._queue, self._work = {}, [], asyncio.Event()
+        self.known, self._queue, self._work, self._ready = {}, [], asyncio.Event(), False
         self.books._regenerate()
         self.socket += 1
         for told in tuple(self.socket_made):
@@ -106,12 +110,6 @@ class Kubelet:
             self.plug = None
             self.books.withdraw(RESOURCE)
 
-    async def prestart(self, ids: tuple[str, ...]) -> None:
-        """PreStartContainer; RuntimeError with what was said."""
-        if self.plug is None:
-            raise RuntimeError("endpoint has been stopped")
-        await self.plug.prestart(ids)
-
     # What it hears.
 
     def _saw(self, pod: Thing | None, uid: str) -> None:
@@ -136,6 +134,8 @@ class Kubelet:
 
     def active(self) -> list[str]:
         """Pods whose IDs the device manager keeps."""
+        if not self._ready:
+            return [*self.known, *self.books.pods]
         return [uid for uid, worker in self.known.items() if not worker.ended]
 
     def shown(self, name: str) -> dict[str, frozenset[str]] | None:
@@ -155,12 +155,16 @@ class Kubelet:
     # Admission, one by one.
 
     async def _admit_all(self) -> None:
+        while self._informer is not None and not self._informer.synced:  # noqa: ASYNC110 (one list, then the rest)
+            await asyncio.sleep(0.02)
+        first = set(self._queue)
         while True:
+            self._ready = self._ready or first.isdisjoint(self._queue)
             while not self._queue:
                 self._work.clear()
                 await self._work.wait()
             await asyncio.sleep(self.draw.uniform(0.0, 0.01))
-            worker = self._queue.pop(int(self.draw.random() * len(self._queue)))
+            worker = self._queue.pop(self._drawn(first))
             if worker.uid not in self.known:
                 continue
             self.say(f"{self.machine.name} admits {worker.plan.name}")
@@ -170,6 +174,11 @@ class Kubelet:
                 self.spawn(worker.run(), worker.plan.name)
             else:
                 self.spawn(worker.fail("UnexpectedAdmissionError"), f"failure of {worker.plan.name}")
+
+    def _drawn(self, first: set[Worker]) -> int:
+        """Which of the queue comes next: those of the first list before all others."""
+        before = [at for at, worker in enumerate(self._queue) if worker in first]
+        return self.draw.choice(before or range(len(self._queue)))
 
     async def _admit(self, worker: Worker) -> bool:
         running = {one.name for one in self.machine.living(worker.uid)}
@@ -190,31 +199,41 @@ class Kubelet:
             self.rejected.append((worker.uid, str(exc)))
             return False
 
-    async def _ask(self, step: Prefer | Allocate) -> Any:
+    def plugged(self) -> Plug:
+        """The plugin; RuntimeError where there is none."""
         if self.plug is None:
             raise RuntimeError("endpoint has been stopped")
+        return self.plug
+
+    async def _ask(self, step: Prefer | Allocate) -> Any:
+        plug = self.plugged()
         if isinstance(step, Prefer):
-            wish = await self.plug.preferred(step.available, step.must, step.size)
+            wish = await plug.preferred(step.available, step.must, step.size)
             self.say(f"{self.machine.name} prefers {wish} of {len(step.available)}, must {len(step.must)}")
             return wish
         self.say(f"{self.machine.name} allocates {step.ids}")
-        return await self.plug.allocate(step.ids)
+        return await plug.allocate(step.ids)
 
     # What it writes.
 
     async def report(self, worker: Worker, status: dict[str, Any]) -> None:
         """A pod's status."""
         body = {"metadata": {"uid": worker.uid}, "status": status}
-        await self._write("PATCH", worker.plan.path, body)
+        final = status["phase"] in ("Succeeded", "Failed")
+        await self._write("PATCH", worker.plan.path, body, lambda: final or not worker.ended)
 
     async def remove(self, worker: Worker) -> None:
         """A pod that has ended."""
         await self._write("DELETE", worker.plan.path, {"gracePeriodSeconds": 0, "preconditions": {"uid": worker.uid}})
 
-    async def _write(self, method: str, path: str, body: dict[str, Any]) -> None:
+    async def _write(
+        self, method: str, path: str, body: dict[str, Any], still: Callable[[], bool] = lambda: True
+    ) -> None:
         await asyncio.sleep(self.draw.uniform(0.002, 0.3))
         while self._net.weather.down:  # noqa: ASYNC110 (it retries, as kubelets do)
             await asyncio.sleep(0.5)
+        if not still():
+            return
         try:
             self._net.server.handle("kubelet", method, path, body, "merge-patch")
         except RefusedError:

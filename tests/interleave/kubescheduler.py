@@ -140,7 +140,7 @@ class KubeScheduler:
             return
         known = self._waiting.get(uid)
         if known is None:
-            self._waiting[uid] = Waiting(pod)
+            self._waiting[uid] = Waiting(pod, self._net.loop.time())
         else:
             known.pod, known.asleep = pod, False
         self._news.set()
@@ -190,6 +190,9 @@ class KubeScheduler:
         if said.get("Error"):
             raise RuntimeError(said["Error"])
         fit = [name for name in said.get("NodeNames") or () if name in names]
+        if not fit:
+            why = {**(said.get("FailedNodes") or {}), **(said.get("FailedAndUnresolvableNodes") or {})}
+            self._say(f"{one.pod['metadata']['name']} is refused at {self.name}: {why}")
         if len(fit) < 2:
             return fit[0] if fit else ""
         scores = await self._ask("prioritize", {"Pod": one.pod, "Nodes": None, "NodeNames": fit})

@@ -45,6 +45,8 @@ class Plan:
     linger: float = 0.0
     """Most seconds that its processes need to end."""
     priority: int = 0
+    again: bool = False
+    """Once deleted, another of the same name follows."""
     uid: str = ""
     boxes: dict[str, Box] = field(default_factory=dict)
 
@@ -133,7 +135,26 @@ def cards_of(node: str, count: int, units: int) -> tuple[Card, ...]:
     return tuple(Card(f"GPU-{node}-{i}", i, units * GIB + (1 << 27), model="Tesla-T4") for i in range(count))
 
 
-def drawn_plan(draw: random.Random, serial: int, most_cards: int, units: int, horizon: float) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many pods come, and when."""
+
+    pods: int
+    waves: tuple[float, ...]
+    """Moments at which they come all at once; empty: at any time."""
+    slow: bool
+    """Whether they take their time to end."""
+    horizon: float
+    """Seconds of the storm."""
+
+
+def drawn_crowd(draw: random.Random, horizon: float) -> Crowd:
+    """A trickle, or waves as when Deployments grow; as many as fit, or far more."""
+    waves = tuple(draw.uniform(0.5, horizon * 0.7) for _ in range(draw.choice((0, 1, 2, 3))))
+    return Crowd(draw.choice((8, 12, 16, 24)), waves, draw.random() < 0.3, horizon)
+
+
+def drawn_plan(draw: random.Random, serial: int, crowd: Crowd, most_cards: int, units: int) -> Plan:
     """A pod of one of the shapes that have broken others."""
     kind = draw.choices(("one", "many", "init", "sidecar", "pair", "initonly"), (50, 16, 12, 10, 10, 2))[0]
     # Few sizes, so that pods can be mistaken for one another.
@@ -157,7 +178,7 @@ def drawn_plan(draw: random.Random, serial: int, most_cards: int, units: int, ho
         apps = [box("main", size), box("second", draw.choice((1, 2, size)))]
     elif kind == "initonly":
         inits, apps = [box("prepare", size, seconds=brief)], [box("main", 0)]
-    created = draw.uniform(0.0, horizon * 0.6)
+    created = draw.choice(crowd.waves) + draw.random() * 0.3 if crowd.waves else draw.uniform(0.0, crowd.horizon * 0.6)
     lives = draw.uniform(2.0, 30.0) if draw.random() < 0.4 else None
     deleted = created + draw.expovariate(1 / 15.0) if draw.random() < 0.6 else None
     return Plan(
@@ -171,8 +192,9 @@ def drawn_plan(draw: random.Random, serial: int, most_cards: int, units: int, ho
         forced=draw.random() < 0.4,
         crashes=draw.uniform(0.5, 10.0) if draw.random() < 0.15 else None,
         grace=draw.choice((0.5, 2.0, 10.0)),
-        linger=draw.choice((0.0, 0.3, 3.0, 12.0)),
+        linger=draw.choice((3.0, 12.0, 20.0) if crowd.slow else (0.0, 0.3, 3.0, 12.0)),
         priority=draw.choice((0, 0, 0, 10)),
+        again=draw.random() < 0.3,
     )
 
 

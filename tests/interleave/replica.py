@@ -17,7 +17,6 @@ from interleave.loop import Process
 from interleave.server import EPOCH
 from interleave.wire import Wire
 
-from isolation.cluster.failure import ClusterError
 from isolation.cluster.store import Store
 from isolation.cluster.writes import Leases, Writer
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
@@ -95,12 +94,12 @@ class Replica:
         leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
         writer = Writer(wire, me)
         binder = self._parts.binder(books, writer, leadership.fence, clock=loop.time, wall=self.now)
-        world = VerbWorld(picture, leadership, binder, Fresh(wire, store), Waiting(), GIB, self.now)
+        world = VerbWorld(picture, leadership, binder, Fresh(wire, picture), Waiting(), GIB, self.now)
         metrics: Any = Unmeasured()
         errands = Errands(world, Objects(wire), writer, metrics)
         self._extender = self._parts.extender(world)
         store.listen(lambda change: _forget(change, world.waiting))
-        for work in (picture.run(), leadership.run(), errands.run(), _sweep(binder)):
+        for work in (picture.run(), leadership.run(), errands.run()):
             loop.spawn(self.process, work, f"part of {self.process.name}")
 
     async def call(self, verb: str, body: bytes) -> bytes:
@@ -136,13 +135,6 @@ class Replica:
 def _forget(change: Change, waiting: Waiting) -> None:
     if change.pod is None and change.pod_before is not None:
         waiting.served(change.pod_before.uid)
-
-
-async def _sweep(binder: Binder) -> None:
-    while True:
-        await asyncio.sleep(2.0)
-        with contextlib.suppress(ClusterError):
-            await binder.sweep()
 
 
 def _answer(future: asyncio.Future[bytes], body: bytes) -> None:

@@ -14,6 +14,7 @@ import random
 import sys
 import warnings
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from interleave.agent import NodeAgent
@@ -26,7 +27,7 @@ from interleave.kubelet import Kubelet
 from interleave.kubescheduler import KubeScheduler
 from interleave.loop import StuckError, VirtualLoop
 from interleave.machine import Machine
-from interleave.objects import PROTECTED, cards_of, drawn_plan, node_object, plain, pod_object
+from interleave.objects import PROTECTED, cards_of, drawn_crowd, drawn_plan, node_object, plain, pod_object
 from interleave.replica import Replica
 from interleave.server import Route, Server
 from interleave.tally import ANSWER, IDLE, counts, left
@@ -53,8 +54,9 @@ class Run:
         self._setup = setup
         self._draw = random.Random(setup.seed)  # noqa: S311 (chance, no secret)
         self._loop = VirtualLoop(random.Random(~setup.seed))  # noqa: S311 (chance, no secret)
-        self._storm = Storm(self._draw, STORM_SECONDS, setup.only, say=self._say)
+        self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, say=self._say)
         self._net = Net(self._loop, Server(self._loop.time), self._draw, self._storm.weather())
+        self._net.shuffled = self._draw.random() < 0.3
         self._plans: dict[str, Plan] = {}
         self._trace: list[str] = []
         self._broken = self._loop.broken
@@ -138,14 +140,16 @@ class Run:
             self._loop.later(self._draw.uniform(0.0, 1.0), one.start)
         most = max(len(kubelet.machine.cards) for kubelet in cast.kubelets)
         units = max(card.offered_bytes for kubelet in cast.kubelets for card in kubelet.machine.cards) >> 30
-        for serial in range(self._draw.randint(8, 18)):
-            plan = drawn_plan(self._draw, serial, most, units, STORM_SECONDS)
+        crowd = drawn_crowd(self._draw, STORM_SECONDS)
+        for serial in range(crowd.pods):
+            plan = drawn_plan(self._draw, serial, crowd, most, units)
             plan = plain(plan) if self._setup.plain else plan
             self._loop.later(plan.created, self._create, plan)
         self._storm.unleash(cast)
         await self._watch(STORM_SECONDS)
         self._say("the storm is over")
         self._storm.clear(cast)
+        self._judge.calm_since = self._loop.time()
         await self._watch(self._setup.calm, until=REST_SECONDS)
         self._say("everybody leaves")
         for plan in self._plans.values():
@@ -182,6 +186,18 @@ class Run:
             self._net.server.handle("tenant", "DELETE", plan.path, options)
         except RefusedError:
             return
+        if plan.again:
+            self._again(plan)
+
+    def _again(self, plan: Plan) -> None:
+        """Another pod of the same name as soon as there is none, as a StatefulSet makes it."""
+        now = self._loop.time()
+        if now >= STORM_SECONDS:
+            return
+        if plan.key in self._net.server.things["pods"]:
+            self._loop.later(0.2, self._again, plan)
+            return
+        self._create(replace(plan, created=now, deleted=now + self._draw.uniform(1.0, 40.0), again=False))
 
 
 def play(setup: Setup) -> Result:

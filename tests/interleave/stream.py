@@ -1,17 +1,20 @@
 """
-One watch as one client has it: every change that a selector shows, in order, each late in its own way.
+One watch as one client has it: every change that a selector shows, each late in its own way.
 
-A watch is cut, ends, falls silent; which of these, is `Weather`'s. Selectors are read as far as ours use
-them: equality and inequality.
+A watch is cut, ends, falls silent; which of these, is `Weather`'s. In a shuffled run the changes of one
+object come in order and some of them twice, those of different objects in any order: its versions are
+opaque then, so that no client can put it right, and nothing can be resumed. Selectors are read as far as
+ours use them: equality and inequality.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from interleave.loop import PROCESS
 
 from isolation.cluster.failure import GoneError, UnreachableError
 
@@ -23,28 +26,36 @@ if TYPE_CHECKING:
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 BOOKMARK_SECONDS: Final = 10.0
+OPAQUE: Final = "v"
+"""Before a version that is no number: clients must not compare it."""
 
 
 class Stream:
-    """One watch: lines in order, each with its own delay."""
+    """One watch."""
 
     def __init__(self, net: Net, kind: str, query: Mapping[str, str]) -> None:
         self._net, self._kind, self._chosen = net, kind, chosen_by(query)
-        self._due: deque[tuple[float, bytes]] = deque()
-        self._last = net.loop.time()
-        self._ends = self._last + float(query.get("timeoutSeconds", "300"))
+        self._due: list[tuple[float, int, bytes]] = []
+        self._serial = 0
+        self._last: dict[str, float] = {}
+        """When the last line arrives, by object in a shuffled run; else under one key."""
+        self._mute = False
+        self._ends = net.loop.time() + float(query.get("timeoutSeconds", "300"))
         self._woken = asyncio.Event()
         self._over = False
         self._fault: Exception | None = None
-        try:
-            missed = net.server.since(kind, int(query.get("resourceVersion") or 0))
-        except GoneError as exc:
-            raise GoneError(exc.status, exc.reason, exc.message) from None
+        version = query.get("resourceVersion") or "0"
+        if version.startswith(OPAQUE):
+            raise GoneError(410, "Expired", "nothing is resumed in a shuffled run")
+        missed = net.server.since(kind, int(version))
         net.server.watchers.append(self._saw)
         net.cuts.append(self.break_off)
         for happened in missed:
             self._saw(happened)
         self._mark = net.loop.later(BOOKMARK_SECONDS, self._bookmark)
+        process = PROCESS.get()
+        if process is not None:
+            process.mourners.append(self.close)
 
     def break_off(self, why: Exception | None) -> None:
         """What is on its way is lost."""
@@ -67,7 +78,7 @@ class Stream:
         while not self._over:
             now = loop.time()
             if self._due and self._due[0][0] <= now:
-                return self._due.popleft()[1]
+                return heapq.heappop(self._due)[2]
             if now >= self._ends:
                 return None
             if now >= quiet:
@@ -89,21 +100,32 @@ class Stream:
         event = selected(happened, self._chosen)
         if event is None:
             return
-        if self._net.draw.random() < self._net.weather.cut:
-            self.break_off(self._net.draw.choice((None, UnreachableError("connection reset"))))
+        draw = self._net.draw
+        if draw.random() < self._net.weather.cut:
+            self._mute = draw.random() < 0.3  # half open: nobody says that it is broken
+            if not self._mute:
+                self.break_off(draw.choice((None, UnreachableError("connection reset"))))
+        if self._over or self._mute:
             return
-        self._put(_ENCODE({"type": event[0], "object": event[1]}))
+        kind, thing = event
+        if not self._net.shuffled:
+            self._put("", kind, thing)
+            return
+        version = f"{OPAQUE}{happened.version}"
+        thing = {**thing, "metadata": {**thing["metadata"], "resourceVersion": version}}
+        for _ in range(2 if draw.random() < 0.15 else 1):
+            self._put(thing["metadata"].get("uid", ""), kind, thing)
 
-    def _put(self, line: bytes) -> None:
-        self._last = max(self._last, self._net.loop.time() + self._net.travel())
-        self._due.append((self._last, line))
+    def _put(self, about: str, kind: str, thing: Thing) -> None:
+        self._last[about] = max(self._last.get(about, 0.0), self._net.loop.time() + self._net.travel())
+        self._serial += 1
+        heapq.heappush(self._due, (self._last[about], self._serial, _ENCODE({"type": kind, "object": thing})))
         self._woken.set()
 
     def _bookmark(self) -> None:
-        if self._over:
+        if self._over or self._mute or self._net.shuffled:
             return
-        mark = {"metadata": {"resourceVersion": str(self._net.server.version)}}
-        self._put(_ENCODE({"type": "BOOKMARK", "object": mark}))
+        self._put("", "BOOKMARK", {"metadata": {"resourceVersion": str(self._net.server.version)}})
         self._mark = self._net.loop.later(BOOKMARK_SECONDS, self._bookmark)
 
 

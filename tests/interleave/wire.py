@@ -48,6 +48,8 @@ class Weather:
     """Requests and events that take up to a second or two."""
     cut: float = 0.0
     """Watch events instead of which the connection breaks."""
+    lag: float = 0.01
+    """Most seconds of an ordinary way."""
     down: bool = False
     """Nothing arrives, watches are cut."""
 
@@ -64,6 +66,8 @@ class Net:
     server: Server
     draw: random.Random
     weather: Weather
+    shuffled: bool = False
+    """Whether watches show different objects in any order, and some changes twice."""
     cuts: list[Callable[[Exception | None], None]] = field(default_factory=list)
     """One per open watch: break it with this error, or end it."""
 
@@ -71,7 +75,7 @@ class Net:
         """Seconds one way."""
         if self.draw.random() < self.weather.slow:
             return self.draw.random() * 2.0
-        return 0.001 + self.draw.random() * 0.01
+        return 0.001 + self.draw.random() * self.weather.lag
 
     def cut_all(self, why: Exception | None = None) -> None:
         """Every open watch ends."""

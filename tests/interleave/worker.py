@@ -146,9 +146,13 @@ class Worker:
         kubelet, plan = self._kubelet, self.plan
         ids = kubelet.books.pods.get(self.uid, {}).get(name, {}).get(ACK.memory, ())
         found = None
+        if plan.boxes[name].units and not ids:
+            kubelet.orphaned.add(self.uid)
+            kubelet.say(f"{plan.name}/{name} does not start: no devices found allocated in local cache")
+            return None
         if ids:
             try:
-                await kubelet.prestart(ids)
+                await kubelet.plugged().prestart(ids)
             except RuntimeError as exc:
                 kubelet.say(f"{plan.name}/{name} does not start: {exc}")
                 return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from realkubelet.realnode import TENANT
+from realkubelet.configuration import TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

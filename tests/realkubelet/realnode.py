@@ -1,7 +1,7 @@
 """
 A real node: containerd, runc and a kubelet in a machine of their own, joined to the test's control plane.
 
-Decides configuration, order and images. All paths inside are those of a real node (/var/lib/kubelet,
+Decides the order of things, and what "ready" is. All paths inside are those of a real node (/var/lib/kubelet,
 /run/containerd, /var/run/cdi); on the host they lie below one folder. Pods have no network but a loopback.
 """
 
@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.plane import NotReadyError, free_port
+from e2e.plane import NotReadyError
+from realkubelet.configuration import configure, images
 from realkubelet.machine import Machine, MachineError
-from realkubelet.oci import image, with_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from e2e.plane import ControlPlane
 
-HERE = Path(__file__).parent
-PAUSE, TENANT = "test.dev/pause:1", "test.dev/tenant:1"
 _LOG = 2
 READY_SECONDS = 60.0
 
@@ -44,11 +41,13 @@ class RealNode:
 
     def start(self) -> None:
         """From nothing to a kubelet that answers; nothing stays behind if it does not."""
-        self._write_configuration()
+        configure(self.root, self._programs, self._plane.ca, self.machine.cgroup)
         self.machine.start()
         try:
             self.start_containerd()
-            self._import_images()
+            for name, content in images(self._programs).items():
+                (self.root / name).write_bytes(content)
+                self.ctr("images", "import", "--local", self.root / name)
             self.start_kubelet()
         except BaseException:
             self.stop()
@@ -82,10 +81,10 @@ class RealNode:
         flags = [f"--kubeconfig={config}", f"--config={self.root / 'kubelet.json'}", f"--hostname-override={self.name}"]
         flags += ["--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", f"--v={_LOG}"]
         socket = self.machine.path("/var/lib/kubelet/device-plugins/kubelet.sock")
-        before = socket.stat().st_ino if socket.exists() else None
+        before = _stamp(socket)
         env = {"PATH": f"{self.root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"}
         self._run("kubelet", [self._bin("kubelet"), *flags], env)
-        self._until("kubelet", lambda: socket.exists() and socket.stat().st_ino != before)
+        self._until("kubelet", lambda: _stamp(socket) not in {None, before})
 
     def start_agent(self, words: Sequence[str | Path], env: Mapping[str, str], name: str = "agent") -> None:
         """Any program of the node's own."""
@@ -173,77 +172,10 @@ class RealNode:
         logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
         return [line.split(" ", 3)[3] for path in logs for line in path.read_text(errors="replace").splitlines()]
 
-    # Configuration.
 
-    def _write_configuration(self) -> None:
-        folder = self.root / "bin"
-        folder.mkdir(parents=True)
-        for name in ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc"):
-            (folder / name).symlink_to(self._programs[name])
-        shutil.copy(HERE / "cni.sh", folder / "nothing")
-        network = self.root / "cni"
-        network.mkdir()
-        plugins = {"cniVersion": "1.0.0", "name": "nothing", "plugins": [{"type": "nothing"}]}
-        (network / "10-nothing.conflist").write_text(json.dumps(plugins))
-        (self.root / "containerd.toml").write_text(_CONTAINERD.format(cni=network, programs=folder, pause=PAUSE))
-        (self.root / "kubelet.json").write_text(json.dumps(self._kubelet_configuration()))
-
-    def _kubelet_configuration(self) -> dict[str, object]:
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "address": "127.0.0.1",
-            "port": free_port(),
-            "healthzPort": 0,
-            "authentication": {"x509": {"clientCAFile": str(self._plane.ca)}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": self.machine.cgroup,
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "makeIPTablesUtilChains": False,
-            "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            "imageGCHighThresholdPercent": 100,
-            "resolvConf": "",
-            "nodeStatusUpdateFrequency": "2s",
-            "nodeStatusReportFrequency": "2s",
-            "fileCheckFrequency": "0s",
-            "localStorageCapacityIsolation": False,
-            "logging": {"flushFrequency": 0},
-        }
-
-    def _import_images(self) -> None:
-        busybox = self._programs["busybox"]
-        applets = ("sh", "cat", "ls", "sleep", "env", "id", "test", "stat", "mount", "touch", "true", "false", "rm")
-        links = {f"bin/{name}": "busybox" for name in applets}
-        client = self._programs["client"]
-        tenant = {"bin/busybox": busybox, "bin/client": client, "bin/dynamic": Path("/bin/sleep").resolve()}
-        tenant |= with_libraries(client) | with_libraries(Path("/bin/sleep").resolve())
-        tenant["etc/passwd"] = b"root:x:0:0::/:/bin/sh\n"
-        made = {
-            "pause.tar": image(PAUSE, {"pause": self._programs["pause"]}, {}, ["/pause"]),
-            "tenant.tar": image(TENANT, tenant, links, ["/bin/client"]),
-        }
-        for name, content in made.items():
-            (self.root / name).write_bytes(content)
-            self.ctr("images", "import", "--local", self.root / name)
-
-
-_CONTAINERD = """version = 3
-[grpc]
-address = "/run/containerd/containerd.sock"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{pause}"
-[plugins."io.containerd.cri.v1.runtime"]
-disable_apparmor = true
-restrict_oom_score_adj = true
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = "{programs}/runc"
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = ["{programs}"]
-conf_dir = "{cni}"
-use_internal_loopback = true
-"""
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a socket from a later one of that name; None: there is none. Numbers of inodes are used again."""
+    if not path.exists():
+        return None
+    about = path.stat()
+    return about.st_ino, about.st_ctime_ns

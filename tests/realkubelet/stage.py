@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-import grpc
 import pytest
 from e2e.apiclient import connected
 from realkubelet.found import find
+from realkubelet.listed import devices_of
 from realkubelet.pods import MEMORY, PODS, record
 from realkubelet.realnode import RealNode
 
-from isolation.contract import kubelet_api as api
 from isolation.contract.abi import unpack_limits
 from isolation.simgpu.hardware import Box, create
 
@@ -52,8 +51,17 @@ def real_stage(plane: ControlPlane, root: Path, *models: str, **labels: str) -> 
             async with connected(plane) as client:
                 await made.serve(client, **labels)
 
-        asyncio.run(begin())
-        yield made
+        async def end() -> None:
+            async with connected(plane) as client:
+                await client.delete(PODS, force=True)
+                await client.delete(f"/api/v1/nodes/{made.node.name}")
+
+        try:
+            asyncio.run(begin())
+            yield made
+        finally:
+            made.node.stop()
+            asyncio.run(end())
 
 
 def play(stage: Stage, story: Callable[[ApiClient], Awaitable[T]]) -> T:
@@ -66,7 +74,7 @@ def play(stage: Stage, story: Callable[[ApiClient], Awaitable[T]]) -> T:
             finally:
                 await client.delete(PODS)
             await client.until(lambda pods: not pods["items"], PODS, 40)
-            await stage.nothing_stays()
+            await stage.only_stand()
             return told
 
     return asyncio.run(whole())
@@ -77,7 +85,7 @@ class Stage:
 
     def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, *models: str) -> None:
         self.plane = plane
-        self.node = RealNode(plane, programs, root)
+        self.node = RealNode(plane, programs, root, f"real-{root.name}")
         self.file = root / "cards"
         create(self.file, models or ["t4", "t4"], {})
         self.box = Box(self.file)
@@ -113,12 +121,12 @@ class Stage:
                 raise AssertionError(f"the node is not served: {said}\n{self.node.log('agent')[-3000:]}")
             await asyncio.sleep(0.1)
 
-    def start_agent(self) -> None:
-        """As the DaemonSet would, with every path at its default."""
+    def start_agent(self, packages: Path = REPOSITORY) -> None:
+        """As the DaemonSet would, with every path at its default; `packages`: where its code lies."""
         config = self.plane.kubeconfig
-        words = [sys.executable, "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
-        words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0", "--log-level", "debug"]
-        self.node.start_agent(words, {"PYTHONPATH": str(REPOSITORY)})
+        words = [sys.executable, "-P", "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
+        words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0"]
+        self.node.start_agent(words, {"PYTHONPATH": str(packages)})
 
     def stop_agent(self, how: signal.Signals = signal.SIGTERM) -> None:
         """And wait for its end."""
@@ -142,28 +150,26 @@ class Stage:
                 found[owner[1]] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
         return found
 
+    async def named(self, pod: dict[str, Any], name: str, seconds: float = 10) -> list[str]:
+        """The containers that the files of a pod are for, once this one is among them."""
+        end = time.monotonic() + seconds
+        while name not in self.limits(pod) and time.monotonic() < end:  # noqa: ASYNC110 (files of another process)
+            await asyncio.sleep(0.1)
+        return list(self.limits(pod))
+
     def specs(self) -> dict[str, Any]:
         """CDI devices of ours by the hash of their devices."""
         folder = self.node.machine.path("/run/cdi")
         return {path.stem.removeprefix("gpushare-"): json.loads(path.read_text()) for path in folder.glob("gpushare-*")}
 
     def devices(self, pod: dict[str, Any]) -> dict[str, list[str]]:
-        """What the kubelet says of a pod, by container: the cards of its devices, one for each unit."""
-        socket = self.node.machine.path("/var/lib/kubelet/pod-resources/kubelet.sock")
-        meta = pod["metadata"]
-        with grpc.insecure_channel(f"unix:{socket}") as channel:
-            call = channel.unary_unary(api.GET, _serialize, api.GetPodResourcesResponse.FromString)
-            asked = api.GetPodResourcesRequest(pod_name=meta["name"], pod_namespace=meta["namespace"])
-            told = _patiently(lambda: call(asked, timeout=5))
-        return {
-            box.name: sorted(i for held in box.devices if held.resource_name == MEMORY for i in held.device_ids)
-            for box in told.pod_resources.containers
-        }
+        """What the kubelet says of a pod, by container: its devices, one for each unit."""
+        return devices_of(self.node.machine.path("/var/lib/kubelet/pod-resources/kubelet.sock"), pod, MEMORY)
 
-    async def nothing_stays(self, seconds: float = 15) -> None:
-        """Until the agent has released everything."""
+    async def only_stand(self, count: int = 0, seconds: float = 15) -> None:
+        """Until the agent has released everything but the devices of so many containers."""
         end = time.monotonic() + seconds
-        while self.allocations() or self.specs():
+        while len(self.allocations()) > count or len(self.specs()) > count:
             if time.monotonic() > end:
                 stands = [*self.allocations(), *self.specs()]
                 raise AssertionError(f"{stands} stand after {seconds} s\n{self.node.log('agent')[-3000:]}")
@@ -210,25 +216,14 @@ class Stage:
             log = self.node.log("agent")[-3000:] if self.node.has_log("agent") else ""
             raise AssertionError(f"{exc}\n{told}\n{log}") from None
 
-    def said(self, pod: dict[str, Any], container: str = "main") -> list[str]:
-        """What a container wrote."""
-        meta = pod["metadata"]
-        return self.node.said(meta["namespace"], meta["name"], meta["uid"], container)
-
-
-def _patiently(ask: Callable[[], Any]) -> Any:
-    """The kubelet grants all who ask about pods 100 calls a second together."""
-    while True:
-        try:
-            return ask()
-        except grpc.RpcError as exc:
-            if exc.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise
-            time.sleep(0.05)
-
-
-def _serialize(message: Any) -> bytes:
-    return message.SerializeToString()
+    def said(self, pod: dict[str, Any], container: str = "main", lives: int = 1) -> list[str]:
+        """What a container wrote, once its client has said everything in each of its lives; or after 10 s."""
+        meta, end = pod["metadata"], time.monotonic() + 10
+        while True:
+            lines = self.node.said(meta["namespace"], meta["name"], meta["uid"], container)
+            if lines.count("ready 1") >= lives or time.monotonic() > end:
+                return lines
+            time.sleep(0.1)
 
 
 def _ready(node: dict[str, Any]) -> bool:

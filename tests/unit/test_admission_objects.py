@@ -43,6 +43,8 @@ def test_the_module_prints_one_file_or_says_which_there_are():
         cwd=ROOT,
     )
     assert "policies.yaml" in run.stdout
+    assert "== 'volcano'" in printed("policies.yaml", "volcano")
+    assert "'volcano'" not in printed("policies.yaml")
     assert 2 == main(["everything"])
 
 

@@ -17,7 +17,7 @@ from autoscaler.memory import Memory
 from autoscaler.observation import Reservation
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
 
-LIMITS = Limits(min_pod_age_seconds=0)
+LIMITS = Limits(min_pod_age_seconds=0, fewest_replicas=1, moves_per_rescue=0)
 NOW = 10_000.0
 PATIENT = Memory(unneeded={"light": 0.0})
 

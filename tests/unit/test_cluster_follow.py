@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolation.cluster import follow as following
 from isolation.cluster.access import _split
 from isolation.cluster.backoff import Pace
 from isolation.cluster.failure import ClusterError, GoneError, MalformedError, RefusedError, UnreachableError, refusal
@@ -143,6 +144,18 @@ def test_a_forgotten_version_leads_to_a_new_list_that_drops_what_is_gone(gone):
     _, sink, follower = follow([page("ab"), page("b", "20")], [gone])
 
     assert ({"b"}, 2) == (sink.names, follower.count.lists)
+
+
+def test_a_version_forgotten_while_the_server_was_away_is_listed_anew_at_once(monkeypatch):
+    """
+    The server answers again: what it did not answer before does not make anybody wait for half a minute.
+    """
+    counted = []
+    monkeypatch.setattr(following, "delay", lambda failures, *_: counted.append(failures) or 0.0)
+    watches = [*[UnreachableError("down")] * 7, GoneError(410)]
+    _, sink, _ = follow([page("a"), page("ab", "20")], watches)
+
+    assert ({"a", "b"}, [1, 2, 3, 4, 5, 6, 7, 1]) == (sink.names, counted)
 
 
 def test_a_list_that_outlives_its_version_twice_is_asked_for_in_one_piece():

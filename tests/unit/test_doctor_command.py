@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,20 @@ def test_roles_say_the_table_and_bind_one_account(name):
 
     assert 1 == len(subjects)
     assert verbs == sum(len(right.verbs) for right in RIGHTS[account])
+
+
+def test_every_check_is_documented():
+    """
+    By its name, in docs/doctor.md.
+    """
+    sources = (ROOT / "isolation" / "doctor").glob("*.py")
+    checks = {
+        name for path in sources for name in re.findall(r'"((?:machine|cluster|canary)\.[a-z_]+)"', path.read_text())
+    }
+    documented = set(re.findall(r"`([a-z_.]+)`", (ROOT / "docs" / "doctor.md").read_text()))
+
+    assert len(checks) > 30
+    assert set() == {check for check in checks if check not in documented and check.partition(".")[2] not in documented}
 
 
 def test_every_file_of_the_manifests_is_listed_by_a_kustomization():

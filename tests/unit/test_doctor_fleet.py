@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -20,7 +21,7 @@ from isolation.contract.quantity import GIB
 from isolation.doctor.certificate import ends
 from isolation.doctor.cluster import judged
 from isolation.doctor.cluster_facts import ClusterFacts, Probe, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, workload
+from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, unit_of, workload
 from isolation.doctor.finding import State
 
 NOW = 1_800_000_000.0
@@ -93,6 +94,13 @@ def share(name, units=2, *, on="n1", annotation=None, labelled=True, scheduler="
     }
 
 
+def has(pod, *devices):
+    """The pod, with what its kubelet says that it has."""
+    listed = [{"resourceID": device, "health": "Healthy"} for device in devices]
+    told = {"name": "main", "allocatedResourcesStatus": [{"name": "aliyun.com/gpu-mem", "resources": listed}]}
+    return pod | {"status": pod["status"] | {"containerStatuses": [told]}}
+
+
 def facts(**changed):
     """A cluster in which all is well."""
     nodes = changed.pop("nodes", (node(),))
@@ -109,7 +117,7 @@ def facts(**changed):
         "policies": (policy,),
         "bindings": ({"spec": bound},),
         "nodes": nodes,
-        "pods": tuple(pod_facts(one, {n.name: n.node for n in nodes if n.node}) for one in items),
+        "pods": tuple(pod_facts(one, {n.name: n.node for n in nodes if n.node}, unit_of(nodes)) for one in items),
         "workloads": (Workload("Deployment", "gpushare-system/gpushare-scheduler", ("x",), 2, 2),),
         "lease": {"spec": {"holderIdentity": "pod-1", "renewTime": "2027-01-15T08:00:00.5Z"}},
         "certificate": certificate(100),
@@ -188,6 +196,7 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
             State.PROBLEM,
         ),
         ({"exempt": ("tenant",)}, "cluster.exempt", State.WARNING),
+        ({"exempt": ("default",), "good": Probe()}, "cluster.admission", State.UNKNOWN),
         ({"lease": None}, "cluster.leader", State.PROBLEM),
         ({"lease": {"spec": {}}}, "cluster.leader", State.PROBLEM),
         (
@@ -228,6 +237,14 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
         ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.waiting", State.PROBLEM),
         ({"items": [share("a", on="")]}, "cluster.waiting", State.WARNING),
         ({"pods": Untold("403")}, "cluster.pods", State.UNKNOWN),
+        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-a-_-1")]}, "cluster.devices", State.OK),
+        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
+        ({"items": [has(share(name), "GPU-a-_-0") for name in "ab"]}, "cluster.devices", State.PROBLEM),
+        (
+            {"items": [has(share("a"), "GPU-a-_-0"), has(share("b", phase="Failed"), "GPU-a-_-0")]},
+            "cluster.devices",
+            State.OK,
+        ),
     ],
 )
 def test_each_fault_is_told_as_what_it_is(changed, check, expected):
@@ -266,6 +283,38 @@ def test_both_kinds_of_cards_on_one_node_are_a_problem():
     assert State.PROBLEM == found(nodes=(both,))["cluster.either_or"]
 
 
+QUARTERS = tuple(replace(card, unit_bytes=GIB // 4) for card in CARDS)
+
+
+def quarter(name, units):
+    """A pod of so many quarters of a GiB, with its record."""
+    request = Request(cards=1, card_bytes=units * GIB // 4, asks=(Ask("main", units * GIB // 4),))
+    made = encode_allocation(name, request, Placement("n1", (Slice("GPU-a", 0, units * GIB // 4),)))
+    return share(name, units, annotation=made)
+
+
+def test_units_are_those_that_the_agents_count_in():
+    """
+    Sixty quarters fill a card of 15 GiB, one more is too many; GiB beside them is a problem of its own.
+    """
+    fine = node(units=120, cards=QUARTERS, **{"gpushare.dev/card-units": "60"})
+    other = node("n2")
+
+    full = found(nodes=(fine,), items=[quarter("a", 60)])
+    over = found(nodes=(fine,), items=[quarter("a", 60), quarter("b", 1)])
+
+    assert (State.OK, State.OK) == (full["cluster.cards"], full["cluster.units"])
+    assert State.PROBLEM == over["cluster.cards"]
+    assert State.PROBLEM == found(nodes=(fine, other))["cluster.units"]
+
+
+def test_where_kubelets_do_not_tell_nothing_is_said_of_devices():
+    """
+    Before Kubernetes 1.36: no finding, rather than a good one or one that is unknown for ever.
+    """
+    assert "cluster.devices" not in found()
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -284,6 +333,7 @@ PLACES = [
     ("status",),
     ("status", "allocatable"),
     ("status", "nodeInfo"),
+    ("status", "containerStatuses"),
 ]
 
 

@@ -95,7 +95,8 @@ def test_imports_of_a_configuration_are_read_in_order_and_inside_the_root(tmp_pa
 
 def test_a_look_at_a_node_of_files_finds_its_kubelet(tmp_path):
     """
-    The kubelet's own command line says where its configuration and its sockets are.
+    The kubelet's own command line says where its configuration and its sockets are; one that runs in a container is
+    another machine's.
     """
     process = tmp_path / "proc/42"
     process.mkdir(parents=True)
@@ -106,6 +107,14 @@ def test_a_look_at_a_node_of_files_finds_its_kubelet(tmp_path):
     (tmp_path / "data/kubelet/device-plugins/kubelet.sock").touch()
     (tmp_path / "data/kubelet/pod-resources").mkdir()
     (tmp_path / "data/kubelet/pod-resources/kubelet.sock").touch()
+
+    for number, name in (("1", "systemd"), ("41", "kubelet")):
+        other = tmp_path / "proc" / number
+        (other / "ns").mkdir(parents=True)
+        (other / "ns/pid").symlink_to("pid:[7]" if name == "kubelet" else "pid:[1]")
+        (other / "cmdline").write_bytes(f"/usr/bin/{name}\0--config=/of/a/container\0".encode())
+    (process / "ns").mkdir()
+    (process / "ns/pid").symlink_to("pid:[1]")
 
     seen = look(Where(tmp_path, run_dir="/data/gpushare"))
 

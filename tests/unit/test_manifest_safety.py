@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, CDI_DIR, LEADER, NODE_AGENT, ROLE, RUN_DIR, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_look import SECRET
+from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
+from isolation.scheduler.cli import scheduler
 from isolation.scheduler.config import BESIDE
 from isolation.scheduler.settings import SIDECAR
 
@@ -59,6 +62,21 @@ def test_the_pair_in_one_pod_fails_over_together():
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [(scheduler, container(DEPLOYMENT, "gpushare")), (node, container(DAEMONSET, "agent"))],
+    ids=["scheduler", "node"],
+)
+def test_our_commands_understand_what_the_manifests_tell_them(command, made):
+    """
+    The first word is the sub-command, every other one an option that it has.
+    """
+    first, *rest = made["args"]
+
+    assert command.name == first
+    assert command.make_context(first, list(rest)).args == []
+
+
 def test_services_find_all_replicas_and_the_leader():
     """
     Admission by every one, an existing scheduler's extender calls by the one that binds.
@@ -102,7 +120,7 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
         RUN_DIR: False,
         CDI_DIR: False,
         "/etc/cdi": True,
-        "/sys/fs/cgroup": True,
+        "/sys": True,
     }
 
     assert expected == mounts

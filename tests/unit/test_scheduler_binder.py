@@ -231,8 +231,12 @@ def test_a_pod_bound_by_somebody_else_is_booked_where_it_is():
         world = Scheduler(Server(), pod("a", 5))
         other = Scheduler(world.server, pod("a", 5))
         assert "" == await other.binder.bind(pod("a", 5), "m")
-        assert "bound to m already" in await world.binder.bind(pod("a", 5), "n")
+        assert "it is bound to m already, by another replica" == await world.binder.bind(pod("a", 5), "n")
         assert (0, 5, True) == (world.used(), world.used("m"), world.books.assumed()["a"].confirmed)
+        world.server.alive.add("b")
+        world.server.nodes["b"], world.server.records["b"] = "m", {ALLOCATION: "{"}
+        assert "it is bound to m already, by somebody who left no record" == await world.binder.bind(pod("b", 2), "n")
+        assert (0, 5) == (world.used(), world.used("m"))
 
     asyncio.run(story())
 

@@ -70,6 +70,32 @@ def test_room_in_sum_but_on_no_card_is_told_apart():
     assert {"n": "no room for 6 GiB on a card, though enough in sum"} == found.failed
 
 
+def test_whether_a_pod_could_fit_anywhere_follows_every_change():
+    """Asked again and again: a bind, an end, a node, a reservation and its end change the answer."""
+    made, asked = books(node("n", 1, 8)), pod("p", 5)
+
+    def could() -> bool:
+        assert made.could_fit(asked, 0.0) == bool(made.filter(asked, ["n", "m"], 0.0).fit)
+        return made.could_fit(asked, 0.0)
+
+    assert could()
+    made.assume(pod("a", 5), "n", 0.0)
+    assert not could()
+    made.undo("a")
+    assert could()
+    made.reservation_is(reserve("r", "p", at("n", 0, size=8)))
+    assert could()
+    assert not made.could_fit(pod("q", 5), 0.0)
+    made.pod_is(bound(pod("b", 5), at("n", 0, size=5)))
+    assert not could()
+    made.node_is(node("m", 1, 8))
+    assert could()
+    made.node_gone("m")
+    made.pod_gone("b")
+    made.reservation_gone("r")
+    assert could()
+
+
 def test_the_stock_schedulers_business_is_left_to_it():
     """Taints, cordons, readiness and CPU of a node that reached us were weighed already."""
     made = books(node("n", 1, 8, cordoned=True, ready=False, cpu_milli=0, memory_bytes=0, pods=1))
@@ -386,6 +412,15 @@ def test_a_stranger_cannot_use_up_somebody_elses_reservation():
     assert [] == made.stale_reservations(0.0)
 
 
+def test_a_tenant_who_names_somebody_elses_controller_gets_nothing_of_its_reservation():
+    """Owner references are the tenant's own words; the namespace is not."""
+    made = books(node("n", 1, 8))
+    made.reservation_is(reserve("r", "rs", at("n", 0, size=8), namespace="ml"))
+
+    assert [] == made.filter(pod("thief", 8, owner_uid="rs", namespace="evil"), ["n"], 0.0).fit
+    assert ["n"] == made.filter(pod("a", 8, owner_uid="rs"), ["n"], 0.0).fit
+
+
 @pytest.mark.parametrize("answer", ["undo", "pod_gone"])
 def test_a_bind_that_failed_gives_the_reservation_back(answer):
     """Not to everybody: to the next pod of its controller."""
@@ -468,3 +503,46 @@ def test_quotas_follow_what_ends_what_changes_and_what_is_reserved():
     assert [] == made.filter(pod("p", 1), ["t"], 0.0).fit
     made.quota_is("ml", None)
     assert ["t"] == made.filter(pod("p", 4), ["t"], 0.0).fit
+
+
+# Strangers' numbers.
+
+
+def test_forged_amounts_never_wrap_a_card_round_to_free():
+    """Trap 9 again: thousands of pods on one card by forged records, each of the most that the codec lets through."""
+    made = books(node("n", 1, 8))
+    most = pod("x", (1 << 50) // gib(1) - 1)
+    for i in range(9000):
+        made.pod_is(bound(replace(most, uid=f"x{i}"), at("n", 0)))
+        if i % 1000 == 0:
+            assert isinstance(made.assume(pod("a", 1), "n", 0.0), Refusal)
+
+    assert [] == made.filter(pod("a", 1), ["n"], 0.0).fit
+    for i in range(9000):
+        made.pod_gone(f"x{i}")
+    assert ["n"] == made.filter(pod("a", 8), ["n"], 0.0).fit
+
+
+def test_a_card_of_any_size_that_a_node_claims_is_counted_without_overflow():
+    """Sixty-four cards of the most bytes that an annotation may say."""
+    huge = tuple(replace(card(i), total_bytes=(1 << 62) - 1) for i in range(64))
+    made = books(replace(node("n"), cards=huge))
+
+    assert ["n"] == made.filter(pod("a", 1 << 15, 64), ["n"], 0.0).fit
+    assert isinstance(made.assume(pod("a", 1 << 15, 64), "n", 0.0), Assumed)
+    assert [] == made.overcommitted()
+
+
+def test_card_sizes_that_come_and_go_are_forgotten_and_holds_are_not():
+    """A node that claims another size each second costs neither memory without end nor anybody's room."""
+    made = books(node("n", 1, 8), node("m", 1, 8))
+    made.pod_is(bound(pod("a", 5), at("n", 0, size=5)))
+    made.reservation_is(reserve("r", "b", at("n", 0, size=3)))
+    for i in range(1000):
+        made.node_is(replace(node("m"), cards=(replace(card(0, node="m"), total_bytes=gib(10) + i * gib(1)),)))
+
+    assert 200 > len(made._room.engine.fleet.kinds)
+    assert [8] == used(made)
+    made.pod_gone("a")
+    made.reservation_gone("r")
+    assert [0] == used(made)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_world import at, bound, pod, reserve
 
-from isolation.contract.model import Node, Placement, Pod, Slice
+from isolation.contract.model import Mode, Node, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
+from isolation.scheduler import nominated as nomination
 from isolation.scheduler.books import ENDING_SECONDS, Books
 from isolation.scheduler.verdict import Victims
 
@@ -19,7 +20,8 @@ from isolation.scheduler.verdict import Victims
 def running(uid: str, placement: Placement, **rest: object) -> Pod:
     """A pod on these cards, movable unless said otherwise."""
     size = placement.slices[0].bytes // gib(1)
-    return bound(pod(uid, size, len(placement.slices), **rest), placement)
+    core = placement.slices[0].core
+    return bound(pod(uid, size, len(placement.slices), core=core, **rest), placement)
 
 
 def books(*pods: Pod, nodes: tuple[Node, ...] = ()) -> Books:
@@ -115,6 +117,107 @@ def test_the_verb_of_a_pod_without_shares_and_of_unknown_nodes():
     assert {} == made.preempt(HIGH, {"who?": Victims(("a",))}, 0.0)
 
 
+def nominated(made: Books, *victims: str) -> None:
+    """The verb's answer is taken, and these victims are told to end."""
+    answer = made.preempt(HIGH, {"n": Victims(("a0", "a1")), "m": Victims(("c0",))}, 0.0)
+    assert {"n", "m"} == set(answer)
+    for uid in victims or answer["n"].uids:
+        made.pod_is(replace(made._pods[uid], deleting=True))
+
+
+def two_nodes() -> Books:
+    """Node n full of halves, node m with one whole card."""
+    pods = [running(f"{letter}{card}", at("n", card), priority=1) for letter in "ab" for card in (0, 1)]
+    pods += [running("c0", at("m", 0, size=8), priority=1), running("d1", at("m", 1, size=8), priority=20)]
+    return books(*pods, nodes=(node("n", 2, 8), node("m", 2, 8)))
+
+
+def test_room_that_victims_of_the_verb_leave_is_kept_for_whom_they_left():
+    """Trap 14: a smaller pod in between does not get a part of the card; the one who pre-empted does, once."""
+    made = two_nodes()
+    nominated(made)
+    ending = [uid for uid, p in made._pods.items() if p.deleting]
+    for uid in ending:
+        made.pod_gone(uid)
+
+    assert [] == made.filter(pod("rival", 1), ["n", "m"], 1.0).fit
+    assert ["n"] == made.filter(HIGH, ["n", "m"], 1.0).fit
+    assert [] == made.stale_reservations(1.0)
+    placed = made.assume(HIGH, "n", 1.0)
+    assert "" == placed.reservation
+    made.confirm("high")
+    made.pod_is(bound(HIGH, placed.placement))
+    made.pod_gone("high")
+    assert ["n"] == made.filter(pod("rival", 8), ["n"], 1.0).fit
+
+
+@pytest.mark.parametrize("end", ["time", "gone", "elsewhere"])
+def test_room_for_a_nominated_pod_is_not_kept_for_ever(end):
+    """Its time is over, it is gone, or it found another place."""
+    made = two_nodes()
+    nominated(made)
+    for uid in [uid for uid, p in made._pods.items() if p.deleting]:
+        made.pod_gone(uid)
+    match end:
+        case "gone":
+            made.pod_gone("high")
+        case "elsewhere":
+            made.pod_is(bound(HIGH, at("x", 0, size=8)))
+
+    assert ["n"] == made.filter(pod("rival", 8), ["n"], ENDING_SECONDS + 1 if end == "time" else 1.0).fit
+    assert not made._reserved._stored
+
+
+def test_a_nominated_pod_that_another_replica_bound_keeps_no_room_twice():
+    """Told by the server before the watch: its room is where it is, and what was kept for it is free."""
+    made = two_nodes()
+    nominated(made)
+    for uid in [uid for uid, p in made._pods.items() if p.deleting]:
+        made.pod_gone(uid)
+    made.assume(HIGH, "n", 1.0)
+    made.bound_as("high", at("x", 0, size=8))
+
+    assert ["n"] == made.filter(pod("rival", 8), ["n"], 1.0).fit
+    assert not made._reserved._stored
+
+
+def test_a_bind_that_failed_keeps_the_nominated_pods_room():
+    """It tries again; nobody comes in between."""
+    made = two_nodes()
+    nominated(made)
+    for uid in [uid for uid, p in made._pods.items() if p.deleting]:
+        made.pod_gone(uid)
+    made.assume(HIGH, "n", 1.0)
+    made.undo("high")
+
+    assert [] == made.filter(pod("rival", 1), ["n"], 1.0).fit
+    assert ["n"] == made.filter(HIGH, ["n"], 1.0).fit
+
+
+def test_nothing_is_kept_while_not_all_victims_of_a_node_end():
+    """One of two victims ends for a reason of its own: that is no choice of this node."""
+    made = two_nodes()
+    first = made.preempt(HIGH, {"n": Victims(("a0", "a1"))}, 0.0)["n"].uids[0]
+    made.pod_gone(first)
+
+    assert ["n"] == made.filter(pod("rival", 4), ["n"], 1.0).fit
+
+
+def test_offers_that_nobody_takes_do_not_pile_up():
+    """Asked for ever more pods, about victims that never end."""
+    made = two_nodes()
+    for i in range(3 * nomination.MOST):
+        made.preempt(replace(HIGH, uid=f"h{i}"), {"m": Victims(("c0",))}, float(i))
+    offers = made._nominated
+    assert nomination.MOST == len(offers._offers)
+    assert {"c0"} == set(offers._wanted)
+
+    made.pod_gone("c0")
+
+    assert (0, {}, set()) == (len(offers._offers), offers._wanted, offers._ended)
+    assert 0 < len(made._reserved._stored) <= nomination.OFFER_SECONDS
+
+
 # Relief.
 
 
@@ -138,10 +241,21 @@ def test_relief_frees_a_card_where_the_sum_fits_already():
     ],
 )
 def test_relief_takes_the_least_important_then_the_youngest(first, second, victim):
-    """Never one that may not be moved, or is as important as who comes."""
+    """Never one that is as important as who comes; a pod that nobody makes again is spared among equals."""
     made = books(running("first", at("n", 0), **first), running("second", at("n", 1), **second))
 
     assert (victim,) == made.relief(HIGH, ["n"], 0.0).victims
+
+
+def test_relief_ends_pods_that_nobody_makes_again_but_no_static_ones():
+    """As in-tree pre-emption does, which is not asked where the sum fits; a node's own static pod cannot be ended."""
+    static = Request(cards=1, card_bytes=gib(4), owner="Node/n")
+    made = books(
+        running("bare", at("n", 0), evictable=False),
+        bound(Pod("static", "static", request=static, evictable=False, priority=-1), at("n", 1)),
+    )
+
+    assert ("bare",) == made.relief(HIGH, ["n"], 0.0).victims
 
 
 def test_relief_takes_the_node_with_the_fewest_victims():
@@ -216,31 +330,34 @@ PODS = st.lists(
 
 
 @settings(max_examples=120, deadline=None)
-@given(PODS, st.integers(1, 8), st.integers(1, 2), st.integers(0, 5))
-def test_relief_is_sufficient_and_has_no_needless_victim(specs, size, cards, priority):
+@given(PODS, st.integers(1, 8), st.integers(1, 2), st.integers(0, 5), st.sampled_from([0, 0, 5, 12]))
+def test_relief_is_sufficient_and_has_no_needless_victim(specs, size, cards, priority, core):
     """Without the victims the pod fits; with any one of them left it does not; none of them is important."""
     placed = []
     for i, (card, part, rank, evictable, age) in enumerate(specs):
-        one = running(f"p{i}", at("n", card, size=part), priority=rank, evictable=evictable, created=float(age))
+        where = at("n", card, size=part, core=core * ((i + part) % 4))
+        one = running(f"p{i}", where, priority=rank, evictable=evictable, created=float(age))
         taken = sum(p.request.card_bytes for p in placed if p.placement.slices[0].index == card)
-        if taken + gib(part) <= gib(8):
+        busy = sum(p.request.card_core for p in placed if p.placement.slices[0].index == card)
+        if taken + gib(part) <= gib(8) and busy + where.slices[0].core <= 100:
             placed.append(one)
-    made = books(*placed, nodes=(node("n", 4, 8),))
-    asked = pod("high", size, cards, priority=priority)
+    there = (node("n", 4, 8, mode=Mode.CORE_MEM if core else Mode.CGPU),)
+    made = books(*placed, nodes=there)
+    asked = pod("high", size, cards, priority=priority, core=5 * core)
     fits = bool(made.filter(asked, ["n"], 0.0).fit)
     found = made.relief(asked, ["n"], 0.0)
 
     if found is None:
         for one in placed:
-            if one.priority < priority and one.evictable:
+            if one.priority < priority:
                 made.pod_gone(one.uid)
         assert fits or not made.filter(asked, ["n"], 0.0).fit
         return
     assert not fits
     known = {p.uid: p for p in placed}
-    assert all(known[uid].priority < priority and known[uid].evictable for uid in found.victims)
+    assert all(known[uid].priority < priority for uid in found.victims)
     for spared in found.victims:
-        rest = books(*(p for p in placed if p.uid not in found.victims or p.uid == spared), nodes=(node("n", 4, 8),))
+        rest = books(*(p for p in placed if p.uid not in found.victims or p.uid == spared), nodes=there)
         assert [] == rest.filter(asked, ["n"], 0.0).fit
     for uid in found.victims:
         made.pod_gone(uid)

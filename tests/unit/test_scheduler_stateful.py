@@ -324,6 +324,7 @@ class Cluster(RuleBasedStateMachine):
         if relief is not None:
             assert not fits
             assert self._enough(high, relief.node, relief.victims)
+        self.books.pod_gone("high")
 
     def _enough(self, high, name, uids):
         assert all(self.pods[uid].priority < high.priority for uid in uids)

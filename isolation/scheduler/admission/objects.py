@@ -1,9 +1,10 @@
 """
 What is installed into the API server for admission, as the files of manifests/base/admission.
 
-    python -m isolation.scheduler.admission.objects webhooks.yaml|policies.yaml|kustomization.yaml
+    python -m isolation.scheduler.admission.objects webhooks.yaml|policies.yaml|kustomization.yaml [SCHEDULER]
 
-prints one of them. Decides nothing: the objects are `webhooks` and `policies`.
+prints one of them; for an existing scheduler that asks our extender, with its name. Decides
+nothing: the objects are `webhooks` and `policies`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from isolation.contract.names import SCHEDULER
 from isolation.scheduler.admission.policies import bindings_of, policies
 from isolation.scheduler.admission.webhooks import webhooks
 
@@ -28,19 +30,19 @@ _KUSTOMIZATION: Final = {
 }
 
 
-def objects(file: str) -> list[dict[str, Any]]:
+def objects(file: str, scheduler: str = SCHEDULER) -> list[dict[str, Any]]:
     """The objects of one file."""
     if file == "kustomization.yaml":
         return [dict(_KUSTOMIZATION)]
     if file == "webhooks.yaml":
         return [webhooks()]
-    made = policies()
+    made = policies(scheduler=scheduler)
     return made + bindings_of(made)
 
 
-def printed(file: str) -> str:
+def printed(file: str, scheduler: str = SCHEDULER) -> str:
     """The text of one file."""
-    documents = (yaml.dump(thing, Dumper=_Plain, sort_keys=False, width=118) for thing in objects(file))
+    documents = (yaml.dump(thing, Dumper=_Plain, sort_keys=False, width=118) for thing in objects(file, scheduler))
     return _HEADER.format(file) + "---\n".join(documents)
 
 
@@ -55,10 +57,10 @@ class _Plain(yaml.SafeDumper):
 
 def main(arguments: Sequence[str]) -> int:
     """Print one file."""
-    if len(arguments) != 1 or arguments[0] not in FILES:
+    if not 1 <= len(arguments) <= 2 or arguments[0] not in FILES:  # noqa: PLR2004 (a file, a scheduler)
         sys.stderr.write(f"name one file: {', '.join(FILES)}\n")
         return 2
-    sys.stdout.write(printed(arguments[0]))
+    sys.stdout.write(printed(*arguments))
     return 0
 
 

@@ -1,0 +1,102 @@
+"""
+Figures for a question, from the latest picture; nothing that is too old.
+
+Pure. A pod whose figure is stale or cannot be told is left out, so that HorizontalPodAutoscaler counts it
+as missing, not as idle; where nothing can be told the answer is an error with the reason, which stands in
+the autoscaler's conditions, and it holds still. Two clocks: ages by one that nobody sets, stamps by the
+wall's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.metrics_api.catalogue import POD_METRICS, POOL_METRICS, PodMetric
+from autoscaler.metrics_api.question import ALL, Discovery, PodsAsked
+from autoscaler.metrics_api.shapes import CUSTOM, PodValue, Problem, Reply, external_values, pod_values, resources
+
+if TYPE_CHECKING:
+    from autoscaler.metrics_api.question import PoolsAsked, Question
+    from autoscaler.metrics_api.readings import Picture, PodUse
+
+_AHEAD_SECONDS: Final = 1.0
+"""A reading from further ahead is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, on both clocks, and how old a figure may be."""
+
+    steady: float
+    wall: float
+    fresh_seconds: float
+
+    def fresh(self, at: float | None) -> bool:
+        """Whether a figure of that time may be used."""
+        return at is not None and -_AHEAD_SECONDS <= self.steady - at <= self.fresh_seconds
+
+    def stamp(self, at: float) -> float:
+        """That time on the wall's clock."""
+        return self.wall - max(0.0, self.steady - at)
+
+
+def answer(asked: Question, picture: Picture, now: Moment) -> Reply | Problem:
+    """The figures asked for."""
+    if isinstance(asked, Discovery):
+        return resources(asked.group, asked.version, POD_METRICS if asked.group == CUSTOM else POOL_METRICS)
+    if not now.fresh(picture.at):
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster's state is {_age(picture.at, now)}")
+    if isinstance(asked, PodsAsked):
+        return _pods(asked, picture, now)
+    return _pools(asked, picture, now)
+
+
+def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
+    pods = picture.pods.get(asked.namespace, ())
+    if asked.pod == ALL:
+        found = [pod for pod in pods if asked.selector.matches(pod.labels)]
+    else:
+        found = [pod for pod in pods if pod.name == asked.pod]
+    if not found and asked.pod != ALL:
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is no running pod with shares of cards")
+    metric = POD_METRICS[asked.metric]
+    values = [value for pod in found if (value := _value(asked, metric, pod, picture, now)) is not None]
+    if found and not values:
+        return _nothing(asked, metric, found, now)
+    return pod_values(asked.version, asked.metric, asked.parts, values)
+
+
+def _value(asked: PodsAsked, metric: PodMetric, pod: PodUse, picture: Picture, now: Moment) -> PodValue | None:
+    at = pod.measured if metric.measured else picture.at
+    if at is None or not now.fresh(at):
+        return None
+    figure = metric.of(pod, asked.parts)
+    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at))
+
+
+def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> Problem:
+    """Why none of the pods has a figure: the reason of the first, and how many there are."""
+    pod = min(found, key=lambda each: each.name)
+    if metric.measured and not now.fresh(pod.measured):
+        why = f"the exporter of node {pod.node} is {_age(pod.measured, now)} about it"
+    else:
+        why = f"nothing of it that {asked.parts.text or 'was asked for'} selects can be told"
+    text = f"{asked.metric}: none of {len(found)} pods has a figure; {pod.namespace}/{pod.name}: {why}"
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, text)
+
+
+def _pools(asked: PoolsAsked, picture: Picture, now: Moment) -> Reply | Problem:
+    figures = POOL_METRICS[asked.metric].figures(picture, asked.namespace, asked.selector)
+    if not figures:
+        known = ", ".join(sorted(room.pool for room in picture.pools)) or "none yet"
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.selector.text or 'nothing'} selects no pool; there are: {known}")
+    at = now.stamp(picture.at if picture.at is not None else now.steady)
+    return external_values(asked.version, asked.metric, figures, at)
+
+
+def _age(at: float | None, now: Moment) -> str:
+    if at is None:
+        return "silent"
+    return f"{now.steady - at:.0f} s old (at most {now.fresh_seconds:.0f})"

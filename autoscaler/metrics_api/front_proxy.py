@@ -1,0 +1,135 @@
+"""
+Who asks: the user that kube-apiserver vouches for, in the headers of a request that it has forwarded.
+
+Pure. Decides which certificate may vouch and what the headers say; without such a certificate the headers
+are anybody's words and count for nothing. Rights are asked for elsewhere (`rights`).
+
+Source: Kubernetes documentation, "Configure the Aggregation Layer"; the ConfigMap
+kube-system/extension-apiserver-authentication.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NAMESPACE: Final = "kube-system"
+CONFIG_MAP: Final = "extension-apiserver-authentication"
+AUTHENTICATED: Final = "system:authenticated"
+ANONYMOUS: Final = "system:anonymous"
+_PEM: Final = "-----BEGIN CERTIFICATE-----"
+_MOST_PEM: Final = 1 << 20
+_MOST_NAMES: Final = 256
+MOST_GROUPS: Final = 512
+_MOST_EXTRA: Final = 64
+
+
+class TrustError(ValueError):
+    """The ConfigMap names nobody who may vouch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Who may vouch, and in which headers."""
+
+    authority: str
+    """PEM."""
+    names: frozenset[str] = frozenset()
+    """Common names allowed; empty: any that the authority has signed."""
+    user: tuple[str, ...] = ("X-Remote-User",)
+    uid: tuple[str, ...] = ("X-Remote-Uid",)
+    group: tuple[str, ...] = ("X-Remote-Group",)
+    extra: tuple[str, ...] = ("X-Remote-Extra-",)
+    """Prefixes."""
+
+    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a verified certificate (as `ssl` tells it) may vouch."""
+        if not certificate:
+            return False
+        if not self.names:
+            return True
+        subject = certificate.get("subject") or ()
+        return any(key == "commonName" and value in self.names for part in subject for key, value in part)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def trust_of(config_map: object) -> Trust:
+    """From the ConfigMap's JSON; raises TrustError."""
+    data = config_map.get("data") if isinstance(config_map, dict) else None
+    if not isinstance(data, dict):
+        raise TrustError(f"{NAMESPACE}/{CONFIG_MAP} has no data")
+    authority = data.get("requestheader-client-ca-file")
+    if not isinstance(authority, str) or _PEM not in authority or len(authority) > _MOST_PEM:
+        raise TrustError(
+            f"{NAMESPACE}/{CONFIG_MAP} has no requestheader-client-ca-file: the aggregation layer is off; "
+            "start kube-apiserver with --requestheader-client-ca-file and --proxy-client-cert-file"
+        )
+    plain = Trust(authority)
+    return Trust(
+        authority,
+        frozenset(_names(data, "requestheader-allowed-names", ())),
+        _names(data, "requestheader-username-headers", plain.user),
+        _names(data, "requestheader-uid-headers", plain.uid),
+        _names(data, "requestheader-group-headers", plain.group),
+        _names(data, "requestheader-extra-headers-prefix", plain.extra),
+    )
+
+
+def user_of(trust: Trust, headers: Iterable[tuple[str, str]]) -> User | None:
+    """Whom the headers name; None where they name nobody, or too much."""
+    given: dict[str, list[str]] = {}
+    for key, value in headers:
+        given.setdefault(key.lower(), []).append(value)
+    name, uid = _first(given, trust.user), _first(given, trust.uid)
+    if not name:
+        return None
+    groups = [value for header in trust.group for value in given.get(header.lower(), ())]
+    if name != ANONYMOUS and AUTHENTICATED not in groups:
+        groups.append(AUTHENTICATED)  # as Kubernetes' own servers do
+    extra = _extra(given, trust.extra)
+    if len(groups) > MOST_GROUPS or len(extra) > _MOST_EXTRA:
+        return None
+    return User(name, uid, tuple(groups), tuple(sorted(extra.items())))
+
+
+def _extra(given: Mapping[str, list[str]], prefixes: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By decoded key: header names cannot hold all that keys can."""
+    found: dict[str, tuple[str, ...]] = {}
+    for prefix in prefixes:
+        for key, values in given.items():
+            if key.startswith(prefix.lower()) and len(key) > len(prefix):
+                name = unquote(key[len(prefix) :]).lower()
+                found[name] = (*found.get(name, ()), *values)
+    return found
+
+
+def _first(given: Mapping[str, list[str]], headers: Iterable[str]) -> str:
+    return next((values[0] for header in headers if (values := given.get(header.lower())) and values[0]), "")
+
+
+def _names(data: Mapping[str, object], key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A JSON list of texts; absent: the default. One that cannot be read must not widen what is trusted."""
+    text = data.get(key)
+    if text is None or text == "":
+        return default
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or len(found) > _MOST_NAMES or not all(isinstance(each, str) for each in found):
+        raise TrustError(f"{key} of {NAMESPACE}/{CONFIG_MAP} is no JSON list of names")
+    return tuple(found) or default

@@ -1,0 +1,156 @@
+"""
+The JSON of the metrics APIs: values, lists, discovery and refusals.
+
+Pure. Field names are Kubernetes' own: custom.metrics.k8s.io v1beta1 and v1beta2,
+external.metrics.k8s.io v1beta1 (k8s.io/metrics), meta v1 Status and APIResourceList.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autoscaler.metrics_api.selector import Selector
+
+CUSTOM: Final = "custom.metrics.k8s.io"
+EXTERNAL: Final = "external.metrics.k8s.io"
+VERSIONS: Final = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
+"""Of each group, the preferred one first."""
+_LIST: Final = {CUSTOM: "MetricValueList", EXTERNAL: "ExternalMetricValueList"}
+_REASONS: Final = {
+    HTTPStatus.BAD_REQUEST: "BadRequest",
+    HTTPStatus.UNAUTHORIZED: "Unauthorized",
+    HTTPStatus.FORBIDDEN: "Forbidden",
+    HTTPStatus.NOT_FOUND: "NotFound",
+    HTTPStatus.METHOD_NOT_ALLOWED: "MethodNotAllowed",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
+}
+_OPERATORS: Final = {"in": "In", "notin": "NotIn", "exists": "Exists", "absent": "DoesNotExist"}
+_LONGEST_MESSAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, whole."""
+
+    status: HTTPStatus
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a question gets no figures, with what to do about it."""
+
+    status: HTTPStatus
+    message: str
+
+    def reply(self) -> Reply:
+        """As Kubernetes says it."""
+        body = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message[:_LONGEST_MESSAGE],
+            "reason": _REASONS.get(self.status, "InternalError"),
+            "code": int(self.status),
+        }
+        return Reply(self.status, _text(body))
+
+
+@dataclass(frozen=True, slots=True)
+class PodValue:
+    """One pod's figure."""
+
+    namespace: str
+    pod: str
+    value: float
+    at: float
+    """Seconds since 1970."""
+
+
+def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
+    """What the group has, for discovery."""
+    prefix = "pods/" if group == CUSTOM else ""
+    named = [
+        {
+            "name": f"{prefix}{name}",
+            "singularName": "",
+            "namespaced": True,
+            "kind": _LIST[group],
+            "verbs": ["get"],
+        }
+        for name in metrics
+    ]
+    body = {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{version}",
+        "resources": named,
+    }
+    return Reply(HTTPStatus.OK, _text(body))
+
+
+def pod_values(version: str, metric: str, selector: Selector, values: Iterable[PodValue]) -> Reply:
+    """Figures of pods."""
+    return _listed(CUSTOM, version, [_pod_item(version, metric, selector, value) for value in values])
+
+
+def external_values(version: str, metric: str, figures: Iterable[tuple[dict[str, str], float]], at: float) -> Reply:
+    """Figures of pools."""
+    stamp = timestamp(at)
+    items = [
+        {"metricName": metric, "metricLabels": labels, "timestamp": stamp, "value": quantity(value)}
+        for labels, value in figures
+    ]
+    return _listed(EXTERNAL, version, items)
+
+
+def quantity(value: float) -> str:
+    """A figure as Kubernetes writes amounts; thousandths are as fine as HorizontalPodAutoscaler looks."""
+    thousandths = round(value * 1000)
+    whole, rest = divmod(thousandths, 1000)
+    return str(whole) if rest == 0 else f"{thousandths}m"
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339, in UTC."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _pod_item(version: str, metric: str, selector: Selector, value: PodValue) -> dict[str, Any]:
+    chosen = {"selector": _selector(selector)} if selector.terms else {}
+    item: dict[str, Any] = {
+        "describedObject": {"kind": "Pod", "namespace": value.namespace, "name": value.pod, "apiVersion": "/v1"},
+        "timestamp": timestamp(value.at),
+        "value": quantity(value.value),
+    }
+    if version == "v1beta1":
+        return item | {"metricName": metric} | chosen
+    return item | {"metric": {"name": metric} | chosen}
+
+
+def _selector(selector: Selector) -> dict[str, Any]:
+    """As Kubernetes' LabelSelector, which knows no comparison of numbers."""
+    said = [term for term in selector.terms if term.op in _OPERATORS]
+    values = [{"values": sorted(term.values)} if term.values else {} for term in said]
+    return {
+        "matchExpressions": [
+            {"key": term.key, "operator": _OPERATORS[term.op]} | given for term, given in zip(said, values, strict=True)
+        ]
+    }
+
+
+def _listed(group: str, version: str, items: list[dict[str, Any]]) -> Reply:
+    body = {"kind": _LIST[group], "apiVersion": f"{group}/{version}", "metadata": {}, "items": items}
+    return Reply(HTTPStatus.OK, _text(body))
+
+
+def _text(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

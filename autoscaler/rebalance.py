@@ -1,0 +1,111 @@
+"""
+Which single pods move now, and why: room for those that wait, relief for hot cards, fewer fragments.
+
+Rescue comes before a purchase that it makes unnecessary; the others come only in calm turns, and
+never beside a drain that begins. Pure. Whether a move is worth it is `rebalance_worth`'s answer, how many
+may be made `budget`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autoscaler.market import Market
+from autoscaler.plan import Move
+from autoscaler.rebalance_fragments import fragmented, shifts
+from autoscaler.rebalance_heat import hot_since, reliefs
+from autoscaler.rebalance_rescue import Rescuer
+from autoscaler.templates import templates_of
+
+if TYPE_CHECKING:
+    from autoscaler.demand import Demand, Lot
+    from autoscaler.memory import Memory
+    from autoscaler.observation import Observation, Reservation
+    from autoscaler.rebalance_rescue import Rescue
+    from autoscaler.rebalance_situation import Situation
+    from isolation.contract.model import Pod
+
+
+def rescued(now: Situation, want: Demand) -> tuple[tuple[Move, ...], Demand]:
+    """Moves that make a purchase unnecessary, and the demand that is left."""
+    if not (want.lots or want.capped) or now.budget.free < 1:
+        return (), want
+    rescuer = Rescuer(now)
+    moves: list[Move] = []
+    spared: list[Lot] = []
+    # the last node bought is the emptiest: it is the one most likely to be spared
+    for lot in reversed(want.lots):
+        if len(lot.serves) <= rescuer.left:
+            found = rescuer.all_of(lot.serves, now.weights.part_of_price(now.seen.pools[lot.pool].price))
+            moves += [move for each in found for move in _moves(each, f"instead of a node of {lot.pool}")]
+            spared += [lot] * bool(found)
+    saved = set[str]()
+    for pod in (pod for pod in now.seen.pending if pod.uid in want.capped):
+        found = rescuer.all_of((pod,), now.weights.part_of_price(_value(now.seen, pod)))
+        moves += [move for each in found for move in _moves(each, "no pool may grow for it")]
+        saved |= {each.pod.uid for each in found}
+    if not moves:
+        return (), want
+    fits = [*want.fits, *(pod.uid for lot in spared for pod in lot.serves), *sorted(saved)]
+    lots = [lot for lot in want.lots if lot not in spared]
+    capped = {uid: why for uid, why in want.capped.items() if uid not in saved}
+    return tuple(moves), replace(want, lots=lots, fits=fits, capped=capped)
+
+
+def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tuple[tuple[Move, ...], Memory]:
+    """Relief and defragmentation, while nothing else goes on."""
+    since = hot_since(now.seen, now.limits, memory.hot)
+    broken = fragmented(now.seen, now.budget, before=memory.defragmenting)
+    memory = replace(memory, hot=since, defragmenting=broken)
+    moves = [
+        _move(
+            each.pod,
+            each.home,
+            "relieve",
+            f"its card has been {each.heat:.0%} busy for {each.seconds:.0f} s; {each.home.placement.node} is quieter",
+        )
+        for each in reliefs(now, most, since)
+    ]
+    if defragment and broken and not moves and most > 0:
+        moves = [
+            _move(
+                each.pod,
+                each.home,
+                "defragment",
+                f"{each.gain:.2f} idle cards become useful when it is on {each.home.placement.node}",
+            )
+            for each in shifts(now, most)
+        ]
+    return tuple(moves), memory
+
+
+def watched(now: Situation, memory: Memory) -> Memory:
+    """What to remember of a turn in which nothing is rebalanced."""
+    return replace(memory, hot=hot_since(now.seen, now.limits, memory.hot))
+
+
+def _value(seen: Observation, pod: Pod) -> float:
+    """What the room that a pod waits for costs where it is cheapest."""
+    templates = templates_of(tuple(seen.pools.values()))
+    market = Market(seen.pools, frozenset(), templates)
+    prices = [pool.price for name, pool in seen.pools.items() if templates.hosts(name, pod.request)]
+    return min(prices, default=0.0) * market.weigh(pod.request)
+
+
+def _moves(rescue: Rescue, why: str) -> list[Move]:
+    return [
+        _move(
+            mover,
+            home,
+            "rescue",
+            f"to {home.placement.node}: makes room on {rescue.node} for {rescue.pod.key}, {why}",
+            (rescue.pod.uid,),
+        )
+        for mover, home in rescue.moves
+    ]
+
+
+def _move(pod: Pod, home: Reservation, kind: str, reason: str, serves: tuple[str, ...] = ()) -> Move:
+    node = pod.placement.node if pod.placement is not None else ""
+    return Move(pod.uid, node, pod.request.owner, home, kind, reason, serves)

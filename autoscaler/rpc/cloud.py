@@ -1,0 +1,189 @@
+"""
+Our pools as a cloud provider of a real cluster-autoscaler (`--cloud-provider=externalgrpc`).
+
+Decides what may be done to a group: never above its largest size, never below its smallest with machines
+that run, never to a machine of another group; all of a request or nothing of it. When to grow or to shrink is
+cluster-autoscaler's decision, or ours through the smallest size that a group is given.
+
+Prices and options of groups are not implemented, on purpose: prices are weighed per card by our expander, and
+whoever answers the options sends a start-up time of 0 to versions whose message has no field for it, after which
+fresh nodes are taken for broken ones (kubernetes/autoscaler issues 10245 and 5935).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from autoscaler.rpc.answering import INVALID, NOT_FOUND, REFUSED, UNIMPLEMENTED, Manners, Said, Service
+from autoscaler.rpc.state import Standing
+from autoscaler.rpc.templates import template_bytes
+from autoscaler.wire import cloud as wire
+from isolation.contract.codec_shape import show
+from isolation.contract.model import Mode
+from isolation.contract.names import WHOLE_CARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoscaler.rpc.state import Group, Instance, State
+
+_STATES: Final = {
+    Standing.UNKNOWN: wire.UNSPECIFIED,
+    Standing.RUNNING: wire.RUNNING,
+    Standing.CREATING: wire.CREATING,
+    Standing.DELETING: wire.DELETING,
+}
+
+
+class CloudProvider:
+    """Answers 12 of the 15 methods; the other three say UNIMPLEMENTED."""
+
+    def __init__(self, state: State, manners: Manners | None = None) -> None:
+        self._state = state
+        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def handler(self) -> Any:
+        """For the server."""
+        answers = {
+            "NodeGroups": self._groups,
+            "NodeGroupForNode": self._group_of,
+            "GPULabel": self._gpu_label,
+            "GetAvailableGPUTypes": self._gpu_types,
+            "Cleanup": self._cleanup,
+            "Refresh": self._refresh,
+            "NodeGroupTargetSize": self._target,
+            "NodeGroupIncreaseSize": self._increase,
+            "NodeGroupDeleteNodes": self._delete,
+            "NodeGroupDecreaseTargetSize": self._decrease,
+            "NodeGroupNodes": self._nodes,
+            "NodeGroupTemplateNodeInfo": self._template,
+        }
+        return self._service.handler(answers)
+
+    async def finish(self, seconds: float) -> None:
+        """Let what was begun come to its end."""
+        await self._service.finish(seconds)
+
+    # -- what there is -------------------------------------------------------------------------
+
+    async def _groups(self, _request: Any) -> Any:
+        return _answer("NodeGroups", nodeGroups=[_group_message(group) for group in self._state.groups()])
+
+    async def _group_of(self, request: Any) -> Any:
+        node = request.node
+        for group in self._state.groups():
+            if group.find(node.providerID, node.name) is not None:
+                return _answer("NodeGroupForNode", nodeGroup=_group_message(group))
+        # no group: not ours to scale, which an empty id says
+        return _answer("NodeGroupForNode", nodeGroup=wire.NodeGroup())
+
+    async def _gpu_label(self, _request: Any) -> Any:
+        return _answer("GPULabel", label=WHOLE_CARDS)
+
+    async def _gpu_types(self, _request: Any) -> Any:
+        kinds = wire.METHODS["GetAvailableGPUTypes"][1]()
+        for group in self._state.groups():
+            if group.template is not None and group.template.mode is Mode.EXCLUSIVE:
+                for card in group.template.cards:
+                    kinds.gpuTypes[card.model or "unknown"].SetInParent()
+        return kinds
+
+    async def _cleanup(self, _request: Any) -> Any:
+        return _answer("Cleanup")
+
+    async def _refresh(self, _request: Any) -> Any:
+        await self._state.refresh()
+        return _answer("Refresh")
+
+    async def _target(self, request: Any) -> Any:
+        return _answer("NodeGroupTargetSize", targetSize=self._group(request.id).target)
+
+    async def _nodes(self, request: Any) -> Any:
+        instances = [_instance_message(one) for one in self._group(request.id).instances]
+        return _answer("NodeGroupNodes", instances=instances)
+
+    async def _template(self, request: Any) -> Any:
+        raw = template_bytes(self._group(request.id))
+        if raw is None:
+            raise Said(UNIMPLEMENTED, f"no node of pool {show(request.id)} has been seen yet, and no profile is given")
+        return _answer("NodeGroupTemplateNodeInfo", nodeInfo=raw, nodeBytes=raw)
+
+    # -- what is done --------------------------------------------------------------------------
+
+    async def _increase(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group, by = self._group(request.id), request.delta
+            if by <= 0:
+                raise Said(INVALID, f"delta is {by}; a group grows by 1 or more")
+            if group.target + by > group.largest:
+                raise Said(REFUSED, f"{_name(group)} has {group.target} of at most {group.largest}; {by} more are not")
+            await self._state.grow(group.name, by)
+        return _answer("NodeGroupIncreaseSize")
+
+    async def _delete(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group = self._group(request.id)
+            leaving = _leaving(group, request.nodes)
+            running = sum(not one.trouble and one.standing is not Standing.DELETING for one in leaving)
+            if running and group.target - len(leaving) < group.smallest:
+                raise Said(REFUSED, f"{_name(group)} has {group.target} and keeps {group.smallest}: nothing is removed")
+            if leaving:
+                await self._state.remove(group.name, leaving)
+        return _answer("NodeGroupDeleteNodes")
+
+    async def _decrease(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group, by = self._group(request.id), -request.delta
+            if by <= 0:
+                raise Said(INVALID, f"delta is {request.delta}; it must be negative")
+            there = sum(one.standing is not Standing.DELETING for one in group.instances)
+            if group.target - by < there:
+                raise Said(REFUSED, f"{_name(group)} has {there} machines; name the ones that are to go")
+            await self._state.lower(group.name, by)
+        return _answer("NodeGroupDecreaseTargetSize")
+
+    def _group(self, name: str) -> Group:
+        found = next((group for group in self._state.groups() if group.name == name), None)
+        if found is None:
+            raise Said(NOT_FOUND, f"there is no pool {show(name)}")
+        return found
+
+
+def _leaving(group: Group, nodes: Sequence[Any]) -> list[Instance]:
+    """The machines meant, each once, all of this group; one that is being deleted already needs nothing."""
+    found: dict[str, Instance] = {}
+    for node in nodes:
+        instance = group.find(node.providerID, node.name)
+        if instance is None:
+            raise Said(NOT_FOUND, f"{show(node.name)} is not in {_name(group)}: nothing is removed")
+        if instance.standing is not Standing.DELETING:
+            found[instance.id] = instance
+    return list(found.values())
+
+
+def _name(group: Group) -> str:
+    return f"pool {show(group.name)}"
+
+
+def _answer(method: str, **fields: Any) -> Any:
+    return wire.METHODS[method][1](**fields)
+
+
+def _group_message(group: Group) -> Any:
+    commanded = f", told to reach {group.floor}" if group.floor > group.smallest else ""
+    debug = f"{group.name}: {group.target} ordered, {len(group.instances)} there{commanded}"
+    return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.largest, debug=debug)
+
+
+def _instance_message(one: Instance) -> Any:
+    status: dict[str, Any] = {"instanceState": _STATES[one.standing]}
+    if one.trouble:
+        # trouble without a state is dropped on the other side, and only of a machine that is coming is it read
+        status["instanceState"] = wire.CREATING
+        kind = wire.OUT_OF_RESOURCES if one.out_of_stock else wire.OTHER_ERROR
+        code = "OutOfStock" if one.out_of_stock else "Failed"
+        status["errorInfo"] = {"errorCode": code, "errorMessage": one.trouble, "instanceErrorClass": kind}
+    return wire.Instance(id=one.id, status=status)

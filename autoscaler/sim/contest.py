@@ -1,0 +1,276 @@
+"""
+Two autoscalers on the same pods: ours, and one that adds up nodes; what each costs and who waits.
+
+Decides the input (a trace's pods in its order, arrivals spread over a span with a daily wave, lifetimes
+stretched so that many run at once) and what is counted. The cluster, the scheduler and the loop are the
+same for both; only the decider differs.
+
+A flap is one thing done and undone within an hour: a node bought and drained, a drain called off, a pod moved
+again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from math import cos, pi
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autoscaler.decide import decide
+from autoscaler.lifecycle import STANDING, State
+from autoscaler.limits import Limits
+from autoscaler.phantom import phantoms
+from autoscaler.plan import Buy, Drain, Evict, Keep, Move
+from autoscaler.pools import Pool
+from autoscaler.sim.fleet import Embedded
+from autoscaler.sim.nodesum import decide_by_sums
+from autoscaler.sim.supply import Arrival, Fleet, Supply
+from autoscaler.templates import templates_of
+from isolation.contract.model import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autoscaler.loop import Decider
+    from autoscaler.memory import Memory
+    from autoscaler.observation import Observation
+    from autoscaler.plan import Plan
+    from autoscaler.sim.openb import TracePod
+    from isolation.contract.model import Node, Pod
+
+HOUR: Final = 3600.0
+SAMPLE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 60.0
+"""A phantom pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
+DECIDERS: Final[dict[str, Decider]] = {"per card": decide, "node sums": decide_by_sums}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the trace is stretched."""
+
+    hours: float = 24.0
+    pods: int = 3000
+    stretch: float = 8.0
+    """Lifetimes times this: as dated, hardly any pods of the trace overlap."""
+    wave: float = 0.7
+    """Arrivals vary by this part of their mean over a day."""
+
+
+@dataclass(slots=True)
+class Score:
+    """What one autoscaler came to."""
+
+    name: str
+    node_hours: float = 0.0
+    waited_hours: float = 0.0
+    """Of all pods, until they were placed; those that a move made again included."""
+    longest_wait: float = 0.0
+    """Seconds, of a pod that was placed or still waits."""
+    waiting: int = 0
+    """Pods that wait at the end."""
+    phantoms: int = 0
+    """Pods that waited, placeable by the sums of a node and by none of its cards, with nothing coming for them."""
+    phantom_hours: float = 0.0
+    bought: int = 0
+    short: int = 0
+    """Nodes that per-card first-fit-decreasing would have bought in that turn, and that were not."""
+    over: int = 0
+    drained: int = 0
+    moves: int = 0
+    flaps: int = 0
+    placed: int = 0
+    line: list[tuple[float, int, int]] = field(default_factory=list)
+    """Hours, nodes that stand, pods that wait."""
+
+
+def contest(
+    nodes: Sequence[Node], pods: Sequence[TracePod], course: Course, seed: int, names: Iterable[str] = DECIDERS
+) -> list[Score]:
+    """Both autoscalers on the same input."""
+    pool = commonest(nodes)
+    arrivals = tuple(workload(pool, pods, course, seed))
+    return [_Run(name, pool, arrivals, course, seed).score for name in names]
+
+
+def commonest(nodes: Sequence[Node]) -> Pool:
+    """The kind of node of which the list has most cards, as a pool without end."""
+    kinds = Counter[tuple[int, int, int, str]]()
+    first: dict[tuple[int, int, int, str], Node] = {}
+    for node in nodes:
+        key = (len(node.cards), node.cpu_milli, node.memory_bytes, node.cards[0].model if node.cards else "")
+        kinds[key] += max(1, len(node.cards))
+        first.setdefault(key, node)
+    kind = max(kinds, key=lambda key: (kinds[key], key))
+    name = f"{kind[3] or 'cpu'}x{kind[0]}".lower()
+    return Pool(name, replace(first[kind], name=name, pool=name), 0, 10**6)
+
+
+def workload(pool: Pool, pods: Sequence[TracePod], course: Course, seed: int) -> Iterable[Arrival]:
+    """Pods that a node of the pool can host, drawn from the list, over the span."""
+    draw = np.random.Generator(np.random.PCG64([seed, 2]))
+    hosts = templates_of((pool,)).hosts
+    usable = [
+        pod for pod in pods if pod.created is not None and pod.deleted is not None and hosts(pool.name, pod.request)
+    ]
+    chosen = np.sort(draw.permutation(len(usable))[: course.pods]).tolist() if usable else []
+    times = np.sort(_times(draw, len(chosen), course))
+    for number, (at, which) in enumerate(zip(times.tolist(), chosen, strict=True)):
+        pod = usable[which]
+        seconds = max(1.0, ((pod.deleted or 0.0) - (pod.created or 0.0)) * course.stretch)
+        owned = replace(pod.request, owner=f"ReplicaSet/default/r{number}")
+        yield Arrival(round(at, 3), f"{pod.name}-{number}", owned, seconds)
+
+
+def _times(draw: np.random.Generator, count: int, course: Course) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Moments at which pods come: more at noon than at midnight."""
+    span = course.hours * HOUR
+    grid = np.linspace(0.0, span, 2001)
+    rate = np.array([1 - course.wave * cos(2 * pi * at / (24 * HOUR)) for at in grid.tolist()])
+    reach = np.concatenate(([0.0], np.cumsum((rate[1:] + rate[:-1]) / 2)))
+    return np.interp(draw.uniform(0.0, reach[-1], count), reach, grid)
+
+
+class _Run:
+    """One autoscaler's day; counts from what is seen and done, not from what the decider says of itself."""
+
+    def __init__(self, name: str, pool: Pool, arrivals: Sequence[Arrival], course: Course, seed: int) -> None:
+        self.score = Score(name)
+        self._phantom: set[str] = set()
+        self._usable_since: dict[str, float] = {}
+        self._drained: dict[str, float] = {}
+        self._moved: dict[str, float] = {}
+        self._pool = pool
+        fleet = Fleet((Supply(pool, boot_seconds=120.0),))
+        decider = DECIDERS[name]
+
+        def watched(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+            plan, after = decider(seen, limits, memory)
+            self._count(seen, plan)
+            return plan, after
+
+        self._cluster = Embedded(fleet, arrivals, seed=seed, limits=Limits(fewest_replicas=1), decider=watched)
+        for _ in range(round(course.hours * HOUR / SAMPLE_SECONDS)):
+            self._cluster.advance(SAMPLE_SECONDS)
+            self._sample()
+        self._end()
+
+    def _count(self, seen: Observation, plan: Plan) -> None:
+        """What a plan buys beside what it should, and what it undoes."""
+        score = self.score
+        for name, machine in seen.machines.items():
+            if machine.state is State.READY:
+                self._usable_since.setdefault(name, seen.at)
+        bought = sum(isinstance(step, Buy) for step in plan.steps)
+        needed = needed_nodes(seen, self._pool) if seen.pending else 0
+        spared = needed if any(isinstance(step, Move) for step in plan.steps) else 0
+        kept = sum(isinstance(step, Keep) for step in plan.steps)
+        score.bought += bought
+        score.short += max(0, needed - bought - spared - kept)
+        score.over += max(0, bought - needed)
+        for step in plan.steps:
+            if isinstance(step, Drain):
+                score.drained += 1
+                score.flaps += seen.at - self._usable_since.get(step.node, float("-inf")) < HOUR
+                self._drained[step.node] = seen.at
+            elif isinstance(step, Keep):
+                score.flaps += seen.at - self._drained.get(step.node, float("-inf")) < HOUR
+            elif isinstance(step, Evict | Move):
+                score.moves += 1
+                score.flaps += seen.at - self._moved.get(step.owner, float("-inf")) < HOUR
+                self._moved[step.owner] = seen.at
+
+    def _sample(self) -> None:
+        cluster, score = self._cluster, self.score
+        seen = cluster.world.seen()
+        standing = sum(machine.state in STANDING for machine in seen.machines.values())
+        hours = SAMPLE_SECONDS / HOUR
+        score.node_hours += standing * hours
+        score.waited_hours += len(seen.pending) * hours
+        score.longest_wait = max([score.longest_wait, *(seen.at - pod.created for pod in seen.pending)])
+        lost = [pod for pod in phantoms(seen, seen.pending) if seen.at - pod.created > PATIENCE_SECONDS]
+        if lost:
+            coming = served_by_coming(seen, self._pool)
+            lost = [pod for pod in lost if pod.uid not in coming]
+        self._phantom.update(pod.uid for pod in lost)
+        score.phantom_hours += len(lost) * hours
+        score.line.append((seen.at / HOUR, standing, len(seen.pending)))
+
+    def _end(self) -> None:
+        counts = dict(self._cluster.world.ledger.counts)
+        self.score.phantoms = len(self._phantom)
+        self.score.placed = counts["pods_placed"]
+        self.score.waiting = len(self._cluster.world.scheduler.pending)
+
+
+def needed_nodes(seen: Observation, pool: Pool) -> int:
+    """
+    Fresh nodes that first-fit-decreasing over single cards opens for whoever waits.
+
+    Those who have room on what stands, or on what is coming, need none. A second count: it shares no
+    packing with the autoscaler's own.
+    """
+    rest = _without_room(seen)
+    coming = [_Cards(pool.template) for _ in seen.coming()]
+    opened: list[_Cards] = []
+    for pod in sorted(rest, key=_decreasing):
+        if any(room.take(pod) for room in coming) or any(room.take(pod) for room in opened):
+            continue
+        room = _Cards(pool.template)
+        if room.take(pod):
+            opened.append(room)
+    return len(opened)
+
+
+def served_by_coming(seen: Observation, pool: Pool) -> set[str]:
+    """Waiting pods for which there is room on machines that are on their way."""
+    coming = [_Cards(pool.template) for _ in seen.coming()]
+    return {pod.uid for pod in sorted(seen.pending, key=_decreasing) if any(room.take(pod) for room in coming)}
+
+
+def _without_room(seen: Observation) -> list[Pod]:
+    """Who has no room on what stands; successors on their way to a home kept for them have theirs."""
+    trial = seen.engine.fork()
+    for uid, pod in seen.pods.items():
+        if pod.deleting and uid in seen.reserved:
+            trial.release(uid)
+    kept = [home for home in seen.reserved.values() if home.pod not in seen.pods or seen.pods[home.pod].deleting]
+    rest: list[Pod] = []
+    for pod in seen.pending:
+        home = next((home for home in kept if home.meant_for(pod)), None)
+        if home is not None:
+            kept.remove(home)
+            continue
+        place = trial.place(pod.request)
+        if isinstance(place, Refusal):
+            rest.append(pod)
+        else:
+            trial.hold(pod.uid, pod.request, place)
+    return rest
+
+
+def _decreasing(pod: Pod) -> tuple[int, ...]:
+    request = pod.request
+    return (-request.card_bytes, -request.card_core, -request.cards, -request.cpu_milli, -request.memory_bytes)
+
+
+class _Cards:
+    """One fresh node, card by card."""
+
+    def __init__(self, node: Node) -> None:
+        self._cards = [card.offered_bytes for card in node.cards]
+        self._cpu, self._memory = node.cpu_milli, node.memory_bytes
+
+    def take(self, pod: Pod) -> bool:
+        """Take the pod on the first cards that have room, if there are enough."""
+        request = pod.request
+        fitting = [at for at, free in enumerate(self._cards) if free >= request.card_bytes][: request.cards]
+        if len(fitting) < request.cards or request.cpu_milli > self._cpu or request.memory_bytes > self._memory:
+            return False
+        for at in fitting:
+            self._cards[at] -= request.card_bytes
+        self._cpu -= request.cpu_milli
+        self._memory -= request.memory_bytes
+        return True

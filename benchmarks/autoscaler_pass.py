@@ -1,0 +1,181 @@
+"""
+How long one full decision pass takes on a large fleet, and what the process weighs.
+
+A pass is what the loop does every ten seconds between reading and acting: demand card by card,
+room by moves, drains, defragmenting, hot cards. Fleets and pods are drawn from published marginals
+(`autoscaler.sim.synthetic`); every card's use is given, one in twenty is hot. Each size runs in a
+process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from autoscaler.decide import decide
+from autoscaler.limits import Limits
+from autoscaler.memory import Memory
+from autoscaler.observation import observation_of
+from autoscaler.plan import Plan
+from autoscaler.sim import synthetic
+from autoscaler.sim.openb import CARD_BYTES, make_node
+from autoscaler.sim.profiles import fleet_of
+from isolation.contract.model import Cluster, Node, Phase, Placement, Pod, Refusal, Request
+from isolation.placement.engine import Engine
+
+if TYPE_CHECKING:
+    from autoscaler.observation import Observation
+
+LARGEST_MIB: Final = 600
+NOW: Final = 1e6
+START: Final = Path(__file__).with_name("autoscaler.py")
+PASSES: Final = 5
+HOT_ONE_IN: Final = 20
+SCALE: Final = 3.0
+"""Pods drawn over pods that run: some wait, and small ones fit where large ones do not."""
+HALF_CARD: Final = CARD_BYTES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One fleet and its bar."""
+
+    name: str
+    nodes: int
+    """Nodes of eight cards; 0: the trace's own 1,213 nodes."""
+    pods: int
+    pending: int
+    seconds: float
+
+
+SIZES: Final = (Size("trace", 0, 8000, 500, 1.0), Size("large", 5000, 40000, 500, 5.0))
+
+
+def fleet(size: Size) -> tuple[Node, ...]:
+    """The nodes."""
+    if not size.nodes:
+        return tuple(synthetic.nodes(1.0))
+    return tuple(make_node(f"n{i:05}", 128_000, 1_048_576, 8, "G2") for i in range(size.nodes))
+
+
+def observed(size: Size) -> Observation:
+    """A fleet in use: pods placed by the default policy, some nodes nearly empty, and pods that wait for room."""
+    nodes = fleet(size)
+    fleet_pools = [supply.pool for supply in fleet_of(nodes).supplies]
+    pools = tuple(replace(pool, largest=2 * len(nodes)) for pool in fleet_pools)
+    kinds = {_kind(pool.template): pool.name for pool in pools}
+    nodes = tuple(replace(node, pool=kinds[_kind(node)]) for node in nodes)
+    engine, pods = Engine(nodes), list[Pod]()
+    asking = _asking(size)
+    waiting: list[Request] = []
+    for number, request in enumerate(asking):
+        owned = replace(request, owner=f"ReplicaSet/default/r{number // 4}")
+        found = engine.place(owned)
+        if isinstance(found, Refusal):
+            waiting.append(owned)
+        elif len(pods) < size.pods:
+            engine.arrive(owned)
+            engine.hold(f"u{number}", owned, found)
+            pods.append(Pod(f"u{number}", f"p{number}", request=owned, placement=found, phase=Phase.RUNNING))
+        if len(pods) == size.pods and len(waiting) >= size.pending:
+            break
+    waiting = waiting[-size.pending :]
+    pods += [Pod(f"w{i}", f"w{i}", request=request, created=NOW) for i, request in enumerate(waiting)]
+    seen = observation_of(Cluster(nodes, tuple(pods)), pools, at=NOW)
+    cards = [card.uuid for node in nodes for card in node.cards]
+    heat = {uuid: 0.97 if at % HOT_ONE_IN == 0 else 0.3 for at, uuid in enumerate(cards)}
+    busy = {pod.uid: 0.3 for pod in pods if pod.placement is not None and pod.placement.slices}
+    return replace(seen, heat=heat, busy=busy)
+
+
+def _kind(node: Node) -> tuple[object, ...]:
+    return (len(node.cards), node.cpu_milli, node.memory_bytes, node.cards[0].model if node.cards else "")
+
+
+def _asking(size: Size) -> list[Request]:
+    """Pods from the published marginals; on the large fleet the larger half, or its cards would not be full."""
+    drawn = (pod.request for pod in synthetic.pods(SCALE * size.pods / 8152, seed=1))
+    return [request for request in drawn if size.nodes == 0 or request.cards and request.card_bytes > HALF_CARD]
+
+
+def passes(seen: Observation, kind: str) -> tuple[list[float], Plan]:
+    """
+    Seconds of each pass, and the last plan.
+
+    busy: pods wait; drain: nobody waits and nodes can go; still: nodes stay, so that all of rebalancing runs.
+    """
+    if kind != "busy":
+        seen = replace(seen, pending=())
+    since = {} if kind == "still" else dict.fromkeys(seen.engine.nodes, 0.0)
+    memory = Memory(unneeded=since, hot=dict.fromkeys(seen.heat, 0.0), defragmenting=True)
+    limits, taken, plan = Limits(), [], Plan(0.0)
+    for _ in range(PASSES):
+        began = time.perf_counter()
+        plan, _memory = decide(seen, limits, memory)
+        plan = plan.still_valid(seen)
+        taken.append(time.perf_counter() - began)
+    return taken, plan
+
+
+def measure(name: str) -> None:
+    """One size in this process; its figures as one line of JSON."""
+    size = next(each for each in SIZES if each.name == name)
+    seen = observed(size)
+    found = {}
+    for kind in ("busy", "drain", "still"):
+        taken, plan = passes(seen, kind)
+        kinds = [type(step).__name__ for step in plan.steps]
+        steps = {step: kinds.count(step) for step in sorted(set(kinds))}
+        found[kind] = {"median": median(taken), "worst": max(taken), "steps": steps}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    running = sum(pod.placement is not None for pod in seen.pods.values())
+    print(
+        json.dumps(
+            {
+                "nodes": len(seen.engine.nodes),
+                "pods": running,
+                "pending": len(seen.pending),
+                "peak_mib": peak,
+                "passes": found,
+            }
+        )
+    )
+
+
+@click.command()
+@click.option("--one", hidden=True)
+@click.option("--json", "json_out", type=click.Path(path_type=Path), metavar="FILE", help="All figures.")
+def main(one: str | None, json_out: Path | None) -> None:
+    """Seconds of a decision pass, and memory, beside their bars; status 1 where one is missed."""
+    if one:
+        measure(one)
+        return
+    met, document = True, {}
+    for size in SIZES:
+        done = subprocess.run(
+            [sys.executable, str(START), "--one", size.name], check=True, capture_output=True, text=True, timeout=600
+        )
+        found = document[size.name] = json.loads(done.stdout)
+        print(f"{size.name}: {found['nodes']} nodes, {found['pods']} pods, {found['pending']} pending")
+        for kind, figures in found["passes"].items():
+            good = figures["worst"] <= size.seconds
+            met &= good
+            print(
+                f"  {kind} pass: median {figures['median']:.3f} s, worst {figures['worst']:.3f} s"
+                f" (bar {size.seconds:g} s: {'met' if good else 'MISSED'}); {figures['steps']}"
+            )
+        light = found["peak_mib"] <= LARGEST_MIB
+        met &= light
+        print(f"  peak memory {found['peak_mib']} MiB (bar {LARGEST_MIB} MiB: {'met' if light else 'MISSED'})")
+    if json_out:
+        json_out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    sys.exit(not met)

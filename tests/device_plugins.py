@@ -1,0 +1,97 @@
+"""
+The stand-in kubelet's side of device plugins: they register, are listened to, are asked, and go.
+
+What they list goes into the books (`device_books`); one whose connection ends leaves its capacity and offers
+nothing, and is forgotten after five minutes times `pace`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import grpc
+
+from isolation.contract import kubelet_api as api
+
+FORGET_SECONDS = 300.0
+
+
+class Plugins:
+    """See the module. `lock` guards the books."""
+
+    def __init__(self, folder, books, lock) -> None:
+        self.folder, self.books, self._lock = folder, books, lock
+        self.pace = 1.0
+        self.registrations: list[float] = []
+        self.asked: list[tuple[str, float]] = []
+        self.options: dict[str, object] = {}
+        self._endpoints: dict[str, grpc.Channel] = {}
+
+    def clear(self) -> None:
+        """The kubelet starts: it removes whatever lies in the folder."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def hang_up(self) -> None:
+        """The kubelet ends."""
+        with self._lock:
+            for channel in self._endpoints.values():
+                channel.close()
+            self._endpoints.clear()
+            for resource in self.books.healthy:
+                self.books.offer(resource, ())
+
+    def register(self, request, context):
+        """See the protocol."""
+        if request.version != api.PLUGIN_VERSION or "/" not in request.resource_name:
+            context.abort(grpc.StatusCode.UNKNOWN, f"requested API version {request.version} is not supported")
+        self.registrations.append(time.monotonic())
+        channel = grpc.insecure_channel(f"unix:{self.folder / request.endpoint}")
+        with self._lock:
+            old = self._endpoints.pop(request.resource_name, None)
+            self._endpoints[request.resource_name] = channel
+            self.options[request.resource_name] = request.options
+        if old is not None:
+            old.close()
+        threading.Thread(target=self._listen_to, args=(request.resource_name, channel), daemon=True).start()
+        return api.Empty()
+
+    def _listen_to(self, resource: str, channel: grpc.Channel) -> None:
+        watch = channel.unary_stream(
+            f"/{api.PLUGIN}/ListAndWatch", lambda m: m.SerializeToString(), api.ListAndWatchResponse.FromString
+        )
+        with contextlib.suppress(grpc.RpcError, ValueError):  # closed by either side
+            for said in watch(api.Empty()):
+                sound = {one.ID for one in said.devices if one.health == api.HEALTHY}
+                with self._lock:
+                    if self._endpoints.get(resource) is channel:
+                        self.books.offer(resource, sound, {one.ID for one in said.devices} - sound)
+        with self._lock:
+            if self._endpoints.get(resource) is channel:
+                del self._endpoints[resource]
+                self.books.withdraw(resource)
+        timer = threading.Timer(FORGET_SECONDS * self.pace, self._forget, [resource])
+        timer.daemon = True
+        timer.start()
+
+    def _forget(self, resource: str) -> None:
+        with self._lock:
+            if resource not in self._endpoints:
+                self.books.forget(resource)
+
+    def ask(self, resource: str, method: str, request, answer, seconds: float | None = None):
+        """One call to a plugin; `RuntimeError` with its words where it fails."""
+        with self._lock:
+            channel = self._endpoints.get(resource)
+        if channel is None:
+            raise RuntimeError(f"endpoint of {resource} has been stopped")
+        call = channel.unary_unary(f"/{api.PLUGIN}/{method}", lambda m: m.SerializeToString(), answer.FromString)
+        began = time.monotonic()
+        try:
+            return call(request, timeout=seconds)
+        except grpc.RpcError as exc:
+            raise RuntimeError(f"rpc error: code = {exc.code().name} desc = {exc.details()}") from None
+        finally:
+            self.asked.append((method, time.monotonic() - began))

@@ -1,0 +1,139 @@
+"""Two pairs of kube-scheduler and extender: one leads, and when any part of it dies the other does, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from e2e.apiclient import connected
+from e2e.kubelets import Kubelets
+from e2e.sharing import PODS, bound, card_node, clear, our_pod, prepare, replica, taken, untainted, workload
+
+from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.scheduler import config as kube
+
+BUSY_SECONDS = 5.0  # how late a crowded machine may be
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
+
+
+def own_host_names():
+    """Whether a process may get a host name of its own here."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "--uts", "true"], check=False, capture_output=True).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not own_host_names(), reason="host names of their own need root and unshare")
+
+
+@contextlib.asynccontextmanager
+async def pairs(plane, folder):
+    """Pairs "a" and "b", each on a host of its own, both up; who leads is found out by asking."""
+    async with connected(plane) as client:
+        await prepare(client)
+        for lease in (kube.BESIDE, "gpushare-scheduler"):
+            await client.delete(f"{LEASES}/{lease}")
+        with replica(plane, folder, "a") as one, replica(plane, folder, "b") as two:
+            made = {"a": one, "b": two}
+            for name, ours in made.items():
+                ours.start(f"--beside={kube.BESIDE}")
+                start_scheduler(plane, folder, name, ours.sidecar)
+            try:
+                yield client, made
+            finally:
+                for name in made:
+                    plane.kill(f"kube-{name}")
+                await clear(client)
+
+
+def start_scheduler(plane, folder, name, sidecar):
+    """A kube-scheduler as our configuration says, on a host of that name."""
+    config = kube.beside_us(
+        f"127.0.0.1:{sidecar}", str(plane.kubeconfig_for("system:kube-scheduler-pair", ("system:masters",)))
+    )
+    path = folder / f"pair-{name}.json"
+    path.write_text(json.dumps(config))
+    plane.add_scheduler(f"kube-{name}", path, host=name)
+
+
+async def leader(made, seconds=40):
+    """Which of the two answers about pods."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for name, ours in made.items():
+            if (await ours.probe("/leader"))[0] == 200:
+                return name
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody leads: " + "".join(ours.log()[-1500:] for ours in made.values()))
+
+
+async def bound_after(client, name, seconds=40):
+    """Seconds until a new pod is bound."""
+    began = time.monotonic()
+    await client.create(our_pod(name, 1))
+    await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/{name}", seconds)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("dies", ["both", "ours", "theirs"])
+def test_a_dead_leader_is_followed_within_ten_seconds(plane, tmp_path, dies):
+    """
+    The pair or the kube-scheduler alone is killed in mid-crowd, or our part, which the kubelet starts again:
+    binding goes on in ten seconds.
+    """
+    nodes = [card_node(f"pair-{i}") for i in range(2)]
+
+    async def story():
+        async with pairs(plane, tmp_path) as (client, made), Kubelets(client, nodes).alive():
+            await untainted(client)
+            first = await leader(made)
+            await bound_after(client, "before")
+            await client.create(workload("Deployment", "pair", 50, our_pod("x", 2)))
+            await client.until(lambda p: len(bound(p)) >= 10, PODS, 30, labelSelector="app=pair")
+            if dies != "theirs":
+                made[first].end(signal.SIGKILL)
+            if dies != "ours":
+                plane.kill(f"kube-{first}")
+            if dies == "ours":
+                made[first].start(f"--beside={kube.BESIDE}")
+            took = await bound_after(client, "after")
+            await client.until(lambda p: len(bound(p)) == 50, PODS, 60, labelSelector="app=pair")
+            listed = await client.get(PODS)
+            return took, taken(listed["items"])
+
+    took, cards = asyncio.run(story())
+    print(f"{dies} killed: a new pod was bound after {took:.1f} s")  # noqa: T201
+    assert max(cards.values()) <= 15
+    assert 102 == sum(cards.values())
+    assert took <= 10 + BUSY_SECONDS
+
+
+def test_a_kube_scheduler_that_loses_its_lease_takes_us_along(plane, tmp_path):
+    """
+    The pair that has lost gives our Lease back at once; never do both answer.
+    """
+
+    async def story():
+        async with pairs(plane, tmp_path) as (client, made), Kubelets(client, [card_node("moves")]).alive():
+            await untainted(client)
+            first = await leader(made)
+            other = "b" if first == "a" else "a"
+            plane.kill(f"kube-{first}")
+            both = 0
+            end = time.monotonic() + 12
+            while time.monotonic() < end:
+                states = [(await ours.probe("/leader"))[0] for ours in made.values()]
+                both += states == [200, 200]
+            return first, other, await leader(made), both, await bound_after(client, "moved")
+
+    first, other, now, both, took = asyncio.run(story())
+    assert other == now != first
+    assert 0 == both
+    assert took < 5 + BUSY_SECONDS

@@ -1,0 +1,127 @@
+"""Pre-emption frees one card that fits, not a sum: by the in-tree plugin, which we correct, and by the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from e2e.apiclient import RefusedError
+from e2e.kubelets import Kubelets
+from e2e.sharing import PODS, card_node, cards_of, our_pod, sharing, untainted, why_pending, workload
+
+RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
+
+
+async def classes(client):
+    """A high and a low priority."""
+    for name, value in (("high", 1000), ("low", 10)):
+        thing = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        with contextlib.suppress(RefusedError):
+            await client.create(thing | {"value": value})
+
+
+async def scattered(client, node, count, units):
+    """Low-priority replicas of a Deployment, one on each card of a node that spreads."""
+    pod = our_pod("x", units, priorityClassName="low", nodeSelector={"kubernetes.io/hostname": node})
+    await client.create(workload("Deployment", "scattered", count, pod))
+    listed = await client.until(
+        lambda p: [one["status"].get("phase") for one in p["items"]] == ["Running"] * count,
+        PODS,
+        30,
+        labelSelector="app=scattered",
+    )
+    return listed["items"]
+
+
+def test_a_pod_that_fits_by_sum_and_by_no_card_gets_one_card_freed(plane, tmp_path):
+    """
+    Four cards with 8 of 15 GiB taken: 28 GiB are free and 10 fit nowhere. One low pod ends, the high one has its
+    card; nobody else is touched, and no reservation stays.
+    """
+    node = card_node("pieces", **{"ack.node.gpu.placement": "spread"})
+
+    async def story():
+        async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
+            await untainted(client)
+            await classes(client)
+            before = await scattered(client, "pieces", 4, 8)
+            await client.create(our_pod("vip", 10, priorityClassName="high"))
+            vip = await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/vip", 30)
+            after = await client.get(PODS, labelSelector="app=scattered")
+            await client.until(lambda r: not r["items"], RESERVED, 10)
+            events = await client.get("/api/v1/namespaces/default/events", fieldSelector="reason=Preempted")
+            return before, vip, after["items"], events["items"], await ours.metric("gpushare_scheduler_reliefs_total")
+
+    before, vip, after, events, reliefs = asyncio.run(story())
+    kept = {p["metadata"]["uid"] for p in before} & {
+        p["metadata"]["uid"] for p in after if "deletionTimestamp" not in p["metadata"]
+    }
+    assert 3 == len(kept)
+    ended = [p for p in before if p["metadata"]["uid"] not in kept]
+    assert cards_of(ended[0]) == cards_of(vip)
+    assert 1 == reliefs
+    assert any(ended[0]["metadata"]["name"] == e["involvedObject"]["name"] for e in events)
+
+
+def test_a_disruption_budget_is_kept(plane, tmp_path):
+    """
+    Nobody may be evicted: the high pod waits and says why, the reservation is given back.
+    """
+    node = card_node("kept", cards=2, **{"ack.node.gpu.placement": "spread"})
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "scattered"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "scattered"}}},
+    }
+
+    async def story():
+        async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
+            await untainted(client)
+            await classes(client)
+            await client.create(budget)
+            path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/scattered"
+            try:
+                before = await scattered(client, "kept", 2, 8)
+                await client.until(lambda b: b.get("status", {}).get("observedGeneration"), path)
+                await client.create(our_pod("vip", 10, priorityClassName="high"))
+                await client.until(why_pending, f"{PODS}/vip")
+                for _ in range(100):
+                    blocked = await ours.metric("gpushare_scheduler_reliefs_total")
+                    if blocked:
+                        break
+                    await asyncio.sleep(0.1)
+                await client.until(lambda r: not r["items"], RESERVED, 10)
+                after = await client.get(PODS, labelSelector="app=scattered")
+                return before, after["items"], await client.get(f"{PODS}/vip"), blocked
+            finally:
+                await client.delete(path)
+
+    before, after, vip, blocked = asyncio.run(story())
+    assert {p["metadata"]["uid"] for p in before} == {p["metadata"]["uid"] for p in after}
+    assert "nodeName" not in vip["spec"]
+    assert 1 <= blocked
+
+
+def test_the_in_tree_pre_emption_is_corrected_by_card(plane, tmp_path):
+    """
+    The sum does not fit: kube-scheduler proposes victims by sum, and those who go leave one card that fits.
+    """
+    node = card_node("full", cards=2, **{"ack.node.gpu.placement": "spread"})
+
+    async def story():
+        async with sharing(plane, tmp_path) as (client, _), Kubelets(client, [node]).alive():
+            await untainted(client)
+            await classes(client)
+            before = await scattered(client, "full", 4, 7)
+            await client.create(our_pod("vip", 14, priorityClassName="high"))
+            vip = await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/vip", 40)
+            after = await client.get(PODS, labelSelector="app=scattered")
+            return before, vip, after["items"]
+
+    before, vip, after = asyncio.run(story())
+    kept = {p["metadata"]["uid"] for p in before} & {
+        p["metadata"]["uid"] for p in after if "deletionTimestamp" not in p["metadata"]
+    }
+    assert 2 == len(kept)
+    assert {tuple(cards_of(vip))} == {tuple(cards_of(p)) for p in before if p["metadata"]["uid"] not in kept}

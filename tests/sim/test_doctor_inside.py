@@ -1,0 +1,121 @@
+"""`gpushare doctor inside`, as a container runs it: with exactly what its CDI device says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from cdi_process import Boxed, namespaces
+from simbox import boxes
+
+from isolation.contract.model import Card, Slice
+from isolation.contract.quantity import GIB
+from isolation.node.backend import LibraryBackend, NoBackend
+from isolation.node.book import device_of, hash_of, id_of
+from isolation.node.delivery import NodeDelivery, Places
+from isolation.node.hardware import SimulatedHardware
+from isolation.node.world import Bound, Promise
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ROOT / "isolation" / "simgpu" / "lib"
+pytestmark = [
+    pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
+    pytest.mark.skipif(not namespaces(), reason="this user may not make mount namespaces"),
+]
+DOCTOR = f"""
+import os, subprocess
+command = [{sys.executable!r}, "-c", "from isolation.doctor.cli import doctor; doctor()", "inside", "--json"]
+done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ) | {{"PYTHONPATH": {str(ROOT)!r}}})
+print(done.stdout.replace(chr(10), ""))
+"""
+
+
+SECURE = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+int main(void)
+{
+    void *cu = dlopen("/run/gpushare/simgpu/lib/libcuda.so.1", RTLD_NOW), *context = 0;
+    size_t left = 0, total = 0;
+    int secure = getauxval(AT_SECURE) != 0;
+    ((int (*)(unsigned))dlsym(cu, "cuInit"))(0);
+    ((int (*)(void **, int))dlsym(cu, "cuDevicePrimaryCtxRetain"))(&context, 0);
+    ((int (*)(void *))dlsym(cu, "cuCtxSetCurrent"))(context);
+    ((int (*)(size_t *, size_t *))dlsym(cu, "cuMemGetInfo_v2"))(&left, &total);
+    printf("[%d, %d, %zu]\n", secure, (int)getuid(), total);
+    return 0;
+}
+"""
+AS_NOBODY = """
+import shutil, subprocess
+shutil.copy({program!r}, "/run/secure")
+os.chmod("/run/secure", 0o4755)
+command = ["setpriv", "--reuid=65534", "--clear-groups", "/run/secure"]
+done = subprocess.run(command, capture_output=True, text=True)
+print(done.stdout.strip() or json.dumps([done.returncode, done.stderr]))
+"""
+
+
+@pytest.fixture
+def container(tmp_path):
+    """Runs the doctor in a container with two GiB of a simulated card."""
+    serial = itertools.count()
+    with boxes("v100-16g") as box:
+        [card] = [Card(f"GPU-{UUID(bytes=bytes(one.model.uuid))}", 0, 16 * GIB) for one in box.cards()]
+        places = Places(tmp_path / "run", tmp_path / "cdi")
+        hardware = SimulatedHardware(box.path, LIBRARIES, places.run_dir)
+        boxed = Boxed(tmp_path, places.cdi_dir)
+        ids = tuple(id_of(card.uuid, next(serial)) for _ in range(2))
+        slices = (Slice(card.uuid, 0, 2 * GIB),)
+
+        def run(backend, policy="fixed", code=DOCTOR):
+            delivery = NodeDelivery(places, hardware, backend, SimpleNamespace(cards=lambda: [card]))
+            bound = Bound("1140914f-bf25-4cf5-a28a-2853bcd66768", "train-0", "ml", (), None)
+            asyncio.run(delivery.deliver(Promise(hash_of(ids), ids, bound, "main", slices, policy, "{}")))
+            return boxed.run([device_of(ids)], code)
+
+        yield SimpleNamespace(run=run, run_dir=places.run_dir)
+
+
+def test_a_promise_that_is_kept_is_said_to_be_kept(container):
+    """
+    Loaded by /etc/ld.so.preload, the promise is the card, the excess refused by the library.
+    """
+    told = container.run(LibraryBackend(container.run_dir))
+
+    assert (0, ["ok", "ok"]) == (told["status"], [one["state"] for one in told["findings"]])
+
+
+def test_a_container_that_nothing_limits_is_a_problem(container):
+    """
+    A node that only shares gives the cards and the variables, and no library: the doctor finds no ledger.
+    """
+    told = container.run(NoBackend(), "none")
+
+    assert 1 == told["status"]
+    assert "problem" in json.dumps(told["findings"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root makes programs set-user-ID")
+def test_a_set_user_id_program_is_bound_too(container, tmp_path):
+    """
+    Its loader drops LD_PRELOAD and obeys /etc/ld.so.preload: started by nobody and run as root, it sees the promise.
+    """
+    (tmp_path / "secure.c").write_text(SECURE)
+    program = tmp_path / "secure"
+    subprocess.run(["gcc", "-o", str(program), str(tmp_path / "secure.c"), "-ldl"], check=True)
+
+    told = container.run(LibraryBackend(container.run_dir), code=AS_NOBODY.format(program=str(program)))
+
+    assert [1, 65534, 2 * GIB] == told

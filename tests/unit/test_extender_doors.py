@@ -1,0 +1,242 @@
+"""The doors of the scheduler: who may ask what, how much, and with which certificate we answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+import time
+
+import aiohttp
+import pytest
+from e2e.certificates import Authority
+from scheduler_doors import Server, args, extending, node, pod
+
+from isolation.scheduler import wire
+from isolation.scheduler.metrics import Metrics
+from isolation.scheduler.server import Answers, Doors, serving
+from isolation.scheduler.settings import Address
+from isolation.scheduler.tls import Certificates, TlsError
+
+HERE = Address("127.0.0.1", 0)
+NODES = {"/api/v1/nodes": [node("a")]}
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """Signs for servers and clients."""
+    return Authority(tmp_path, "ca")
+
+
+@contextlib.asynccontextmanager
+async def doors(context=None, *, trusts=False, metrics=None):
+    """The TLS door, or the sidecar's where there is no context; a session and the address."""
+    async with extending(Server(dict(NODES))) as (verbs, world):
+        told = Answers(verbs, lambda body: b"judged " + body[:5], lambda name: str(name).encode(), dict, "1.2.3")
+        made = Doors(told, metrics or Metrics())
+        app = made.secure(trusts_clients=trusts) if context else made.sidecar()
+        async with serving(app, HERE, context) as port, aiohttp.ClientSession() as session:
+            yield session, f"{'https' if context else 'http'}://127.0.0.1:{port}", world
+
+
+def client(authority, pair=None):
+    """What a caller brings along."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if pair:
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def test_over_tls_the_extender_wants_a_certificate_and_admission_wants_none(authority):
+    """
+    Filter, bind and the classic paths are for the authority's clients; admission and probes are for everybody.
+    """
+    server = authority.issue("server", hosts=("127.0.0.1",))
+    friend = authority.issue("friend")
+
+    async def story():
+        certificates = Certificates(server.certificate, server.key, authority.certificate)
+        async with doors(certificates.context, trusts=True) as (session, url, _):
+            found = {}
+            for name, context in (("friend", client(authority, friend)), ("stranger", client(authority))):
+                for path, body in (("/extender/filter", args(pod("u"), "a")), ("/admit/pods", b"question")):
+                    async with session.post(url + path, data=body, ssl=context) as answer:
+                        found[name, path] = answer.status, await answer.text()
+                async with session.get(f"{url}/gpushare-scheduler/inspect/a", ssl=context) as answer:
+                    found[name, "inspect"] = answer.status, await answer.text()
+                async with session.get(f"{url}/readyz", ssl=context) as answer:
+                    found[name, "ready"] = answer.status, await answer.text()
+            return found
+
+    found = asyncio.run(story())
+    assert ["a"] == json.loads(found["friend", "/extender/filter"][1])["NodeNames"]
+    assert (403, 403) == (found["stranger", "/extender/filter"][0], found["stranger", "inspect"][0])
+    assert "client certificate" in found["stranger", "/extender/filter"][1]
+    assert (200, "a") == found["friend", "inspect"]
+    assert {(200, "judged quest")} == {found[who, "/admit/pods"] for who in ("friend", "stranger")}
+    assert {(200, "ok\n")} == {found[who, "ready"] for who in ("friend", "stranger")}
+
+
+def test_a_certificate_of_another_authority_does_not_get_in(authority, tmp_path):
+    """
+    The handshake ends there.
+    """
+    server = authority.issue("server", hosts=("127.0.0.1",))
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other", "other").issue("friend")
+
+    async def story():
+        certificates = Certificates(server.certificate, server.key, authority.certificate)
+        async with doors(certificates.context, trusts=True) as (session, url, _):
+            with pytest.raises(aiohttp.ClientError):
+                async with session.get(f"{url}/readyz", ssl=client(authority, stranger)):
+                    pass
+
+    asyncio.run(story())
+
+
+def test_without_an_authority_nobody_may_ask_the_extender_over_tls(authority):
+    """
+    Not even with a certificate; the text says which option is missing.
+    """
+    server = authority.issue("server", hosts=("127.0.0.1",))
+
+    async def story():
+        certificates = Certificates(server.certificate, server.key)
+        async with doors(certificates.context) as (session, url, _):
+            body = args(pod("u"), "a")
+            async with session.post(f"{url}/extender/filter", data=body, ssl=client(authority)) as answer:
+                return answer.status, await answer.text()
+
+    status, said = asyncio.run(story())
+    assert 403 == status
+    assert "--client-ca" in said
+
+
+def test_a_new_certificate_is_served_without_a_restart(authority):
+    """
+    New connections get the new one, an open one goes on; half a pair keeps the old one in force.
+    """
+    pair = authority.issue("server", hosts=("127.0.0.1",))
+
+    async def serial(port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(authority))
+        found = writer.get_extra_info("peercert")["serialNumber"]
+        writer.close()
+        return found
+
+    async def story():
+        certificates = Certificates(pair.certificate, pair.key)
+        async with doors(certificates.context) as (session, url, _):
+            port = int(url.rpartition(":")[2])
+            seen = [await serial(port)]
+            async with session.get(f"{url}/readyz", ssl=client(authority)):
+                pass
+            old = pair.certificate.read_bytes(), pair.key.read_bytes()
+            authority.issue("server", hosts=("127.0.0.1",))
+            new = pair.certificate.read_bytes(), pair.key.read_bytes()
+            write(pair, new[0], old[1])
+            certificates.refresh()
+            seen.append(await serial(port))
+            write(pair, new[0][: len(new[0]) // 2], new[1])
+            certificates.refresh()
+            seen.append(await serial(port))
+            pair.key.unlink()
+            certificates.refresh()
+            seen.append(await serial(port))
+            write(pair, *new)
+            certificates.refresh()
+            seen.append(await serial(port))
+            async with session.get(f"{url}/readyz", ssl=client(authority)) as answer:
+                return seen, answer.status
+
+    seen, status = asyncio.run(story())
+    assert 1 == len(set(seen[:4]))
+    assert seen[0] != seen[4]
+    assert 200 == status
+
+
+def write(pair, certificate, key):
+    """Both files, with a time that differs."""
+    for path, text in ((pair.certificate, certificate), (pair.key, key)):
+        path.write_bytes(text)
+        os.utime(path, ns=(time.time_ns(), time.time_ns()))
+
+
+def test_no_usable_certificate_at_the_start_is_said(authority, tmp_path):
+    """
+    Missing, or of two pairs: one line with the names of the files.
+    """
+    one, two = authority.issue("one", hosts=("a",)), authority.issue("two", hosts=("b",))
+    for certificate, key in ((one.certificate, two.key), (tmp_path / "none.crt", one.key)):
+        with pytest.raises(TlsError, match=certificate.name):
+            Certificates(certificate, key)
+
+
+def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
+    """
+    3 MB of names are answered; more than the bound is 413, announced or not.
+    """
+
+    async def story():
+        async with doors() as (session, url, _):
+            names = [f"node-{i:06d}.some.rather.long.domain.example" for i in range(49_000)]
+            large = args(pod("u"), *names) + b" " * 1_000_000
+            async with session.post(f"{url}/extender/filter", data=large) as answer:
+                first = answer.status, len(large), json.loads(await answer.text())
+            async with session.post(f"{url}/extender/filter", data=b"x" * (wire.MOST_BYTES + 1)) as answer:
+                second = answer.status
+
+            async def chunks():
+                for _ in range(9):
+                    yield b"x" * (1 << 20)
+
+            async with session.post(f"{url}/extender/filter", data=chunks()) as answer:
+                return first, second, answer.status
+
+    first, second, third = asyncio.run(story())
+    assert 200 == first[0]
+    assert 3_000_000 < first[1]
+    assert 49_000 == len(first[2]["FailedNodes"]) + len(first[2]["FailedAndUnresolvableNodes"])
+    assert (413, 413) == (second, third)
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind", "prioritize", "preempt"])
+def test_garbage_over_http_is_never_a_500(verb):
+    """
+    An answer of the protocol where it has room for an error, else 400.
+    """
+
+    async def story():
+        async with doors() as (session, url, _), session.post(f"{url}/extender/{verb}", data=b"\xff{") as answer:
+            return answer.status, await answer.read()
+
+    status, body = asyncio.run(story())
+    assert status == (200 if verb in ("filter", "bind") else 400)
+    assert b"no request of a scheduler" in body
+
+
+def test_the_sidecar_has_no_admission_and_the_classic_paths_are_there():
+    """
+    Admission is the API server's business, over TLS; filter, bind, inspect and version answer as before.
+    """
+
+    async def story():
+        metrics = Metrics()
+        async with doors(metrics=metrics) as (session, url, _):
+            found = []
+            async with session.post(f"{url}/admit/pods", data=b"x") as answer:
+                found.append(answer.status)
+            async with session.post(f"{url}/gpushare-scheduler/filter", data=args(pod("u"), "a")) as answer:
+                found.append(json.loads(await answer.text())["NodeNames"])
+            async with session.get(f"{url}/gpushare-scheduler/inspect") as answer:
+                found.append(await answer.text())
+            async with session.get(f"{url}/gpushare-scheduler/version") as answer:
+                found.append(json.loads(await answer.text()))
+            return found, metrics.page().decode()
+
+    found, page = asyncio.run(story())
+    assert [404, ["a"], "None", {"version": "1.2.3"}] == found
+    assert 'gpushare_scheduler_requests_total{outcome="fit",verb="filter"} 1.0' in page

@@ -1,0 +1,287 @@
+"""The small parts of the scheduler process: who waits, who leads, what it is told, what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import scheduler_world as world
+import yaml
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+from scheduler_doors import Desk
+
+from isolation.cluster.lease import Record, Terms
+from isolation.contract.metrics import Kind, Unit
+from isolation.contract.metrics_scheduler import CATALOGUE, LABELS
+from isolation.contract.names import ACK, SCHEDULER
+from isolation.scheduler import config, legacy
+from isolation.scheduler.cli import scheduler
+from isolation.scheduler.leader import Leadership
+from isolation.scheduler.metrics import Metrics
+from isolation.scheduler.settings import Address, Settings, address
+from isolation.scheduler.verdict import HeldPart, InspectedCard, InspectedNode
+from isolation.scheduler.waiting import MOST, Waiting
+
+QUICK = Terms(duration=0.5, act=0.4, retry=0.05, request=0.2)
+
+
+def uids(found):
+    """In order."""
+    return [one.pod.uid for one in found]
+
+
+def test_a_pod_refused_before_room_became_free_is_woken_once():
+    """
+    Not before kube-scheduler had its chance, not if it was asked about since, not again at once.
+    """
+    waiting = Waiting()
+    waiting.refused(world.pod("early"), ("n",), 10.0)
+    waiting.freed(11.0)
+    waiting.refused(world.pod("late"), ("n",), 12.0)
+
+    assert [] == uids(waiting.to_wake(11.1))
+    assert ["early"] == uids(waiting.to_wake(13.0))
+    waiting.woken("early", 13.0)
+    assert [] == uids(waiting.to_wake(14.0))
+    assert ["early"] == uids(waiting.to_wake(19.0))
+    waiting.refused(world.pod("early"), ("n",), 20.0)
+    assert [] == uids(waiting.to_wake(30.0))
+
+
+def test_who_matters_most_is_helped_first():
+    """
+    By priority, then by age; only pods that a pre-emption could help, and only after a moment.
+    """
+    waiting = Waiting()
+    for uid, priority, created in (("b", 0, 5.0), ("a", 0, 6.0), ("high", 9, 7.0)):
+        waiting.refused(world.pod(uid, priority=priority, created=created), ("n",), 10.0)
+    waiting.refused(world.pod("hopeless"), (), 10.0)
+
+    assert [] == uids(waiting.to_relieve(10.1))
+    assert ["high", "b", "a"] == uids(waiting.to_relieve(11.0))
+    waiting.served("b")
+    assert ["high", "a"] == uids(waiting.to_relieve(11.0))
+
+
+def test_the_memory_of_waiting_pods_is_bounded():
+    """
+    The one asked about longest ago is forgotten first.
+    """
+    waiting = Waiting()
+    for i in range(MOST + 2):
+        waiting.refused(world.pod(str(i)), ("n",), float(i))
+
+    assert MOST == len(waiting)
+    assert not {"0", "1"} & set(uids(waiting.to_relieve(1e9)))
+
+
+async def until(claim, seconds=15):
+    """As soon as it holds."""
+    end = asyncio.get_running_loop().time() + seconds
+    while not claim() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110 (a claim about several objects)
+        await asyncio.sleep(0.02)
+
+
+def leading(desk, **more):
+    """A candidate in a hurry."""
+    return Leadership(desk, "me_1", terms=QUICK, **more)
+
+
+def test_a_candidate_leads_only_beside_its_own_scheduler():
+    """
+    Another host's kube-scheduler leads: we only look. It moves here: we take the Lease; it moves away: we give it back.
+    """
+
+    async def story():
+        ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "other_x", 5.0, 0))
+        leadership = leading(ours, beside=theirs, host="me")
+        said = []
+        leadership.listen(said.append)
+        running = asyncio.create_task(leadership.run())
+        await asyncio.sleep(0.5)
+        before = leadership.fence(), ours.record.holder
+        theirs.record = Record("2", "me_abc", 5.0, 1)
+        assert await leadership.wait(15)
+        during = ours.record.holder
+        theirs.record = Record("3", "another_abc", 5.0, 2)
+        await until(lambda: not ours.record.holder and said == [True, False])
+        after = leadership.fence(), ours.record.holder
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return before, during, after, said
+
+    before, during, after, said = asyncio.run(story())
+    assert (None, "") == before
+    assert "me_1" == during
+    assert (None, "") == after
+    assert [True, False] == said
+
+
+def test_a_host_whose_name_begins_like_ours_is_another():
+    """
+    `me-2` is not `me`.
+    """
+
+    async def story():
+        leadership = leading(Desk(Record("1", "", 1.0, 0)), beside=Desk(Record("1", "me-2_x", 5.0, 0)), host="me")
+        running = asyncio.create_task(leadership.run())
+        led = await leadership.wait(1.5)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return led
+
+    assert not asyncio.run(story())
+
+
+def test_the_lease_is_given_back_at_the_end():
+    """
+    The next one need not wait for it to run out.
+    """
+
+    async def story():
+        desk = Desk(Record("1", "", 1.0, 0))
+        leadership = leading(desk)
+        running = asyncio.create_task(leadership.run())
+        assert await leadership.wait(15)
+        held = desk.record.holder
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return held, desk.record.holder, leadership.fence()
+
+    assert ("me_1", "", None) == asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", None),
+        ("127.0.0.1:8442", Address("127.0.0.1", 8442)),
+        ("[::1]:80", Address("::1", 80)),
+        ("localhost:0", Address("localhost", 0)),
+    ],
+)
+def test_addresses(text, expected):
+    """
+    As people write them; and they are printed the same way.
+    """
+    assert expected == address(text)
+    assert expected is None or text == str(expected)
+
+
+@pytest.mark.parametrize("text", ["", "8442", ":8442", "a:b", "a:65536", "a:-1", "a:", "a:٣"])
+def test_what_is_no_address_says_how_to_write_one(text):
+    """
+    Never a port that nobody meant.
+    """
+    with pytest.raises(ValueError, match=r"127\.0\.0\.1:8442"):
+        address(text)
+
+
+def test_every_mistake_is_said_at_once():
+    """
+    An open sidecar, TLS without a certificate, unknown policy, odd Lease names: one message with what to do.
+    """
+    settings = Settings(
+        listen=Address("0.0.0.0", 8443),  # noqa: S104 (that is the point)
+        sidecar=Address("0.0.0.0", 8442),  # noqa: S104
+        policy="magic",
+        beside="No Lease",
+    )
+
+    said = list(settings.problems())
+
+    assert 4 == len(said)
+    assert ["--tls-cert", "loopback", "magic", "--beside"] == [
+        next(word for word in ("--tls-cert", "loopback", "magic", "--beside") if word in line) for line in said
+    ]
+    assert [] == list(Settings(sidecar=Address("127.0.0.1", 1)).problems())
+
+
+def test_bad_options_end_with_status_two():
+    """
+    Before anything is opened.
+    """
+    done = CliRunner().invoke(scheduler, ["--sidecar", "0.0.0.0:1", "--listen", "none"])
+
+    assert 2 == done.exit_code
+    assert "loopback" in done.output
+
+
+def test_the_configuration_beside_us_is_what_the_design_says():
+    """
+    Our name, every node scored, our resources counted in-tree too, a Lease that is followed in time.
+    """
+    printed = yaml.safe_load(CliRunner().invoke(scheduler, ["config"]).output)
+
+    assert config.beside_us() == printed
+    assert (100, SCHEDULER) == (printed["percentageOfNodesToScore"], printed["profiles"][0]["schedulerName"])
+    entry = printed["extenders"][0]
+    assert "http://127.0.0.1:8442/extender" == entry["urlPrefix"]
+    assert {ACK.memory, ACK.compute} == {one["name"] for one in entry["managedResources"]}
+    assert [False, False] == [one["ignoredByScheduler"] for one in entry["managedResources"]]
+    assert (True, False) == (entry["nodeCacheCapable"], entry["ignorable"])
+    election = printed["leaderElection"]
+    assert ("5s", "3s", "1s") == tuple(election[key] for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
+
+
+def test_an_existing_scheduler_comes_with_certificates():
+    """
+    TLS with the authority named: without one kube-scheduler would verify nothing.
+    """
+    entry = yaml.safe_load(CliRunner().invoke(scheduler, ["config", "--existing"]).output)["extenders"][0]
+
+    assert entry["enableHTTPS"]
+    assert entry["urlPrefix"].startswith("https://")
+    assert {"caFile", "certFile", "keyFile", "serverName"} == set(entry["tlsConfig"])
+
+
+def test_the_classic_inspect_answer():
+    """
+    As tools know it; an unknown node is an error in the answer.
+    """
+    card = InspectedCard(1, "GPU-x", 15, 7, (HeldPart("p", "ml", 7),))
+    nodes = [InspectedNode("a", (card,)), InspectedNode("b", ())]
+
+    everything = json.loads(legacy.inspect(nodes))
+
+    dev = {"id": 1, "totalGPU": 15, "usedGPU": 7, "pods": [{"name": "p", "namespace": "ml", "usedGPU": 7}]}
+    assert {"name": "a", "totalGPU": 15, "usedGPU": 7, "devs": [dev]} == everything["nodes"][0]
+    assert (2, "") == (len(everything["nodes"]), everything["error"])
+    assert ["b"] == [node["name"] for node in json.loads(legacy.inspect(nodes, "b"))["nodes"]]
+    assert "c" in json.loads(legacy.inspect(nodes, "c"))["error"]
+
+
+def test_metrics_are_those_of_the_catalogue():
+    """
+    Types, labels and help; what cannot be told is absent.
+    """
+    metrics = Metrics()
+    gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE}
+    metrics.watch(lambda: gauges)
+    metrics.answered("filter", "fit", 0.001)
+    metrics.relieved("done")
+    metrics.evicted("done")
+    metrics.woken("")
+
+    families = {f.name: f for f in text_string_to_metric_families(metrics.page().decode())}
+
+    for name, spec in CATALOGUE.items():
+        found = families[name.removesuffix("_total")]
+        assert (spec.kind.value, spec.help) == (found.type, found.documentation)
+        assert set(spec.labels) <= set(found.samples[0].labels)
+
+
+def test_the_catalogue_keeps_its_rules():
+    """
+    Units and kinds in the names, every label explained and used, every series in the handbook.
+    """
+    handbook = (Path(__file__).resolve().parents[2] / "docs" / "scheduler.md").read_text()
+    for name, spec in CATALOGUE.items():
+        assert (spec.kind is Kind.COUNTER) == name.endswith("_total")
+        assert not spec.unit or name.endswith(spec.unit)
+        assert spec.unit in (Unit.NONE, Unit.SECONDS)
+        assert f"`{name}`" in handbook
+    assert set(LABELS) == {label for spec in CATALOGUE.values() for label in spec.labels}

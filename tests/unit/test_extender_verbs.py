@@ -1,0 +1,290 @@
+"""The verbs over a whole scheduler: who answers, about which pod, and what it does to the next question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_doors import Desk, Server, args, bind_args, extending, node, pod
+
+from isolation.cluster.lease import Record
+from isolation.contract.codec import decode_allocation
+from isolation.contract.names import ALLOCATION, SHARED
+from isolation.scheduler.picture import RESERVATIONS_PATH
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+def cluster(*names, pods=(), **rest):
+    """A server with these nodes and pods."""
+    return Server({NODES: [node(name, **rest) for name in names], PODS: list(pods)})
+
+
+def bound_pod(uid, node_name, record):
+    """The pod as the watch shows it later."""
+    thing = pod(uid)
+    return thing | {
+        "metadata": thing["metadata"] | {"annotations": dict(record)},
+        "spec": thing["spec"] | {"nodeName": node_name},
+    }
+
+
+def test_a_pod_is_filtered_scored_and_bound():
+    """
+    The nodes that fit, scores in their order, one binding with both records; asked again, room is gone.
+    """
+
+    async def story():
+        server = cluster("a", "b", cards=1)
+        async with extending(server) as (verbs, _):
+            found = json.loads((await verbs.filter(args(pod("u", 10), "a", "b", "c"))).body)
+            scores = json.loads((await verbs.prioritize(args(pod("u", 10), "b", "a"))).body)
+            done = await verbs.bind(bind_args("u", "a"))
+            after = json.loads((await verbs.filter(args(pod("v", 10), "a", "b"))).body)
+            return found, scores, done, after, server.bindings
+
+    found, scores, done, after, bindings = asyncio.run(story())
+    assert ["a", "b"] == sorted(found["NodeNames"])
+    assert ["c"] == list(found["FailedNodes"] | found["FailedAndUnresolvableNodes"])
+    assert ["b", "a"] == [row["Host"] for row in scores]
+    assert (b'{"Error":""}', "bound") == (done.body, done.outcome)
+    assert ["b"] == after["NodeNames"]
+    uid, where, records = bindings[0]
+    assert ("u", "a") == (uid, where)
+    assert ["GPU-a-0"] == [part.uuid for part in decode_allocation(records[ALLOCATION]).slices]
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (pod("u", 0), "asks for no share"),
+        (pod("u", 4, label=False), SHARED),
+        (pod("u", "2.5"), "2.5"),
+        (pod("u", 4) | {"metadata": {"name": "p", "labels": {SHARED: "true"}}}, "no UID"),
+        (pod("u", 4) | {"metadata": pod("u")["metadata"] | {"uid": "reservation/r"}}, "no UID"),
+        ({"metadata": {"uid": "u"}, "spec": {"containers": 5}}, "cannot be read"),
+        ({"metadata": {"uid": "u", "labels": {"aliyun.com/gpu-count": "3"}}, "spec": pod("u", 4)["spec"]}, "3 cards"),
+    ],
+    ids=["none", "unlabelled", "fraction", "anonymous", "forged", "wrong-shape", "uneven"],
+)
+def test_a_pod_that_is_none_of_ours_fits_nowhere_and_is_told_why(thing, said):
+    """
+    The reason stands with every node, as one that no pre-emption changes.
+    """
+
+    async def story():
+        async with extending(cluster("a")) as (verbs, _):
+            return json.loads((await verbs.filter(args(thing, "a"))).body)
+
+    found = asyncio.run(story())
+    assert ([], "") == (found["NodeNames"], found["Error"])
+    assert said in found["FailedAndUnresolvableNodes"]["a"]
+
+
+def test_only_the_leader_answers_about_pods():
+    """
+    Another holds the Lease: an error, which is no word about nodes; scores are equal, nothing is bound.
+    """
+
+    async def story():
+        desk = Desk(Record("7", "another", 60.0, 3))
+        server = cluster("a")
+        async with extending(server, desk, leads=False) as (verbs, _):
+            replies = [
+                await verbs.filter(args(pod("u"), "a")),
+                await verbs.prioritize(args(pod("u"), "a")),
+                await verbs.bind(bind_args("u", "a")),
+                await verbs.preempt(json.dumps({"Pod": pod("u"), "NodeNameToMetaVictims": {}}).encode()),
+            ]
+            return replies, server.bindings
+
+    replies, bindings = asyncio.run(story())
+    assert ["closed"] * 4 == [reply.outcome for reply in replies]
+    filtered = json.loads(replies[0].body)
+    assert "another" in filtered["Error"]
+    assert not filtered.get("NodeNames")
+    assert [{"Host": "a", "Score": 0}] == json.loads(replies[1].body)
+    assert 503 == replies[3].status
+    assert [] == bindings
+
+
+def test_a_request_waits_for_a_lease_that_changes_hands():
+    """
+    The holder gives up in a moment: the answer is a real one.
+    """
+
+    async def story():
+        desk = Desk(Record("7", "another", 0.2, 3))
+        async with extending(cluster("a"), desk, leads=False) as (verbs, _):
+            return await verbs.filter(args(pod("u"), "a"))
+
+    assert "fit" == asyncio.run(story()).outcome
+
+
+def test_what_the_watch_has_not_told_is_asked_before_the_first_bind():
+    """
+    A pod that the holder before us has bound, unknown to our watch, holds its card: no card is promised twice.
+    """
+
+    async def story():
+        server = cluster("a", cards=1)
+        async with extending(server) as (verbs, world):
+            await verbs.filter(args(pod("mine", 12), "a"))
+            record = {ALLOCATION: json.dumps(RECORD)}
+            server.objects[PODS] = [bound_pod("theirs", "a", record)]
+            first = await verbs.bind(bind_args("mine", "a"))
+            asked = server.pages
+            await verbs.bind(bind_args("mine", "a"))
+            return first, server.bindings, world.store.pods.keys(), server.pages - asked
+
+    first, bindings, known, again = asyncio.run(story())
+    assert "refused" == first.outcome
+    assert [] == bindings
+    assert {"theirs"} == set(known)
+    assert 0 == again
+
+
+RECORD = {
+    "version": 1,
+    "promise": "theirs",
+    "cards": [{"uuid": "GPU-a-0", "index": 0, "bytes": 12 << 30}],
+    "containers": [],
+}
+
+
+def test_an_answer_about_a_node_does_not_bring_back_who_has_gone():
+    """
+    The watch tells of the end while the answer is on its way.
+    """
+
+    async def story():
+        server = cluster("a", cards=1)
+        async with extending(server) as (verbs, world):
+            thing = bound_pod("gone", "a", {ALLOCATION: json.dumps(RECORD)})
+            await server.tell(PODS, "ADDED", thing)
+            server.objects[PODS] = [thing]
+            whole = server.page
+
+            async def slow(path, query):
+                body = await whole(path, query)
+                await server.tell(PODS, "DELETED", thing)
+                return body
+
+            server.page = slow
+            await verbs.filter(args(pod("u", 10), "a"))
+            done = await verbs.bind(bind_args("u", "a"))
+            return done, set(world.store.pods)
+
+    done, known = asyncio.run(story())
+    assert "bound" == done.outcome
+    assert set() == known
+
+
+def test_a_bind_for_another_pod_of_that_name_is_refused():
+    """
+    The UID decides; a name that does not go with it is a mistake of the caller.
+    """
+
+    async def story():
+        server = cluster("a")
+        async with extending(server) as (verbs, _):
+            await verbs.filter(args(pod("u"), "a"))
+            wrong = await verbs.bind(bind_args("u", "a", "another"))
+            unknown = await verbs.bind(bind_args("nobody", "a"))
+            return wrong, unknown, server.bindings
+
+    wrong, unknown, bindings = asyncio.run(story())
+    assert ("broken", "unknown", []) == (wrong.outcome, unknown.outcome, bindings)
+
+
+def test_a_defect_of_ours_is_an_answer_too():
+    """
+    Books that fail: an error for filter and bind, 503 for the others; the process goes on.
+    """
+
+    async def story():
+        async with extending(cluster("a")) as (verbs, world):
+            world.books.filter = world.books.prioritize = world.books.preempt = None
+            return [
+                await verbs.answer("filter", args(pod("u"), "a")),
+                await verbs.answer("prioritize", args(pod("u"), "a")),
+                await verbs.answer("preempt", json.dumps({"Pod": pod("u")}).encode()),
+            ]
+
+    replies = asyncio.run(story())
+    assert ["failed"] * 3 == [reply.outcome for reply in replies]
+    assert [200, 503, 503] == [reply.status for reply in replies]
+    assert json.loads(replies[0].body)["Error"]
+
+
+def test_quotas_and_reservations_reach_the_books():
+    """
+    A namespace's annotation limits it, a stored reservation keeps room; one that cannot be read keeps none.
+    """
+
+    async def story():
+        server = cluster("a", cards=1)
+        quota = {"metadata": {"name": "default", "annotations": {"gpushare.dev/quota": '{"Tesla-T4": 3}'}}}
+        server.objects["/api/v1/namespaces"] = [quota]
+        server.objects[RESERVATIONS_PATH] = [{"metadata": {"name": "broken"}, "spec": {"holder": "x"}}]
+        async with extending(server) as (verbs, world):
+            limited = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
+            await server.tell("/api/v1/namespaces", "MODIFIED", {"metadata": {"name": "default"}})
+            free = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
+            kept = {"holder": "v", "node": "a", "expires": "2099-01-01T00:00:00Z"}
+            kept["cards"] = [{"uuid": "GPU-a-0", "index": 0, "bytes": 14 << 30}]
+            await server.tell(RESERVATIONS_PATH, "ADDED", {"metadata": {"name": "r"}, "spec": kept})
+            taken = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
+            mine = json.loads((await verbs.filter(args(pod("v", 14), "a"))).body)
+            await server.tell(RESERVATIONS_PATH, "DELETED", {"metadata": {"name": "r"}, "spec": kept})
+            again = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
+            return limited, free, taken, mine, again, len(world.picture.reservations.known)
+
+    limited, free, taken, mine, again, known = asyncio.run(story())
+    assert "quota" in limited["FailedNodes"]["a"]
+    assert [["a"], [], ["a"], ["a"]] == [one["NodeNames"] for one in (free, taken, mine, again)]
+    assert 0 == known
+
+
+_LEAF = st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.text(max_size=6) | st.just("aliyun.com/gpu-mem")
+_JSON = st.recursive(
+    _LEAF,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["limits", "requests", "name", "aliyun.com/gpu-mem", "value"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """One scheduler for many questions."""
+    loop = asyncio.new_event_loop()
+    opened = extending(cluster("a"))
+    verbs, _ = loop.run_until_complete(opened.__aenter__())
+    yield lambda verb, body: loop.run_until_complete(verbs.answer(verb, body))
+    loop.run_until_complete(opened.__aexit__(None, None, None))
+    loop.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), _JSON, max_size=3),
+    st.booleans(),
+    st.lists(st.text(max_size=4), max_size=4),
+    st.sampled_from(["filter", "prioritize", "bind", "preempt"]),
+)
+def test_whatever_a_caller_sends_there_is_an_answer_and_no_defect(ask, thing, named, names, verb):
+    """
+    Pods of any shape on nodes of any name: read, refused or broken, and never our own failure.
+    """
+    if named:
+        thing = pod("u") | thing | {"metadata": pod("u")["metadata"]}
+
+    assert "failed" != ask(verb, args(thing, *names)).outcome

@@ -1,0 +1,228 @@
+"""
+Moments in which nobody can tell whose devices are whose, or who is gone: what the agent makes of them later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from agent_world import AgentWorld
+
+from isolation.node.book import card_of, hash_of
+from isolation.node.world import NotYetError
+
+
+@pytest.fixture
+def node():
+    made = AgentWorld()
+    asyncio.run(made.agent.start())
+    return made
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+def ticks(node, seconds):
+    """Time passes and the agent looks."""
+    for _ in range(int(seconds)):
+        node.time += 1
+        run(node.agent.tick())
+
+
+def unseen(node, name, **containers):
+    """A pod that is admitted before anybody but the kubelet has heard of it."""
+    pod = node.bind(name, watched=False, **containers)
+    del node.api[name]
+    node.api_up = False
+    node.api[name] = pod
+    boxes = run(node.admit(name))
+    node.api_up = True
+    return pod, boxes
+
+
+@pytest.mark.parametrize("settled", ["by a turn", "by the start"])
+def test_containers_of_an_unseen_pod_get_their_owner_later(node, settled):
+    """
+    Init, sidecar and app, admitted in the dark: each starts with its own name and its own devices.
+    """
+    pod, boxes = unseen(node, "a", init=("fetch",), fetch=(0, 4), side=(0, 1), main=(0, 3))
+    assert [""] * 3 == [entry.uid for entry in node.agent.book]
+    node.watched["a"] = pod
+    if settled == "by a turn":
+        ticks(node, 1)
+
+    promises = {}
+    for name in ("fetch", "side", "main"):
+        promises[name] = run(node.start("a", name))
+        node.change("a", wanted=tuple(ended(one) if one.name == name else one for one in node.api["a"].wanted))
+
+    assert {name: name for name in boxes} == {name: promise.container for name, promise in promises.items()}
+    assert boxes == {entry.container: entry.ids for entry in node.agent.book}
+
+
+def ended(wanted):
+    """An init container that has ended well."""
+    return type(wanted)(wanted.name, wanted.units, wanted.init, done=wanted.init)
+
+
+def test_two_unseen_pods_of_one_shape_keep_apart(node):
+    """
+    Their init containers are told apart by the devices that they share with their own apps.
+    """
+    pods = {name: unseen(node, name, init=("fetch",), fetch=(0, 2), main=(0, 2)) for name in ("a", "b")}
+    for name, (pod, _) in pods.items():
+        node.watched[name] = pod
+    for name in ("b", "a"):
+        promise = run(node.start(name, "fetch"))
+        assert (name, "fetch") == (promise.pod.name, promise.container)
+
+
+def test_an_unseen_pod_with_somebodys_devices_does_not_start_under_that_name(node):
+    """
+    The kubelet gave a running pod's devices to one that we have not heard of: it waits until it is known.
+    """
+    node.bind("a", main=(0, 8))
+    ids = run(node.admit("a"))["main"]
+    run(node.start("a", "main"))
+    twin = node.bind("b", watched=False, main=(0, 8))
+    node.api_up = False
+    run(node.agent.allocate([sorted(ids)]))
+    node.admitted[twin.uid] = {"main": ids}
+
+    with pytest.raises(NotYetError):
+        run(node.agent.prestart(sorted(ids)))
+    assert "a" == node.files[hash_of(ids)].pod.name
+
+    node.api_up, node.watched["b"] = True, twin
+    with pytest.raises(NotYetError):
+        run(node.agent.prestart(sorted(ids)))
+    ticks(node, 5)
+    assert ["b"] == [name for name, _ in node.deleted]
+
+
+def test_unknown_devices_are_kept_while_they_may_be_somebodys(node):
+    """
+    An outage of the API server is no reason; when it is over and nobody comes, they are free.
+    """
+    pod, _ = unseen(node, "a", main=(0, 4))
+    ticks(node, 10)
+    assert 4 == len(node.agent.book.held())
+    node.watching = False
+    ticks(node, 60)
+    assert 4 == len(node.agent.book.held())
+
+    del node.api["a"], node.admitted[pod.uid]
+    node.watching = True
+    ticks(node, 30)
+    assert set() == node.agent.book.held()
+
+
+def test_the_next_owners_files_outlive_the_former_ones_clearing_away(node):
+    """
+    Two find at once that the former owner is gone; only one clears up, and never behind the next one's back.
+    """
+    old = node.bind("old", main=(0, 8))
+    ids = run(node.admit("old"))["main"]
+    run(node.start("old", "main"))
+    node.time += 10
+    node.force_delete("old")
+    node.processes.discard(old.uid)
+    node.bind("new", main=(0, 8))
+    assert ids == run(node.admit("new"))["main"]
+
+    async def both():
+        await asyncio.gather(node.agent.tick(), node.agent.prestart(sorted(ids)), node.agent.tick())
+
+    run(both())
+
+    assert "new" == node.files[hash_of(ids)].pod.name
+    assert ["new"] == [entry.pod for entry in node.agent.book]
+
+
+def test_a_kubelet_without_memory_admits_init_and_app_again(node):
+    """
+    Each gets what it had, in turn, also while the API server is away and the agent is new.
+    """
+    node.bind("other", main=(1, 4))
+    run(node.admit("other"))
+    node.bind("a", init=("fetch",), fetch=(0, 4), main=(0, 2))
+    boxes = run(node.admit("a"))
+    node.admitted.clear()
+    node.in_use.clear()
+    node.api_up, node.watching = False, False
+    node.restart_agent()
+    run(node.agent.start())
+    watched, node.watched = node.watched, {}
+
+    again = run(node.admit("a"))
+
+    assert boxes["fetch"] == again["fetch"]
+    assert {"GPU-0"} == {card_of(one) for one in again["main"]}
+    node.api_up, node.watching, node.watched = True, True, watched
+    assert "fetch" == run(node.start("a", "fetch")).container
+    node.change("a", wanted=tuple(ended(one) for one in node.api["a"].wanted))
+    assert "main" == run(node.start("a", "main")).container
+    ticks(node, 2)
+    assert again["fetch"] == {one for entry in node.agent.book.of(node.api["a"].uid) for one in entry.ids}
+
+
+def test_one_container_on_a_wrong_card_spoils_the_pod(node):
+    """
+    What the kubelet lists for a pod that runs is on the record's cards, all of it.
+    """
+    pod = node.bind("a", one=(0, 2), two=(0, 2))
+    right, wrong = node.ids(0, 0, 1), node.ids(1, 0, 1)
+    node.admitted[pod.uid] = {}
+    for name, ids in (("one", right), ("two", wrong)):
+        run(node.agent.allocate([sorted(ids)]))
+        node.admitted[pod.uid][name] = ids
+
+    with pytest.raises(NotYetError, match="GPU-1"):
+        run(node.agent.prestart(sorted(right)))
+    ticks(node, 5)
+    assert ["a"] == [name for name, _ in node.deleted]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("a", "b", "c"))), ids="".join)
+def test_a_crash_between_any_two_steps_loses_nothing(node, order):
+    """
+    The agent is killed after each admission and each start: what it answered stands.
+    """
+    for name in order:
+        node.bind(name, main=({"a": 0, "b": 1, "c": 0}[name], 4))
+    boxes = {}
+    for name in order:
+        boxes[name] = run(node.admit(name))["main"]
+        node.restart_agent()
+        run(node.agent.start())
+        run(node.start(name, "main"))
+        node.restart_agent()
+        run(node.agent.start())
+
+    assert {"a": "GPU-0", "b": "GPU-1", "c": "GPU-0"} == {name: card_of(min(ids)) for name, ids in boxes.items()}
+    assert 12 == len(frozenset.union(*boxes.values()))
+    for name in order:
+        node.vanish(name)
+    ticks(node, 10)
+    assert (set(), {}) == (node.agent.book.held(), node.files)
+
+
+def test_a_guess_about_an_init_container_is_taken_back_when_the_kubelet_says_otherwise(node):
+    """
+    A pod with nothing but an init container looks as if it were always being admitted: another one was.
+    """
+    lonely, boxes = unseen(node, "lonely", init=("fetch",), fetch=(1, 2))
+    node.watched["lonely"] = lonely
+    unheard, others = unseen(node, "unheard", main=(1, 2))
+
+    assert "lonely" == next(one.pod for one in node.agent.book if one.ids == others["main"])
+    promise = run(node.start("unheard", "main"))
+
+    assert ("unheard", "main") == (promise.pod.name, promise.container)
+    entry = next(one for one in node.agent.book if one.ids == others["main"])
+    assert (unheard.uid, "main") == (entry.uid, entry.container)
+    assert all(promise.pod.name != "lonely" for promise in node.files.values())
+    assert boxes["fetch"] <= node.agent.book.held()

@@ -1,0 +1,201 @@
+"""What the leader does of its own: room that is promised to a pod first, victims after; waking; tidying."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+from scheduler_doors import Server, args, extending, node, pod
+
+from isolation.cluster.failure import RefusedError
+from isolation.cluster.writes import Answer, Outcome
+from isolation.contract.names import ALLOCATION, WOKEN
+from isolation.contract.reservation import reservation_of
+from isolation.scheduler.errands import Errands
+from isolation.scheduler.metrics import Metrics
+from isolation.scheduler.objects import Objects
+from isolation.scheduler.picture import RESERVATIONS_PATH
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+class Hands:
+    """The API server's write side: a list of what was done, and what it says to evictions."""
+
+    def __init__(self):
+        self.done = []
+        self.evictions = {}
+        self.refuses = {}
+
+    async def send(self, method, path, body=None, _kind="json", _seconds=None):
+        """Reservations and patches."""
+        self.done.append((method, path, body))
+        status = self.refuses.get((method, path.rsplit("/", 1)[0] if method != "POST" else path))
+        if status:
+            raise RefusedError(status, "Conflict")
+        return b"{}"
+
+    async def evict(self, target, _seconds=None):
+        """As the test says, by UID."""
+        self.done.append(("EVICT", target.uid, None))
+        return Answer(self.evictions.get(target.uid, Outcome.DONE))
+
+    async def event(self, *_args, **_more):
+        """Always taken."""
+        return Answer(Outcome.DONE)
+
+
+def held(uid, card, priority=0, units=9):
+    """A pod that runs on a card of node a."""
+    thing = pod(uid, units, priority=priority, nodeName="a")
+    record = {
+        "version": 1,
+        "promise": uid,
+        "cards": [{"uuid": f"GPU-a-{card}", "index": card, "bytes": units << 30, "core": 0}],
+        "containers": [],
+    }
+    owner = {"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
+    thing["metadata"] |= {"annotations": {ALLOCATION: json.dumps(record)}, "ownerReferences": [owner]}
+    return thing | {"status": {"phase": "Running"}}
+
+
+@contextlib.asynccontextmanager
+async def working(pods):
+    """Errands on node a of two cards with these pods; time is what the test says."""
+    server, hands = Server({NODES: [node("a")], PODS: pods, RESERVATIONS_PATH: []}), Hands()
+    async with extending(server) as (verbs, world):
+        metrics = Metrics()
+        errands = Errands(world, Objects(hands), hands, metrics)
+        yield server, hands, verbs, world, errands
+
+
+def writes(hands, kind):
+    """What was done, of a kind."""
+    return [one for one in hands.done if one[0] == kind]
+
+
+def test_room_is_reserved_before_anybody_is_evicted():
+    """
+    A pod that fits by sum and by no card: a reservation in its name on one card, then that card's pod alone.
+    """
+
+    async def story():
+        async with working([held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]) as (
+            _,
+            hands,
+            verbs,
+            world,
+            errands,
+        ):
+            refused = json.loads((await verbs.filter(args(pod("vip", 10, priority=100), "a"))).body)
+            await asyncio.sleep(0.6)
+            await errands.turn()
+            await errands.turn()
+            fits = json.loads((await verbs.filter(args(pod("late", 5), "a"))).body)
+            return refused, hands.done, list(world.picture.reservations.known.values()), fits
+
+    refused, done, known, fits = asyncio.run(story())
+    assert ["a"] == list(refused["FailedNodes"])
+    assert ["POST", "EVICT"] == [one[0] for one in done]
+    made = reservation_of(done[0][2])
+    victim = done[1][1]
+    assert ("vip", "preemption") == (made.holder, made.reason)
+    assert [f"GPU-a-{victim[1]}"] == [part.uuid for part in made.placement.slices]
+    assert [made.name] == [one.name for one in known]
+    assert ["a"] == fits["NodeNames"]  # the other card is free for others
+
+
+def test_a_budget_that_says_no_gives_the_room_back_and_is_left_alone():
+    """
+    The reservation goes, the node is not tried again at once, nobody else is evicted.
+    """
+
+    async def story():
+        async with working([held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]) as (
+            _,
+            hands,
+            verbs,
+            _,
+            errands,
+        ):
+            hands.evictions = {"v0": Outcome.BLOCKED, "v1": Outcome.BLOCKED}
+            await verbs.filter(args(pod("vip", 10, priority=100), "a"))
+            await asyncio.sleep(0.6)
+            for _ in range(3):
+                await errands.turn()
+            return [one[0] for one in hands.done]
+
+    assert ["POST", "EVICT", "DELETE"] == asyncio.run(story())
+
+
+def test_a_reservation_that_somebody_made_already_is_not_made_twice():
+    """
+    After a crash between reserving and evicting: the stored one is known, nobody else is chosen.
+    """
+
+    async def story():
+        async with working([held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]) as (
+            _,
+            hands,
+            verbs,
+            _,
+            errands,
+        ):
+            hands.refuses = {("POST", RESERVATIONS_PATH): 409}
+            await verbs.filter(args(pod("vip", 10, priority=100), "a"))
+            await asyncio.sleep(0.6)
+            await errands.turn()
+            return [one[0] for one in hands.done]
+
+    assert ["POST"] == asyncio.run(story())
+
+
+def test_a_pod_that_was_tried_too_early_is_woken_once():
+    """
+    Refused, then room: one patch of the waiting pod; not where it would still not fit.
+    """
+
+    async def story():
+        holder = held("h0", 0, units=14)
+        async with working([holder, held("h1", 1, units=14), pod("w", 12), pod("x", 16)]) as (
+            server,
+            hands,
+            verbs,
+            _,
+            errands,
+        ):
+            await verbs.filter(args(pod("w", 12), "a"))
+            await verbs.filter(args(pod("x", 16), "a"))
+            await asyncio.sleep(0.01)
+            await server.tell(PODS, "DELETED", holder)
+            await errands.turn()
+            early = len(hands.done)
+            await asyncio.sleep(0.5)
+            await errands.turn()
+            await errands.turn()
+            return early, hands.done
+
+    early, done = asyncio.run(story())
+    assert 0 == early
+    assert [("PATCH", "/api/v1/namespaces/default/pods/pod-w")] == [one[:2] for one in done]
+    assert WOKEN in done[0][2]["metadata"]["annotations"]
+    assert "w" == done[0][2]["metadata"]["uid"]
+
+
+def test_what_is_expired_is_deleted():
+    """
+    By its UID, so that a new one of the same name stays.
+    """
+
+    async def story():
+        async with working([]) as (server, hands, _, _, errands):
+            card = {"uuid": "GPU-a-0", "index": 0, "bytes": 1 << 30}
+            spec = {"holder": "x", "node": "a", "cards": [card], "expires": "2020-01-01T00:00:00Z"}
+            await server.tell(RESERVATIONS_PATH, "ADDED", {"metadata": {"name": "old", "uid": "r-1"}, "spec": spec})
+            await errands.turn()
+            return hands.done
+
+    done = asyncio.run(story())
+    assert [("DELETE", f"{RESERVATIONS_PATH}/old")] == [one[:2] for one in done]
+    assert {"uid": "r-1"} == done[0][2]["preconditions"]
