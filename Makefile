@@ -6,7 +6,7 @@ ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check bench clean help promtool libcs controlplane
+.PHONY: up test check bench clean help promtool libcs controlplane kubelet
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -42,8 +42,12 @@ controlplane:    ## etcd and Kubernetes for the tests: found, else built or fetc
 
 test: check promtool libcs controlplane ## everything that proves the house
 	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)
-	timeout -k 30 900 $(BIN)/pytest -m e2e $(ARGS)
+	timeout -k 30 1500 $(BIN)/pytest -m e2e --ignore-glob='*/test_real_kubelet_*' $(ARGS)
 	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
+
+kubelet: $(STAMP) controlplane ## the node agent under a real kubelet and containerd (root; not part of test)
+	bash tests/realkubelet/get.sh
+	timeout -k 30 1800 $(BIN)/pytest -m e2e tests/e2e -k real_kubelet $(ARGS)
 
 bench: $(STAMP)  ## packing and speed against the published figures
 	$(BIN)/python benchmarks/placement.py $(ARGS)

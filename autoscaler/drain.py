@@ -18,13 +18,13 @@ from autoscaler.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autoscaler.budget import Budget
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
     from autoscaler.rebalance_worth import Weights
-    from isolation.contract.model import Pod
+    from isolation.contract.model import Pod, Request
     from isolation.placement.engine import Engine
 
 
@@ -34,6 +34,15 @@ class Leaving:
 
     node: str
     homes: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Since when and until when homes are kept, and for whom there must be room besides."""
+
+    at: float
+    until: float
+    guests: tuple[Request, ...] = ()
 
 
 def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
@@ -62,6 +71,7 @@ def leaving(
     found: list[Leaving] = []
     trial: Engine | None = None
     moves, tried = budget.free, 0
+    guests = lately(seen, limits) if due else ()
     for name in due:
         pool = seen.machines[name].pool
         pods = movers(seen, name)
@@ -73,7 +83,8 @@ def leaving(
             continue
         tried += 1
         trial = trial or seen.engine.fork()
-        homes = emptied(trial, name, pods, seen.on.get(name, {}), (seen.at, seen.at + limits.drain_seconds))
+        until = seen.at + limits.drain_seconds
+        homes = emptied(trial, name, pods, seen.on.get(name, {}), Until(seen.at, until, guests))
         if homes is None:
             continue
         receives.update(home.placement.node for home in homes)
@@ -81,6 +92,17 @@ def leaving(
         moves -= len(homes)
         found.append(Leaving(name, homes))
     return tuple(found)
+
+
+def lately(seen: Observation, limits: Limits) -> tuple[Request, ...]:
+    """Who asked for cards while a node waits to be given back: as many may come again."""
+    young = [
+        pod
+        for pod in seen.pods.values()
+        if seen.at - pod.created < limits.unneeded_seconds and pod.request.cards and not resident(pod)
+    ]
+    young.sort(key=lambda pod: (-pod.created, pod.uid))
+    return tuple(pod.request for pod in young[: limits.guests_per_round])
 
 
 def movers(seen: Observation, name: str) -> list[Pod]:
@@ -96,27 +118,52 @@ def _effort(seen: Observation, name: str) -> tuple[float, float, str]:
 
 
 def emptied(
-    trial: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], between: tuple[float, float]
+    trial: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], terms: Until
 ) -> tuple[Reservation, ...] | None:
     """
     A home for each of these pods on what the other nodes have left, or None; `here` is who holds room on the node.
+
+    And still room for whoever may come: a node given back today and bought again at once would be a flap.
 
     Changes the trial only where there is one: the node is gone from it, and the homes are held.
     """
     node = trial.nodes[name]
     held = [(uid, *trial.holds[uid]) for uid in here if uid in trial.holds]
     trial.drop_node(name)
+    homes = _homes(trial, pods, terms)
+    if homes is not None and _roomy(trial, terms.guests):
+        return homes
+    for home in homes or ():
+        trial.release(home.hold)
+    trial.put_node(node)
+    for uid, request, placement in held:
+        trial.hold(uid, request, placement, force=True)
+    return None
+
+
+def _homes(trial: Engine, pods: Iterable[Pod], terms: Until) -> tuple[Reservation, ...] | None:
     homes: list[Reservation] = []
     for pod in sorted(pods, key=lambda pod: (largest_first(pod.request), pod.uid)):
         answer = trial.place(pod.request)
         if isinstance(answer, Refusal):
             for home in homes:
                 trial.release(home.hold)
-            trial.put_node(node)
-            for uid, request, placement in held:
-                trial.hold(uid, request, placement, force=True)
             return None
-        home = Reservation(pod.uid, pod.request, answer, *between)
+        home = Reservation(pod.uid, pod.request, answer, terms.at, terms.until)
         trial.hold(home.hold, pod.request, answer)
         homes.append(home)
     return tuple(homes)
+
+
+def _roomy(trial: Engine, guests: Sequence[Request]) -> bool:
+    """Whether these would all fit beside what is held; nothing stays held."""
+    taken: list[str] = []
+    for number, request in enumerate(guests):
+        answer = trial.place(request)
+        if isinstance(answer, Refusal):
+            break
+        taken.append(f"guest/{number}")
+        trial.hold(taken[-1], request, answer)
+    for hold in taken:
+        trial.release(hold)
+    return len(taken) == len(guests)

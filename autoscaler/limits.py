@@ -64,6 +64,8 @@ class Limits:
     """Most nodes that begin to drain in one turn."""
     candidates_per_round: int = 30
     """Most nodes whose pods are tried elsewhere in one turn."""
+    guests_per_round: int = 20
+    """Most pods that came lately for which a drain must leave room, were they to come again."""
     buys_per_round: int = 1000
     """Most nodes bought in one turn."""
     moves_per_round: int = 10

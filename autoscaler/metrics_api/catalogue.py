@@ -117,7 +117,9 @@ def _fragmentation(picture: Picture, _namespace: str, selector: Selector) -> lis
 _POD_METRICS: Final = (
     PodMetric("gpu_mem_used_bytes", "Memory of cards that the pod uses.", _used),
     PodMetric("gpu_mem_allocated_bytes", "Memory of cards promised to the pod.", _allocated, measured=False),
-    PodMetric("gpu_mem_used_ratio", "Used memory as a part of what was promised; more than 1 is a breach.", _used_ratio),
+    PodMetric(
+        "gpu_mem_used_ratio", "Used memory as a part of what was promised; more than 1 is a breach.", _used_ratio
+    ),
     PodMetric(
         "gpu_core_used_ratio",
         "Used compute as a part of what was promised, or of whole cards where no compute was promised.",

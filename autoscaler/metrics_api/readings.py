@@ -142,9 +142,7 @@ def pod_uses(
             told |= sample is not None
             core = hold.core / FULL_CORE if hold.core else None
             known = sample or Sample(None, None)
-            uses.append(
-                Use(hold.container, hold.uuid, hold.index, hold.bytes, core, known.used_bytes, known.used_core)
-            )
+            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, known.used_bytes, known.used_core))
         at = measured.get(pod.placement.node) if told else None
         found.setdefault(pod.namespace, []).append(
             PodUse(pod.namespace, pod.name, pod.placement.node, tuple(uses), pod.labels, at)

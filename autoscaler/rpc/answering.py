@@ -52,13 +52,6 @@ class Tally(Protocol):
         """One answer, by the name of its status."""
 
 
-class Silent:
-    """Notes nothing."""
-
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Forget it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Manners:
     """How a port answers."""
@@ -66,7 +59,7 @@ class Manners:
     seconds: float = ANSWER_SECONDS
     callers: frozenset[str] | None = None
     """Names in client certificates that may ask; None: whoever reaches the port."""
-    tally: Tally = Silent()
+    tally: Tally | None = None
 
     def serves(self, callers: Mapping[str, Any]) -> bool:
         """Whether the peer with this authentication may ask."""
@@ -111,7 +104,8 @@ class Service:
                 said = await self._within(answer(request), context.time_remaining())
             except Exception as exc:  # noqa: BLE001 (whatever it is becomes a status; `_status` logs what is a fault)
                 code, why = _status(name, exc)
-            self._manners.tally.answered(f"{self.name}/{name}", code.name, time.monotonic() - began)
+            if self._manners.tally is not None:
+                self._manners.tally.answered(f"{self.name}/{name}", code.name, time.monotonic() - began)
             if code is not grpc.StatusCode.OK:
                 await context.abort(code, why)
             return said

@@ -139,7 +139,7 @@ class CloudProvider:
             group, by = self._group(request.id), -request.delta
             if by <= 0:
                 raise Said(INVALID, f"delta is {request.delta}; it must be negative")
-            there = sum(one.standing is not Standing.DELETING for one in group.instances)
+            there = sum(one.standing is not Standing.DELETING and not one.trouble for one in group.instances)
             if group.target - by < there:
                 raise Said(REFUSED, f"{_name(group)} has {there} machines; name the ones that are to go")
             await self._state.lower(group.name, by)

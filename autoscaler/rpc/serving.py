@@ -13,6 +13,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -151,9 +152,7 @@ def _read(files: Files) -> Any:
 
 
 def _check(files: Files) -> None:
-    """gRPC takes anything and then refuses every connection: Python's ssl says at once what is wrong."""
-    import ssl  # noqa: PLC0415 (only where there is TLS)
-
+    """What is wrong with the files, said at once: gRPC takes anything and then refuses every connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)

@@ -151,36 +151,43 @@ class _Run:
             self._count(seen, plan)
             return plan, after
 
-        self._cluster = Embedded(fleet, arrivals, seed=seed, limits=Limits(fewest_replicas=1), decider=watched)
+        self._cluster = Embedded(
+            fleet, arrivals, seed=seed, limits=Limits(fewest_replicas=1), decider=watched, done=self._done
+        )
         for _ in range(round(course.hours * HOUR / SAMPLE_SECONDS)):
             self._cluster.advance(SAMPLE_SECONDS)
             self._sample()
         self._end()
 
     def _count(self, seen: Observation, plan: Plan) -> None:
-        """What a plan buys beside what it should, and what it undoes."""
-        score = self.score
+        """What a plan buys beside what it should."""
         for name, machine in seen.machines.items():
             if machine.state is State.READY:
                 self._usable_since.setdefault(name, seen.at)
         bought = sum(isinstance(step, Buy) for step in plan.steps)
         needed = needed_nodes(seen, self._pool) if seen.pending else 0
-        spared = needed if any(isinstance(step, Move) for step in plan.steps) else 0
-        kept = sum(isinstance(step, Keep) for step in plan.steps)
-        score.bought += bought
-        score.short += max(0, needed - bought - spared - kept)
-        score.over += max(0, bought - needed)
+        # a node called back from its drain, or room made by moves, stands for one that is not bought
+        instead = sum(isinstance(step, Keep) for step in plan.steps)
+        instead += len({uid for step in plan.steps if isinstance(step, Move) for uid in step.serves})
+        self.score.short += max(0, needed - bought - instead)
+        self.score.over += max(0, bought - needed)
+
+    def _done(self, plan: Plan) -> None:
+        """What was carried out, and what of it was undone."""
+        score = self.score
         for step in plan.steps:
-            if isinstance(step, Drain):
+            if isinstance(step, Buy):
+                score.bought += 1
+            elif isinstance(step, Drain):
                 score.drained += 1
-                score.flaps += seen.at - self._usable_since.get(step.node, float("-inf")) < HOUR
-                self._drained[step.node] = seen.at
+                score.flaps += plan.at - self._usable_since.get(step.node, float("-inf")) < HOUR
+                self._drained[step.node] = plan.at
             elif isinstance(step, Keep):
-                score.flaps += seen.at - self._drained.get(step.node, float("-inf")) < HOUR
+                score.flaps += plan.at - self._drained.get(step.node, float("-inf")) < HOUR
             elif isinstance(step, Evict | Move):
                 score.moves += 1
-                score.flaps += seen.at - self._moved.get(step.owner, float("-inf")) < HOUR
-                self._moved[step.owner] = seen.at
+                score.flaps += plan.at - self._moved.get(step.owner, float("-inf")) < HOUR
+                self._moved[step.owner] = plan.at
 
     def _sample(self) -> None:
         cluster, score = self._cluster, self.score

@@ -25,7 +25,7 @@ from autoscaler.sim.world import World
 from isolation.contract.reading import Frame, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from autoscaler.loop import Decider
     from autoscaler.plan import Plan
@@ -58,12 +58,13 @@ class Embedded:
         limits: Limits | None = None,
         policy: str = "potential",
         decider: Decider = decide,
+        done: Callable[[Plan], None] = lambda _plan: None,
     ) -> None:
         # a trace names no controllers: each of its pods stands for a replica that may move
         self.limits = limits or Limits(fewest_replicas=1)
         self.world = World(fleet, workload, seed=seed, policy=policy)
         self.memory = Memory()
-        self._decider = decider
+        self._decider, self._done = decider, done
         self._viewer = Viewer(self.world)
         self._turning: Coroutine[Any, Any, tuple[Plan, Memory]] | None = None
         self._told: set[str] = set()
@@ -118,7 +119,8 @@ class Embedded:
         try:
             seconds = turning.send(None)
         except StopIteration as end:
-            _, self.memory = end.value
+            plan, self.memory = end.value
+            self._done(plan)
             self._turning = None
             self._tell()
         else:

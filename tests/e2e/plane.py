@@ -204,8 +204,8 @@ class ControlPlane:
             "enable-aggregator-routing": "true",
         }
 
-    def start_controller_manager(self) -> None:
-        """Start it; it has no readiness of its own here."""
+    def start_controller_manager(self, *more: str) -> None:
+        """Start it, with more flags where a test wants them; it has no readiness of its own here."""
         config = self.kubeconfig_for("system:kube-controller-manager")
         flags = {
             "kubeconfig": config,
@@ -219,7 +219,7 @@ class ControlPlane:
             "kube-api-qps": "300",  # the default of 20 costs seconds at the start
             "kube-api-burst": "600",
         }
-        self._launch("kube-controller-manager", flags)
+        self._launch("kube-controller-manager", flags, *more)
 
     def start_scheduler(self, configuration: Path | None = None) -> None:
         """Start it, with a configuration of the caller's or the stock profile."""

@@ -22,7 +22,7 @@ from autoscaler.sim.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
 from isolation.contract.quantity import gib
 
-QUICK = Limits(fewest_replicas=1).scaled(0.1)
+QUICK = Limits(fewest_replicas=1, fresh_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""
 PLENTY = replace(QUICK, moves_per_hour_always=600, min_pod_age_seconds=20.0, immune_seconds=60.0)
 a_few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

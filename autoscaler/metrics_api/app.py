@@ -1,0 +1,155 @@
+"""
+The metrics APIs as one part of a process: served while a block lasts, looked after in the background.
+
+Decides what must be known before it serves (whose certificates vouch, that nobody else has the APIs) and
+how often each is looked at again. At the start a group that somebody else serves is an error; later on it
+is said in readiness and in the log. The figures are somebody else's (`readings.Readings`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from autoscaler.metrics_api import registration
+from autoscaler.metrics_api.answer import Moment
+from autoscaler.metrics_api.door import Door, TlsError
+from autoscaler.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, TrustError, trust_of
+from autoscaler.metrics_api.registration import Service, TakenError
+from autoscaler.metrics_api.rights import Rights
+from autoscaler.metrics_api.server import Server, listening
+from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
+from isolation.cluster.election import boottime
+from isolation.cluster.failure import ClusterError, MalformedError
+from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from autoscaler.metrics_api.readings import Readings
+    from isolation.cluster.access import Access
+
+log = logging.getLogger(__name__)
+GROUPS: Final = {"custom": CUSTOM, "external": EXTERNAL}
+"""What `--metrics-api` may name."""
+SERVICE: Final = Service(SYSTEM_NAMESPACE, f"{AUTOSCALER}-metrics")
+FILES_SECONDS: Final = 1.0
+TRUST_SECONDS: Final = 10.0
+ENTRY_SECONDS: Final = 60.0
+_CONFIG_MAP: Final = f"/api/v1/namespaces/{quote(NAMESPACE)}/configmaps/{quote(CONFIG_MAP)}"
+_READ_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the APIs are served."""
+
+    certificate: Path
+    key: Path
+    """Of the Service's name, `<name>.<namespace>.svc`; read again when they change."""
+    groups: frozenset[str] = frozenset((CUSTOM,))
+    host: str = "0.0.0.0"  # noqa: S104 (kube-apiserver comes from outside the pod)
+    port: int = 8444
+    authority: Path | None = None
+    """Who signed our certificate, for the APIServices; None: they have it by other means (cert-manager)."""
+    service: Service = SERVICE
+    enter: bool = True
+    """Whether the APIServices that are missing are made; else they are looked at only."""
+    fresh_seconds: float = 45.0
+    """Older figures are not told: three scrapes."""
+
+
+class _Care:
+    """What is looked at again and again."""
+
+    def __init__(self, access: Access, door: Door, settings: Settings) -> None:
+        self._access, self._door, self._settings = access, door, settings
+        self.wrong = {"trust": "not read yet", "entry": "not looked at yet"}
+
+    def unready(self) -> str:
+        return "; ".join(filter(None, self.wrong.values()))
+
+    async def trust(self) -> None:
+        """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
+        text = await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise MalformedError("a ConfigMap that is no JSON") from None
+        self._door.believe(trust_of(found))
+        self.wrong["trust"] = ""
+
+    async def entry(self) -> None:
+        """That the APIs are ours; raises ClusterError, TakenError, OSError."""
+        settings = self._settings
+        authority = None if settings.authority is None else await asyncio.to_thread(settings.authority.read_bytes)
+        wish = registration.wanted(settings.groups, settings.service, authority)
+        missing = await registration.enter(self._access, wish, settings.service, write=settings.enter)
+        self.wrong["entry"] = f"nobody has made {', '.join(missing)}" if missing else ""
+
+    async def start(self) -> None:
+        """Both, once; what only an unreachable API server hides is looked at later."""
+        for name, look in (("trust", self.trust), ("entry", self.entry)):
+            try:
+                await look()
+            except ClusterError as exc:
+                self._note(name, exc)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        due = {"trust": TRUST_SECONDS, "entry": ENTRY_SECONDS}
+        looks = {"trust": self.trust, "entry": self.entry}
+        last = dict.fromkeys(due, time.monotonic())
+        while True:
+            await asyncio.sleep(FILES_SECONDS)
+            self._door.refresh()
+            for name, look in looks.items():
+                pause = FILES_SECONDS * 5 if self.wrong[name] else due[name]
+                if time.monotonic() - last[name] >= pause:
+                    try:
+                        await look()
+                    except (ClusterError, TrustError, TlsError, TakenError, OSError) as exc:
+                        self._note(name, exc)
+                    last[name] = time.monotonic()
+
+    def _note(self, name: str, exc: Exception) -> None:
+        if isinstance(exc, TakenError) or self.wrong[name]:
+            self.wrong[name] = str(exc)
+        log.warning("metrics API: %s: %s", name, exc)
+
+
+@contextlib.asynccontextmanager
+async def metrics_api(access: Access, readings: Readings, settings: Settings) -> AsyncIterator[int]:
+    """
+    Serve while the block lasts; the port.
+
+    Raises TakenError where somebody else serves a group, TrustError where the cluster has no aggregation
+    layer, TlsError where our certificate is none: all of them before anything is served.
+    """
+    door = Door(settings.certificate, settings.key)
+    care = _Care(access, door, settings)
+    rights = Rights(access, boottime)
+    server = Server(
+        door,
+        rights,
+        readings,
+        settings.groups,
+        lambda: Moment(boottime(), time.time(), settings.fresh_seconds),
+        care.unready,
+    )
+    await care.start()
+    async with listening(server, door, settings.host, settings.port) as port:
+        task = asyncio.create_task(care.run())
+        try:
+            yield port
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

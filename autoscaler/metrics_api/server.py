@@ -1,0 +1,123 @@
+"""
+The metrics APIs over HTTP: who asks, whether they may, what they get.
+
+Decides the order of questions and the status of an answer; identities, rights and figures are decided
+elsewhere. Probes are for everybody, everything else is for users that the front proxy vouches for.
+Discovery is every such user's, as it is on kube-apiserver itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from autoscaler.metrics_api.answer import answer
+from autoscaler.metrics_api.front_proxy import MOST_GROUPS, user_of
+from autoscaler.metrics_api.question import Discovery, attributes_of, question_of
+from autoscaler.metrics_api.shapes import Problem, Reply
+from isolation.cluster.failure import ClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from autoscaler.metrics_api.answer import Moment
+    from autoscaler.metrics_api.door import Door
+    from autoscaler.metrics_api.front_proxy import User
+    from autoscaler.metrics_api.readings import Readings
+    from autoscaler.metrics_api.rights import Rights
+
+log = logging.getLogger(__name__)
+_PROBES: Final = ("/healthz", "/livez", "/readyz")
+_HANDSHAKE_SECONDS: Final = 5.0
+_IDLE_SECONDS: Final = 75.0
+_ENDING_SECONDS: Final = 2.0
+_HEADERS: Final = MOST_GROUPS + 256
+"""Every group of a user is a header of its own."""
+_NOBODY: Final = Problem(
+    HTTPStatus.UNAUTHORIZED,
+    "come through kube-apiserver: users are known by its front proxy's certificate and X-Remote-User",
+)
+
+
+class Server:
+    """Answers requests from one source of readings."""
+
+    def __init__(
+        self,
+        door: Door,
+        rights: Rights,
+        readings: Readings,
+        groups: Collection[str],
+        now: Callable[[], Moment],
+        unready: Callable[[], str],
+    ) -> None:
+        """`unready`: why readiness is denied; empty: ready."""
+        self._door, self._rights, self._readings = door, rights, readings
+        self._groups, self._now, self._unready = groups, now, unready
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        if request.path in _PROBES:
+            wrong = self._unready() if request.path == "/readyz" else ""
+            status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+            return web.Response(text=f"{wrong or 'ok'}\n", status=status)
+        transport = request.transport
+        if transport is None or self._door.outdated(transport.get_extra_info("ssl_object")):
+            if transport is not None:
+                transport.abort()  # the front proxy comes again, and is checked anew
+            return _response(_NOBODY)
+        return _response(await self._answered(request))
+
+    async def _answered(self, request: web.BaseRequest) -> Reply | Problem:
+        user = self._user(request)
+        if user is None:
+            return _NOBODY
+        if request.method != "GET":
+            return Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are read with GET, not {request.method[:20]}")
+        asked = question_of(request.raw_path, self._groups)
+        if isinstance(asked, Problem):
+            return asked
+        if not isinstance(asked, Discovery):
+            wish = attributes_of(asked)
+            try:
+                refused = await self._rights.refusal(user, wish)
+            except ClusterError as exc:
+                log.warning("rights cannot be told: %s", exc)
+                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"rights cannot be told at the moment: {exc}")
+            if refused is not None:
+                resource = "/".join(filter(None, (wish.resource, wish.subresource)))
+                text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} in namespace "{wish.namespace}"'
+                return Problem(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
+        return answer(asked, self._readings.picture(), self._now())
+
+    def _user(self, request: web.BaseRequest) -> User | None:
+        trust, transport = self._door.trust, request.transport
+        if trust is None or transport is None or not trust.allows(transport.get_extra_info("peercert")):
+            return None
+        return user_of(trust, request.headers.items())
+
+
+@contextlib.asynccontextmanager
+async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIterator[int]:
+    """Serve while the block lasts; the port. What is being answered at the end is answered."""
+    web_server = web.Server(
+        server.handle, access_log=None, keepalive_timeout=_IDLE_SECONDS, max_headers=_HEADERS, handler_cancellation=True
+    )
+    sockets = await asyncio.get_running_loop().create_server(
+        web_server, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
+    )
+    try:
+        yield sockets.sockets[0].getsockname()[1]
+    finally:
+        sockets.close()
+        await web_server.shutdown(_ENDING_SECONDS)
+
+
+def _response(said: Reply | Problem) -> web.Response:
+    reply = said.reply() if isinstance(said, Problem) else said
+    return web.Response(body=reply.body, status=reply.status, content_type="application/json")

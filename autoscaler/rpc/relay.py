@@ -1,0 +1,246 @@
+"""
+Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
+
+Decides what was meant by an increase (a size, not a step: what somebody else has bought meanwhile is not
+bought twice) and how long an order stands: until the target has reached it. What a machine is worth, nobody
+here knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge,
+because cluster-autoscaler leaves out a loop whose Refresh failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.providers import base
+from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from isolation.contract.model import Node
+
+    T = TypeVar("T")
+
+_STANDINGS: Final = {
+    base.InstanceState.COMING: Standing.CREATING,
+    base.InstanceState.RUNNING: Standing.RUNNING,
+    base.InstanceState.LEAVING: Standing.DELETING,
+    base.InstanceState.FAILED: Standing.CREATING,
+}
+_MISSING: Final = "gpushare-missing://"
+"""Id of a machine that was ordered and is not to be had: cluster-autoscaler backs off where it sees such a one."""
+
+
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One pool that cluster-autoscaler may scale."""
+
+    name: str
+    provider: base.Provider
+    smallest: int = 0
+    largest: int = 1000
+    template: Node | None = None
+    """A fresh node, as configured or remembered."""
+    others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+
+
+class Relay:
+    """A `State` over providers."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._offers = {offer.name: offer for offer in offers}
+        self._known: dict[str, base.PoolState] = {}
+        self._commanded: dict[str, int] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    # -- our own loop --------------------------------------------------------------------------
+
+    def command(self, pool: str, size: int) -> None:
+        """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
+        if pool not in self._offers:
+            raise StateError(f"there is no pool {pool}")
+        self._commanded.pop(pool, None)
+        if size > 0:
+            self._commanded[pool] = size
+
+    def commanded(self, pool: str) -> int:
+        """The size ordered and not reached yet; 0: no order stands."""
+        return self._commanded.get(pool, 0)
+
+    def learn(self, pool: str, template: Node) -> None:
+        """What a fresh node looks like, from one that was seen."""
+        self._offers[pool] = replace(self._offers[pool], template=template)
+
+    # -- cluster-autoscaler --------------------------------------------------------------------
+
+    def groups(self) -> tuple[Group, ...]:
+        """Every pool that was seen at least once."""
+        return tuple(
+            self._group(offer, self._known[name]) for name, offer in self._offers.items() if name in self._known
+        )
+
+    async def refresh(self) -> None:
+        """Ask every provider; one look at a time, whoever asks while it runs waits for the same."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looking)
+
+    async def grow(self, group: str, by: int) -> None:
+        """See `State`."""
+        provider, seen = self._offers[group].provider, self._known[group].target
+        wanted = seen + by
+        try:
+            target = await _asked(provider.grow(group, by, seen))
+        except ChangedError:
+            target = await self._target(group)
+            if target < wanted:
+                target = await _asked(provider.grow(group, wanted - target, target))
+        self._told(group, target)
+
+    async def remove(self, group: str, instances: Sequence[Instance]) -> None:
+        """See `State`."""
+        provider = self._offers[group].provider
+        real = [one.id for one in instances if not one.id.startswith(_MISSING)]
+        if real:
+            gone = set(await _asked(provider.remove(group, real)))
+            known = self._known[group]
+            left = {one.id for one in known.nodes if {one.id, one.node} & gone}
+            nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
+            self._known[group] = replace(known, nodes=nodes, target=max(0, known.target - len(left)))
+            if len(left) < len(real):
+                raise StateError(f"{len(real) - len(left)} of {len(real)} machines are not in pool {group} any more")
+        missing = len(instances) - len(real)
+        if missing:
+            await self.lower(group, missing)
+
+    async def lower(self, group: str, by: int) -> None:
+        """See `State`; an order that did not come is not given again by us."""
+        self._commanded.pop(group, None)
+        self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
+
+    # -- inside --------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())
+        for states in await asyncio.gather(*(_asked(provider.pools()) for provider in providers)):
+            for state in states:
+                if state.name in self._offers:
+                    self._known[state.name] = state
+                    self._told(state.name, state.target)
+
+    async def _target(self, group: str) -> int:
+        for state in await _asked(self._offers[group].provider.pools()):
+            if state.name == group:
+                self._known[group] = state
+                return state.target
+        raise StateError(f"pool {group} is gone")
+
+    def _told(self, group: str, target: int) -> None:
+        self._known[group] = replace(self._known[group], target=target)
+        if target >= self.commanded(group):
+            self._commanded.pop(group, None)
+
+    def _group(self, offer: Offer, known: base.PoolState) -> Group:
+        smallest = max(offer.smallest, known.smallest or 0)
+        largest = offer.largest if known.largest is None else min(offer.largest, known.largest)
+        return Group(
+            name=offer.name,
+            smallest=min(smallest, largest),
+            largest=largest,
+            target=known.target,
+            instances=(*map(_instance, known.nodes), *_missing(known)),
+            template=offer.template,
+            others=offer.others,
+            commanded=self.commanded(offer.name),
+        )
+
+
+class Commanding:
+    """The same pools as a provider for our own loop: to buy is to order, cluster-autoscaler does it."""
+
+    name = "externalgrpc"
+
+    def __init__(self, relay: Relay, inner: base.Provider) -> None:
+        self._relay, self._inner = relay, inner
+
+    async def pools(self) -> tuple[base.PoolState, ...]:
+        """As the provider says, with what is ordered counted as asked for: nothing is ordered twice."""
+        return tuple(
+            replace(state, target=max(state.target, self._relay.commanded(state.name)))
+            for state in await self._inner.pools()
+        )
+
+    async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
+        """Order so many more."""
+        now = {state.name: state.target for state in await self.pools()}
+        if pool not in now:
+            raise base.DeniedError(f"pool {pool} is not there")
+        if seen is not None and now[pool] != seen:
+            raise base.ChangedError(f"pool {pool} has {now[pool]} by now, not {seen}")
+        self._relay.command(pool, now[pool] + by)
+        return now[pool] + by
+
+    async def remove(self, pool: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Give back at once: shared nodes are ours to empty, cluster-autoscaler leaves them alone."""
+        gone = await self._inner.remove(pool, tuple(names))
+        self._relay.command(pool, self._relay.commanded(pool) - len(gone))
+        return gone
+
+    async def cancel(self, pool: str, by: int) -> int:
+        """Take back what is only ordered, then what is asked for of the provider."""
+        target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
+        if target is None:
+            raise base.DeniedError(f"pool {pool} is not there")
+        ordered = max(0, self._relay.commanded(pool) - target)
+        back = min(by, ordered)
+        self._relay.command(pool, target + ordered - back if ordered > back else 0)
+        return await self._inner.cancel(pool, by - back) if by > back else target + ordered - back
+
+    async def template(self, pool: str) -> object:
+        """As the provider says."""
+        return await self._inner.template(pool)
+
+    async def close(self) -> None:
+        """The provider's connections."""
+        await self._inner.close()
+
+
+class ChangedError(StateError):
+    """Somebody else changed the pool meanwhile."""
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    """A provider's answer, its errors as a State's."""
+    try:
+        return await answer
+    except base.OutOfStockError as exc:
+        raise OutOfStockError(str(exc)) from exc
+    except base.UnreachableError as exc:
+        raise UnreachableError(str(exc)) from exc
+    except base.ChangedError as exc:
+        raise ChangedError(str(exc)) from exc
+    except base.ProviderError as exc:
+        raise StateError(str(exc)) from exc
+
+
+def _instance(one: base.Instance) -> Instance:
+    failed = one.state is base.InstanceState.FAILED
+    trouble = (one.note or "it will not become a node") if failed else ""
+    return Instance(one.id, one.node, _STANDINGS[one.state], trouble)
+
+
+def _missing(known: base.PoolState) -> tuple[Instance, ...]:
+    """Stand-ins for machines that were asked for and that the provider says it cannot give."""
+    count = known.missing if known.short else 0
+    return tuple(
+        Instance(f"{_MISSING}{known.name}/{at}", "", Standing.CREATING, known.short, out_of_stock=True)
+        for at in range(count)
+    )
