@@ -106,13 +106,12 @@ def _table() -> Callable[[int], tuple[int, ...]]:
     return lambda pid: tuple(children.get(pid, ()))
 
 
-def carries(pid: int, start: bytes) -> bool:
-    """Whether a process was started with a word in its environment that begins so; False where we may not look."""
+def words(pid: int) -> tuple[bytes, ...]:
+    """The environment with which a process was started, `NAME=value` each; none where we may not look."""
     try:
-        words = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return tuple((PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
-        return False
-    return any(word.startswith(start) for word in words)
+        return ()
 
 
 def marked(mark: bytes, uid: int) -> bool:
@@ -122,7 +121,7 @@ def marked(mark: bytes, uid: int) -> bool:
             theirs = not seen.gone and (PROC / str(pid)).stat().st_uid == uid
         except OSError:
             continue
-        if theirs and carries(pid, mark):
+        if theirs and mark in words(pid):
             return True
     return False
 

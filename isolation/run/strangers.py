@@ -29,11 +29,7 @@ def warnings(
     known = pids_of(held)
     for part in slices:
         card = cards[part.uuid]
-        users = {
-            pid: used
-            for pid, used in machine.users(part.uuid).items()
-            if pid not in known and not process.carries(pid, f"{evidence.MARK}=".encode())
-        }
+        users = {pid: used for pid, used in machine.users(part.uuid).items() if pid not in known and not _promised(pid)}
         promised = sum(other.bytes for one in held for other in one.entry.slices if other.uuid == part.uuid)
         used = sum(users.values())
         if promised + part.bytes + used > card.offered_bytes:
@@ -53,3 +49,9 @@ def pids_of(held: Iterable[Held]) -> frozenset[int]:
         if one.entry.cgroup:
             found.update(cgroup.pids(Path(one.entry.cgroup)))
     return frozenset(found)
+
+
+def _promised(pid: int) -> bool:
+    """Whether it was started under a promise."""
+    mark = f"{evidence.MARK}=".encode()
+    return any(word.startswith(mark) for word in process.words(pid))

@@ -138,6 +138,15 @@ def test_the_mark_in_an_environment_keeps_the_hold(book):
     assert [] == counted(book)
 
 
+def test_a_process_of_another_promise_with_a_longer_name_keeps_nothing(book):
+    """
+    The mark is a whole word: `run-10` is not `run-1`.
+    """
+    hold(book)
+    with running("sleep", "30", env={**os.environ, evidence.MARK: "run-10"}):
+        assert [] == counted(book)
+
+
 def test_a_zombie_keeps_nothing(book):
     """
     It holds no memory; its parent may never ask for it.
