@@ -56,11 +56,15 @@ class Budget:
     @property
     def left(self) -> int:
         """Moves that the hour still has."""
+        return max(0, self.hourly - sum(1 for at in self.moves if self.at - at < HOUR))
+
+    @property
+    def hourly(self) -> int:
+        """Moves in any hour."""
         most = self.limits.moves_per_hour
-        if self.pods is not None:
-            part = int(self.pods * self.limits.moves_per_hour_ratio)
-            most = min(most, max(part, self.limits.moves_per_hour_always))
-        return max(0, most - sum(1 for at in self.moves if self.at - at < HOUR))
+        if self.pods is None:
+            return most
+        return min(most, max(int(self.pods * self.limits.moves_per_hour_ratio), self.limits.moves_per_hour_always))
 
     def protected(self, pod: Pod) -> bool:
         """Too young to move, or moved not long ago (then it is the one made after its owner's last move)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.bins import largest_first
+from autoscaler.bins import Shape, largest_first, shape_of
 from autoscaler.budget import resident
 from autoscaler.lifecycle import State
 from autoscaler.observation import Reservation
@@ -95,14 +95,15 @@ def leaving(
 
 
 def lately(seen: Observation, limits: Limits) -> tuple[Request, ...]:
-    """Who asked for cards while a node waits to be given back: as many may come again."""
-    young = [
-        pod
-        for pod in seen.pods.values()
-        if seen.at - pod.created < limits.unneeded_seconds and pod.request.cards and not resident(pod)
-    ]
+    """Whoever came while a node waits to go, and one of each kind that came a while before: they may come again."""
+    young = [pod for pod in seen.pods.values() if seen.at - pod.created < limits.fresh_seconds and not resident(pod)]
     young.sort(key=lambda pod: (-pod.created, pod.uid))
-    return tuple(pod.request for pod in young[: limits.guests_per_round])
+    latest = [pod.request for pod in young if seen.at - pod.created < limits.unneeded_seconds]
+    latest = latest[: limits.guests_per_round]
+    kinds: dict[Shape, Request] = {shape_of(request): request for request in latest}
+    older = [pod.request for pod in young if kinds.setdefault(shape_of(pod.request), pod.request) is pod.request]
+    others = [request for request in older if request not in latest][: limits.guests_per_round]
+    return tuple(sorted((*latest, *others), key=largest_first))
 
 
 def movers(seen: Observation, name: str) -> list[Pod]:

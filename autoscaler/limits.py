@@ -65,7 +65,7 @@ class Limits:
     candidates_per_round: int = 30
     """Most nodes whose pods are tried elsewhere in one turn."""
     guests_per_round: int = 20
-    """Most pods that came lately for which a drain must leave room, were they to come again."""
+    """Most kinds of pods that came lately for which a drain must leave room, were they to come again."""
     buys_per_round: int = 1000
     """Most nodes bought in one turn."""
     moves_per_round: int = 10

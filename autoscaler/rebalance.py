@@ -67,6 +67,8 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
         )
         for each in reliefs(now, most, since)
     ]
+    # half of the hour is kept for what gives nodes back
+    most = min(most, now.budget.free - now.budget.hourly // 2)
     if defragment and broken and not moves and most > 0:
         moves = [
             _move(

@@ -85,7 +85,11 @@ def _on_cards(seen: Observation, uuids: Collection[str]) -> dict[str, list[Pod]]
 
 
 def _candidates(now: Situation, pods: list[Pod], heat: float) -> list[Pod]:
-    """Whose leaving would cool the card and is worth it, the lightest first; alone on a card nobody is in the way."""
+    """
+    Whose leaving would cool the card and is worth it, the lightest first; alone on a card nobody is in the way.
+
+    What is saved is the card: whoever stays on it has its time again.
+    """
     seen, budget, weights = now.seen, now.budget, now.weights
     measured = [pod for pod in pods if pod.uid in seen.busy]
     if sum(seen.busy[pod.uid] > 0 for pod in measured) < 2:  # noqa: PLR2004 (a pod that is alone does not mind)
@@ -98,7 +102,7 @@ def _candidates(now: Situation, pods: list[Pod], heat: float) -> list[Pod]:
         and pod.request.shared
         and heat - seen.busy[pod.uid] <= budget.limits.hot_ratio
         and not budget.protected(pod)
-        and weights.worth(weights.part_of_cards(seen.busy[pod.uid] * pod.request.cards), (pod,))
+        and weights.worth(weights.part_of_cards(heat), (pod,))
     ]
     return sorted(movable, key=lambda pod: (weights.of_pods((pod,)), pod.uid))
 

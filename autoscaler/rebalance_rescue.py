@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NODES_TRIED: Final = 8
 """For one waiting pod, cheapest first."""
-NODES_SEARCHED: Final = 500
+NODES_SEARCHED: Final = 200
 """Most nodes whose pods are looked at for one waiting pod."""
 PODS_ON_CARD: Final = 16
 """Of a card with more, the cheapest to move."""

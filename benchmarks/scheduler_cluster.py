@@ -98,7 +98,7 @@ def planes(nodes: int, pods: int = 0) -> Iterator[tuple[Any, Path]]:
             plane.stop()
 
 
-async def created_to_bound(client: Any, prefix: str, count: int, scheduler: str) -> float:
+async def created_to_bound(client: Any, prefix: str, count: int, scheduler: str, units: int) -> float:
     """Seconds from the first creation to the last binding."""
     gate, began = asyncio.Semaphore(20), time.perf_counter()
     left = {f"{prefix}-{i}" for i in range(count)}
@@ -122,7 +122,7 @@ async def created_to_bound(client: Any, prefix: str, count: int, scheduler: str)
 
     async def make(i: int) -> None:
         async with gate:
-            pod = sharing.our_pod(f"{prefix}-{i}", 4, schedulerName=scheduler)
+            pod = sharing.our_pod(f"{prefix}-{i}", units, schedulerName=scheduler)
             pod["metadata"]["labels"]["run"] = prefix
             await client.create(pod)
 
@@ -133,7 +133,14 @@ async def created_to_bound(client: Any, prefix: str, count: int, scheduler: str)
     return time.perf_counter() - began
 
 
-async def flow(plane: Any, folder: Path, count: int) -> dict[str, Any]:
+async def refusals(ours: Any) -> float:
+    """Binds for which the cards were gone by then: such a pod waits out a back-off."""
+    _, page = await ours.probe("/metrics")
+    rows = [line.split() for line in page.splitlines() if line.startswith("gpushare_scheduler_requests_total{")]
+    return sum(float(count) for name, count in rows if 'verb="bind"' in name and 'outcome="bound"' not in name)
+
+
+async def flow(plane: Any, folder: Path, count: int, units: int) -> dict[str, Any]:
     """Vanilla, ours, vanilla, ours: the mean of each."""
     rates: dict[str, list[float]] = {"vanilla": [], "ours": []}
     cpu: dict[str, list[float]] = {"vanilla": [], "ours": []}
@@ -142,7 +149,7 @@ async def flow(plane: Any, folder: Path, count: int) -> dict[str, Any]:
         for turn in range(2):
             for name, scheduler in (("vanilla", "default-scheduler"), ("ours", "gpushare-scheduler")):
                 before = {who: cpu_seconds(pid) for who, pid in pids.items()}
-                took = await created_to_bound(client, f"{name}{turn}", count, scheduler)
+                took = await created_to_bound(client, f"{name}{turn}", count, scheduler, units)
                 used = {who: cpu_seconds(pid) - before[who] for who, pid in pids.items()}
                 rates[name].append(count / took)
                 mine = ("kube-scheduler",) if name == "vanilla" else ("kube-scheduler-ours", "gpushare")
@@ -151,6 +158,7 @@ async def flow(plane: Any, folder: Path, count: int) -> dict[str, Any]:
                     f"  {name}: {count / took:.0f} pods/s; CPU seconds { ({k: round(v, 1) for k, v in used.items()}) }"
                 )
         over = await ours.metric("gpushare_scheduler_overcommitted_cards")
+        refused = await refusals(ours)
         await sharing.clear(client)
     vanilla, ours_rate = mean(rates["vanilla"]), mean(rates["ours"])
     bar = min(FLOW_BAR, VANILLA_PART * vanilla)
@@ -164,6 +172,7 @@ async def flow(plane: Any, folder: Path, count: int) -> dict[str, Any]:
         "scheduler_cpu_ms_per_pod": round(1000 * mean(cpu["ours"]), 1),
         "vanilla_cpu_ms_per_pod": round(1000 * mean(cpu["vanilla"]), 1),
         "overcommitted_cards": over,
+        "binds_refused": refused,
     }
 
 
@@ -229,12 +238,13 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["flow", "node", "restart"])
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=600, help="in each turn of flow")
+    parser.add_argument("--units", type=int, default=4, help="GiB of a card of 80 that each pod of flow wants")
     parser.add_argument("--large", type=int, nargs=2, default=[5000, 40000], metavar=("NODES", "PODS"))
     chosen = parser.parse_args()
     lines = []
     if "flow" in chosen.parts:
         with planes(chosen.nodes) as (plane, folder):
-            lines.append(asyncio.run(flow(plane, folder, chosen.pods)))
+            lines.append(asyncio.run(flow(plane, folder, chosen.pods, chosen.units)))
     if "node" in chosen.parts:
         with planes(1) as (plane, folder):
             lines.append(asyncio.run(one_node(plane, folder, 600)))

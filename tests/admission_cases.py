@@ -231,6 +231,11 @@ SAFETY = (
             "/etc",
             "/etc/cdi",
             "/etc/kubernetes/manifests",
+            "/etc/systemd/system",
+            "/etc/cron.d",
+            "/usr/local/bin",
+            "/root/.ssh",
+            "/lib/modules",
         )
     ),
     *(
@@ -318,6 +323,7 @@ GOOD = (
     ("count-1", labelled(COUNT, "1")),
     ("data", host("/srv/data")),
     ("shm", host("/dev/shm")),  # noqa: S108 (a path in a manifest)
+    ("clock", host("/etc/localtime")),
     ("rdma", host("/dev/infiniband/uverbs0")),
     ("scratch", mount("/run/app/")),
     ("scratch-etc", mount("/etc/app")),

@@ -146,31 +146,39 @@ class Pools:
         self.asked = []
 
     def groups(self):
+        """As they are now."""
         return tuple(self._groups.values())
 
     def now(self, name):
+        """One of them."""
         return self._groups[name]
 
     def change(self, name, **fields):
+        """As if a provider had done it."""
         self._groups[name] = replace(self._groups[name], **fields)
 
     def arrive(self, name, *nodes):
+        """Machines have come and run."""
         coming = tuple(Instance(f"test://{node}", node, Standing.RUNNING) for node in nodes)
         self.change(name, instances=self._groups[name].instances + coming)
 
     async def refresh(self):
+        """Nothing to look up; only noted."""
         self._check("refresh")
 
     async def grow(self, group, by):
+        """The target grows at once."""
         self._check("grow", group, by)
         self.change(group, target=self._groups[group].target + by)
 
     async def remove(self, group, instances):
+        """They are gone at once."""
         self._check("remove", group, [one.id for one in instances])
         left = tuple(one for one in self._groups[group].instances if one not in instances)
         self.change(group, instances=left, target=self._groups[group].target - len(instances))
 
     async def lower(self, group, by):
+        """The target sinks at once."""
         self._check("lower", group, by)
         self.change(group, target=self._groups[group].target - by)
 

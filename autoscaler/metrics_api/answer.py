@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.metrics_api.catalogue import POD_METRICS, POOL_METRICS, PodMetric
@@ -88,7 +89,10 @@ def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Mome
 
 
 def _pools(asked: PoolsAsked, picture: Picture, now: Moment) -> Reply | Problem:
-    figures = POOL_METRICS[asked.metric].figures(picture, asked.namespace, asked.selector)
+    every = POOL_METRICS[asked.metric].figures(picture, asked.namespace, asked.selector)
+    figures = [each for each in every if isfinite(each[1])]
+    if len(figures) < len(every):
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{asked.metric} cannot be told of every pool selected")
     if not figures:
         known = ", ".join(sorted(room.pool for room in picture.pools)) or "none yet"
         return Problem(HTTPStatus.NOT_FOUND, f"{asked.selector.text or 'nothing'} selects no pool; there are: {known}")

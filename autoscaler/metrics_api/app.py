@@ -45,6 +45,9 @@ TRUST_SECONDS: Final = 10.0
 ENTRY_SECONDS: Final = 60.0
 _CONFIG_MAP: Final = f"/api/v1/namespaces/{quote(NAMESPACE)}/configmaps/{quote(CONFIG_MAP)}"
 _READ_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 5.0
+"""After something went wrong."""
+_NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,10 @@ class _Care:
         last = dict.fromkeys(due, time.monotonic())
         while True:
             await asyncio.sleep(FILES_SECONDS)
-            self._door.refresh()
+            if self._door.refresh():
+                last["entry"] = _NEVER  # kube-apiserver must know the authority of what it is shown
             for name, look in looks.items():
-                pause = FILES_SECONDS * 5 if self.wrong[name] else due[name]
+                pause = _AGAIN_SECONDS if self.wrong[name] else due[name]
                 if time.monotonic() - last[name] >= pause:
                     try:
                         await look()
@@ -141,8 +145,8 @@ async def metrics_api(access: Access, readings: Readings, settings: Settings) ->
         rights,
         readings,
         settings.groups,
-        lambda: Moment(boottime(), time.time(), settings.fresh_seconds),
-        care.unready,
+        now=lambda: Moment(boottime(), time.time(), settings.fresh_seconds),
+        unready=care.unready,
     )
     await care.start()
     async with listening(server, door, settings.host, settings.port) as port:

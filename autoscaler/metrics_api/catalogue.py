@@ -111,7 +111,7 @@ def _fragmentation(picture: Picture, _namespace: str, selector: Selector) -> lis
     """One figure over all pools selected; 0 where nothing is idle: nothing is lost."""
     rooms = [room for room in picture.pools if selector.matches({"pool": room.pool})]
     idle, lost = sum(room.idle_cards for room in rooms), sum(room.lost_cards for room in rooms)
-    return [({}, min(1.0, lost / idle) if idle > 0 else 0.0)] if rooms else []
+    return [({}, lost / idle if idle != 0 else 0.0)] if rooms else []
 
 
 _POD_METRICS: Final = (

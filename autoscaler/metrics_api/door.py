@@ -58,20 +58,22 @@ class Door:
             self._trust = before
             raise TlsError(f"the authority of the front proxy, or our own certificate, cannot be used: {exc}") from exc
 
-    def refresh(self) -> None:
-        """Take what is in the files now, if it has changed and is whole."""
+    def refresh(self) -> bool:
+        """Take what is in the files now, if it has changed and is whole; whether it was taken."""
         stamp = self._look()
         if stamp == self._stamp:
-            return
+            return False
         try:
             fresh = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
             log.warning("the certificate has changed and cannot be used (yet), the old one stays: %s", exc)
-            return
+            return False
         # Changed again while it was read: what was read may be of two generations.
-        if self._look() == stamp:
-            self._stamp, self._current = stamp, fresh
-            log.info("the certificate was read again")
+        if self._look() != stamp:
+            return False
+        self._stamp, self._current = stamp, fresh
+        log.info("the certificate was read again")
+        return True
 
     def outdated(self, connection: ssl.SSLObject | None) -> bool:
         """Whether a connection was made under another authority than today's: its certificate proves nothing."""

@@ -127,9 +127,8 @@ async def enter(access: Access, wish: list[dict[str, Any]], service: Service, *,
         except RefusedError as exc:
             if exc.status != _CONFLICT:
                 raise
-            # somebody was faster: another replica of ours, or another server
-            if judge(await _existing(access), wish, service):
-                raise
+            # somebody was faster: another replica of ours, or another server, which this says
+            judge(await _existing(access), wish, service)
     return []
 
 

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _PROBES: Final = ("/healthz", "/livez", "/readyz")
 _HANDSHAKE_SECONDS: Final = 5.0
+_SILENT_SECONDS: Final = 10.0
+"""For a first whole request."""
 _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0
 _HEADERS: Final = MOST_GROUPS + 256
@@ -53,23 +56,28 @@ class Server:
         rights: Rights,
         readings: Readings,
         groups: Collection[str],
+        *,
         now: Callable[[], Moment],
         unready: Callable[[], str],
     ) -> None:
         """`unready`: why readiness is denied; empty: ready."""
         self._door, self._rights, self._readings = door, rights, readings
         self._groups, self._now, self._unready = groups, now, unready
+        self.heard: WeakSet[object] = WeakSet()
+        """Connections that have asked something."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
+        transport = request.transport
+        if transport is None:
+            return _response(_NOBODY)  # gone already
+        self.heard.add(transport)
         if request.path in _PROBES:
             wrong = self._unready() if request.path == "/readyz" else ""
             status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
             return web.Response(text=f"{wrong or 'ok'}\n", status=status)
-        transport = request.transport
-        if transport is None or self._door.outdated(transport.get_extra_info("ssl_object")):
-            if transport is not None:
-                transport.abort()  # the front proxy comes again, and is checked anew
+        if self._door.outdated(transport.get_extra_info("ssl_object")):
+            transport.abort()  # the front proxy comes again, and is checked anew
             return _response(_NOBODY)
         return _response(await self._answered(request))
 
@@ -108,14 +116,27 @@ async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIt
     web_server = web.Server(
         server.handle, access_log=None, keepalive_timeout=_IDLE_SECONDS, max_headers=_HEADERS, handler_cancellation=True
     )
-    sockets = await asyncio.get_running_loop().create_server(
-        web_server, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
+    loop = asyncio.get_running_loop()
+
+    def connected() -> web.RequestHandler:
+        made = web_server()
+        loop.call_later(_SILENT_SECONDS, _end_silent, server.heard, made)
+        return made
+
+    sockets = await loop.create_server(
+        connected, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
     )
     try:
         yield sockets.sockets[0].getsockname()[1]
     finally:
         sockets.close()
         await web_server.shutdown(_ENDING_SECONDS)
+
+
+def _end_silent(heard: WeakSet[object], connection: web.RequestHandler) -> None:
+    """A connection that asks nothing costs a file, of which a process has few."""
+    if connection.transport is not None and connection.transport not in heard:
+        connection.force_close()
 
 
 def _response(said: Reply | Problem) -> web.Response:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,6 +115,8 @@ def external_values(version: str, metric: str, figures: Iterable[tuple[dict[str,
 
 def quantity(value: float) -> str:
     """A figure as Kubernetes writes amounts; thousandths are as fine as HorizontalPodAutoscaler looks."""
+    if value == int(value):
+        return str(int(value))
     thousandths = round(value * 1000)
     whole, rest = divmod(thousandths, 1000)
     return str(whole) if rest == 0 else f"{thousandths}m"
@@ -121,6 +124,12 @@ def quantity(value: float) -> str:
 
 def timestamp(seconds: float) -> str:
     """RFC 3339, in UTC."""
+    return _stamp(int(seconds))
+
+
+@lru_cache(maxsize=1024)
+def _stamp(seconds: int) -> str:
+    """The figures of one answer share few moments."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -132,8 +141,11 @@ def _pod_item(version: str, metric: str, selector: Selector, value: PodValue) ->
         "value": quantity(value.value),
     }
     if version == "v1beta1":
-        return item | {"metricName": metric} | chosen
-    return item | {"metric": {"name": metric} | chosen}
+        item["metricName"] = metric
+        item.update(chosen)
+    else:
+        item["metric"] = {"name": metric, **chosen}
+    return item
 
 
 def _selector(selector: Selector) -> dict[str, Any]:

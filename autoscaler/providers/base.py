@@ -15,12 +15,14 @@ of the errors below, or by its deadline.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncIterator, Collection
 
     from autoscaler.providers.profile import NodeTemplate
 
@@ -139,3 +141,13 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Let connections go."""
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
+    """The whole of a call; beyond it nobody knows what happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise UnreachableError(f"{what}: not done within {seconds:.0f} s") from None

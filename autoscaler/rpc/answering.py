@@ -142,7 +142,8 @@ class Service:
 
 def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
     """What a failure is called on the wire; a fault of ours is told to the log alone."""
-    why = str(exc)[:_LONGEST_SAID]
+    # what a provider said may be anything: it ends up in logs and Events of others
+    why = "".join(letter if letter.isprintable() else " " for letter in str(exc)[:_LONGEST_SAID])
     match exc:
         case Said():
             return exc.code, why

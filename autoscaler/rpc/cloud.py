@@ -60,6 +60,9 @@ class CloudProvider:
             "NodeGroupDecreaseTargetSize": self._decrease,
             "NodeGroupNodes": self._nodes,
             "NodeGroupTemplateNodeInfo": self._template,
+            "PricingNodePrice": self._not_served,
+            "PricingPodPrice": self._not_served,
+            "NodeGroupGetOptions": self._not_served,
         }
         return self._service.handler(answers)
 
@@ -110,6 +113,9 @@ class CloudProvider:
         if raw is None:
             raise Said(UNIMPLEMENTED, f"no node of pool {show(request.id)} has been seen yet, and no profile is given")
         return _answer("NodeGroupTemplateNodeInfo", nodeInfo=raw, nodeBytes=raw)
+
+    async def _not_served(self, _request: Any) -> Any:
+        raise Said(UNIMPLEMENTED, "not served, on purpose: cluster-autoscaler goes by its own flags")
 
     # -- what is done --------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[Verdict, ...
                 # what no fleet could serve helps nobody, wherever it is bought
                 pods=tuple(each for each in asked if isinstance(each, Request)),
                 unread=asked.count(None),
+                refused=sum(isinstance(each, Refusal) for each in asked),
                 price=1.0 if pool is None else pool.price,
             )
         )

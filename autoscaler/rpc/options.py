@@ -35,6 +35,8 @@ class Option:
     pods: tuple[Request, ...] = ()
     unread: int = 0
     """Pods that cannot be read."""
+    refused: int = 0
+    """Pods that no fleet could serve."""
     price: float = 1.0
 
 
@@ -82,7 +84,7 @@ def _verdict(option: Option, name: str, market: Market) -> Verdict:
         return Verdict(option.group, 0, 0, None, "its node cannot be read: left to cluster-autoscaler")
     pods = (Pod(str(at), str(at), request=replace(asked, rules=Rules())) for at, asked in enumerate(option.pods))
     opened = [served for _, served in market.opened({name: _MOST_NODES}, groups_of(pods))]
-    count, asked = sum(map(len, opened)), len(option.pods) + option.unread
+    count, asked = sum(map(len, opened)), len(option.pods) + option.unread + option.refused
     if not opened:
         if option.unread or not asked:
             return Verdict(option.group, 0, 0, None, "its pods cannot be read: left to cluster-autoscaler")

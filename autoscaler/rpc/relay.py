@@ -10,6 +10,7 @@ because cluster-autoscaler leaves out a loop whose Refresh failed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -18,9 +19,10 @@ from autoscaler.providers import base
 from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
+    from autoscaler.providers.profile import NodeTemplate
     from isolation.contract.model import Node
 
     T = TypeVar("T")
@@ -59,6 +61,7 @@ class Relay:
         self._offers = {offer.name: offer for offer in offers}
         self._known: dict[str, base.PoolState] = {}
         self._commanded: dict[str, int] = {}
+        self._changes: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
 
     # -- our own loop --------------------------------------------------------------------------
@@ -114,9 +117,8 @@ class Relay:
             known = self._known[group]
             left = {one.id for one in known.nodes if {one.id, one.node} & gone}
             nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
-            self._known[group] = replace(known, nodes=nodes, target=max(0, known.target - len(left)))
-            if len(left) < len(real):
-                raise StateError(f"{len(real) - len(left)} of {len(real)} machines are not in pool {group} any more")
+            self._known[group] = replace(known, nodes=nodes)
+            self._told(group, max(0, known.target - len(left)))
         missing = len(instances) - len(real)
         if missing:
             await self.lower(group, missing)
@@ -130,11 +132,13 @@ class Relay:
 
     async def _look(self) -> None:
         providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())
+        before = self._changes.copy()
         for states in await asyncio.gather(*(_asked(provider.pools()) for provider in providers)):
             for state in states:
-                if state.name in self._offers:
+                # what was changed meanwhile is newer than this look
+                if state.name in self._offers and self._changes[state.name] == before[state.name]:
                     self._known[state.name] = state
-                    self._told(state.name, state.target)
+                    self._reached(state.name)
 
     async def _target(self, group: str) -> int:
         for state in await _asked(self._offers[group].provider.pools()):
@@ -144,8 +148,12 @@ class Relay:
         raise StateError(f"pool {group} is gone")
 
     def _told(self, group: str, target: int) -> None:
+        self._changes[group] += 1
         self._known[group] = replace(self._known[group], target=target)
-        if target >= self.commanded(group):
+        self._reached(group)
+
+    def _reached(self, group: str) -> None:
+        if self._known[group].target >= self.commanded(group):
             self._commanded.pop(group, None)
 
     def _group(self, offer: Offer, known: base.PoolState) -> Group:
@@ -188,9 +196,9 @@ class Commanding:
         self._relay.command(pool, now[pool] + by)
         return now[pool] + by
 
-    async def remove(self, pool: str, names: Iterable[str]) -> tuple[str, ...]:
+    async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Give back at once: shared nodes are ours to empty, cluster-autoscaler leaves them alone."""
-        gone = await self._inner.remove(pool, tuple(names))
+        gone = await self._inner.remove(pool, names)
         self._relay.command(pool, self._relay.commanded(pool) - len(gone))
         return gone
 
@@ -204,7 +212,7 @@ class Commanding:
         self._relay.command(pool, target + ordered - back if ordered > back else 0)
         return await self._inner.cancel(pool, by - back) if by > back else target + ordered - back
 
-    async def template(self, pool: str) -> object:
+    async def template(self, pool: str) -> NodeTemplate | None:
         """As the provider says."""
         return await self._inner.template(pool)
 

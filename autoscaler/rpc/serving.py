@@ -2,7 +2,7 @@
 A gRPC port: bound, with or without TLS, its certificate read again whenever the files change.
 
 Decides that a port without TLS is bound to the machine itself only, and what is too much: messages beyond
-`most_bytes`, calls beyond `_MOST_CALLS` at once. What is served is the services' business.
+`most_bytes`, calls beyond `most_calls` at once. What is served is the services' business.
 
 With an authority for clients, a client without its certificate is not heard at all. cluster-autoscaler's
 expander and KEDA's simplest set-up have none: they get a port of their own.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MOST_BYTES: Final = 4 << 20
 """Of one question; nodes to delete and metadata of a ScaledObject are a thousandth of it."""
-_MOST_CALLS: Final = 64
 _GRACE_SECONDS: Final = 5.0
 _MOST_PEM_BYTES: Final = 1 << 20
 
@@ -69,6 +68,8 @@ class Port:
     """0: any that is free."""
     files: Files | None = None
     most_bytes: int = MOST_BYTES
+    most_calls: int = 64
+    """At once, open streams included; a further one is told to come later."""
 
     def __post_init__(self) -> None:
         if self.files is None and not _is_this_machine(self.host):
@@ -114,7 +115,7 @@ class _Reloading:
 async def serving(port: Port, services: Sequence[Answerer]) -> AsyncIterator[int]:
     """Serve for as long as this lasts; the number of the port."""
     server = grpc.aio.server(
-        maximum_concurrent_rpcs=_MOST_CALLS,
+        maximum_concurrent_rpcs=port.most_calls,
         options=[
             ("grpc.max_receive_message_length", port.most_bytes),
             ("grpc.max_send_message_length", port.most_bytes),

@@ -38,8 +38,7 @@ def template_bytes(group: Group, dialect: Dialect = ACK) -> bytes | None:
 def template_json(node: Node, pool: str, others: Mapping[str, str], dialect: Dialect = ACK) -> dict[str, Any]:
     """The same as JSON; ready, without the name of any one node."""
     name = f"{pool}-template"
-    labels = {key: value for key, value in node.labels.items() if key != _ONE_NODES}
-    labels |= {POOL: pool, _ONE_NODES: name}
+    labels = {**node.labels, POOL: pool, _ONE_NODES: name}
     annotations = {}
     if node.mode in _SHARED and node.cards:
         # what admission turned into node affinity of the pods: without them no pod would match the template

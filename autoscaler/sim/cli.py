@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from autoscaler.sim import openb, plot, report, synthetic
+from autoscaler.sim import churn_cli, openb, plot, report, synthetic
+from autoscaler.sim.churn import ChurnError
 from autoscaler.sim.csvfile import TraceError
 from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds, Size
 from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace
@@ -55,8 +56,7 @@ class BadInput(click.ClickException):
     "--policy",
     "policies",
     type=Policies(),
-    default="potential",
-    show_default=True,
+    show_default="potential; best-fit with --churn",
     help="One or more, comma-separated.",
 )
 @click.option(
@@ -66,7 +66,10 @@ class BadInput(click.ClickException):
     show_default=True,
     help="GPU asked by the pods that arrive, over all cards.",
 )
-@click.option("--seeds", type=Seeds(), default="42-51", show_default=True, help="One run each: 42-51 or 42,43.")
+@click.option("--seeds", type=Seeds(), show_default="42-51; 1-5 with --churn", help="One run each: 42-51 or 42,43.")
+@click.option(
+    "--churn", "churned", is_flag=True, help="Instead: what moves free when most pods left, and a day's cost."
+)
 @click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - for stdout.")
 @click.option("--details", is_flag=True, help="With --json: also reasons, fragments and the curve of every run.")
 @click.option("--plot", "plot_out", metavar="OUT.svg", help="Draw allocation against arrived demand.")
@@ -76,14 +79,15 @@ def sim(
     nodes: str | None,
     pods: str | None,
     scale: float | None,
-    policies: tuple[str, ...],
+    policies: tuple[str, ...] | None,
     demand: float,
-    seeds: tuple[int, ...],
+    seeds: tuple[int, ...] | None,
     json_out: str | None,
     plot_out: str | None,
     workers: int | None,
     invented: bool,
     details: bool,
+    churned: bool,
 ) -> None:
     """
     Replay a cluster's workload under placement policies.
@@ -92,6 +96,8 @@ def sim(
     cards there are; nothing leaves, and a pod that fits somewhere is always placed. One run for
     each policy and seed; the table shows means over the seeds, ± one standard deviation.
     """
+    policies = policies or (("best-fit",) if churned else ("potential",))
+    seeds = seeds or (tuple(range(1, 6)) if churned else tuple(range(42, 52)))
     jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
     if len(jobs) > MOST_RUNS:
         raise click.UsageError(f"{len(jobs)} runs; at most {MOST_RUNS}: give fewer policies or seeds")
@@ -100,11 +106,14 @@ def sim(
     if json_out is not None and json_out == plot_out:
         where = "stdout" if json_out == STDOUT else json_out
         raise click.UsageError(f"--json and --plot cannot both go to {where}; give one of them another file")
+    if churned and (len(policies) > 1 or details):
+        raise click.UsageError("--churn takes one policy to fill the fleet with, and no --details")
     for out in (json_out, plot_out):
         _check_writable(out)
     try:
-        trace = _trace(nodes, pods, scale, invented=invented)
-        runs = _replay(trace, jobs, workers or cores())
+        trace, listed = _trace(nodes, pods, scale, invented=invented)
+        shown = _churn(trace, listed, policies[0], seeds) if churned else None
+        runs = [] if shown else _replay(trace, jobs, workers or cores())
     except KeyboardInterrupt:
         click.echo("interrupted; nothing was written", err=True)
         sys.exit(INTERRUPTED)
@@ -112,26 +121,44 @@ def sim(
     console = Console(stderr=STDOUT in (json_out, plot_out))
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    console.print(*_tables(runs, trace, "±" if console.encoding.startswith("utf") else "+-"), sep="\n")
+    tables = shown.tables() if shown else _tables(runs, trace, "±" if console.encoding.startswith("utf") else "+-")
+    console.print(*tables, sep="\n")
     if json_out is not None:
-        _write(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
+        document = shown.document() if shown else report.as_json(runs, details=details)
+        _write(json_out, json.dumps(document, indent=1) + "\n")
     if plot_out is not None:
-        _write(plot_out, plot.draw(plot.lines(runs), _title(trace, len(seeds))))
+        _write(plot_out, shown.picture() if shown else plot.draw(plot.lines(runs), _title(trace, len(seeds))))
 
 
-def _trace(nodes: str | None, pods: str | None, scale: float | None, *, invented: bool) -> Trace:
-    """The fleet and the requests, from files or invented."""
+def _churn(trace: Trace, pods: Sequence[openb.TracePod], policy: str, seeds: Sequence[int]) -> churn_cli.Result:
+    """Churn and the contest of autoscalers, with a line of progress where somebody can see it."""
+    err = Console(stderr=True)
+    try:
+        with err.status("churn") as status:
+            return churn_cli.run(trace, pods, policy, seeds, status.update)
+    except ReplayError as exc:
+        raise BadInput(str(exc)) from exc
+    except ChurnError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def _trace(
+    nodes: str | None, pods: str | None, scale: float | None, *, invented: bool
+) -> tuple[Trace, tuple[openb.TracePod, ...]]:
+    """The fleet and the requests, from files or invented; the pods with their times as well."""
     if invented:
         if nodes or pods:
             raise click.UsageError("--synthetic needs no files: drop --nodes and --pods, or drop --synthetic")
         size = 1.0 if scale is None else scale
-        return Trace(synthetic.nodes(size), tuple(pod.request for pod in synthetic.pods(size)))
+        listed = synthetic.pods(size)
+        return Trace(synthetic.nodes(size), tuple(pod.request for pod in listed)), listed
     if scale is not None:
         raise click.UsageError("--scale belongs to --synthetic; add --synthetic, or drop --scale")
     if not nodes or not pods:
         raise click.UsageError("give --nodes NODES.csv and --pods PODS.csv, or --synthetic")
     try:
-        return Trace(openb.read_nodes(nodes), tuple(pod.request for pod in openb.read_pods(pods)))
+        fleet, listed = openb.read_nodes(nodes), openb.read_pods(pods)
+        return Trace(fleet, tuple(pod.request for pod in listed)), listed
     except TraceError as exc:
         raise BadInput(str(exc)) from exc
 

@@ -25,10 +25,10 @@ from autoscaler.phantom import phantoms
 from autoscaler.plan import Buy, Drain, Evict, Keep, Move
 from autoscaler.pools import Pool
 from autoscaler.sim.fleet import Embedded
+from autoscaler.sim.handcount import needed_nodes, served_by_coming
 from autoscaler.sim.nodesum import decide_by_sums
 from autoscaler.sim.supply import Arrival, Fleet, Supply
 from autoscaler.templates import templates_of
-from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,13 +38,20 @@ if TYPE_CHECKING:
     from autoscaler.observation import Observation
     from autoscaler.plan import Plan
     from autoscaler.sim.openb import TracePod
-    from isolation.contract.model import Node, Pod
+    from isolation.contract.model import Node
 
 HOUR: Final = 3600.0
 SAMPLE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 60.0
 """A phantom pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
-DECIDERS: Final[dict[str, Decider]] = {"per card": decide, "node sums": decide_by_sums}
+LIMITS: Final = Limits(fewest_replicas=1)
+"""The defaults, but that a pod of the trace, which names no controllers, stands for a replica that may move."""
+DECIDERS: Final[dict[str, tuple[Decider, Limits]]] = {
+    "per card": (decide, LIMITS),
+    "per card, 10 %/h": (decide, replace(LIMITS, moves_per_hour_ratio=0.1)),
+    "node sums": (decide_by_sums, LIMITS),
+}
+"""The second moves up to a tenth of the pods in an hour, where the default is a fiftieth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +151,14 @@ class _Run:
         self._moved: dict[str, float] = {}
         self._pool = pool
         fleet = Fleet((Supply(pool, boot_seconds=120.0),))
-        decider = DECIDERS[name]
+        decider, limits_of = DECIDERS[name]
 
         def watched(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
             plan, after = decider(seen, limits, memory)
             self._count(seen, plan)
             return plan, after
 
-        self._cluster = Embedded(
-            fleet, arrivals, seed=seed, limits=Limits(fewest_replicas=1), decider=watched, done=self._done
-        )
+        self._cluster = Embedded(fleet, arrivals, seed=seed, limits=limits_of, decider=watched, done=self._done)
         for _ in range(round(course.hours * HOUR / SAMPLE_SECONDS)):
             self._cluster.advance(SAMPLE_SECONDS)
             self._sample()
@@ -210,74 +215,3 @@ class _Run:
         self.score.phantoms = len(self._phantom)
         self.score.placed = counts["pods_placed"]
         self.score.waiting = len(self._cluster.world.scheduler.pending)
-
-
-def needed_nodes(seen: Observation, pool: Pool) -> int:
-    """
-    Fresh nodes that first-fit-decreasing over single cards opens for whoever waits.
-
-    Those who have room on what stands, or on what is coming, need none. A second count: it shares no
-    packing with the autoscaler's own.
-    """
-    rest = _without_room(seen)
-    coming = [_Cards(pool.template) for _ in seen.coming()]
-    opened: list[_Cards] = []
-    for pod in sorted(rest, key=_decreasing):
-        if any(room.take(pod) for room in coming) or any(room.take(pod) for room in opened):
-            continue
-        room = _Cards(pool.template)
-        if room.take(pod):
-            opened.append(room)
-    return len(opened)
-
-
-def served_by_coming(seen: Observation, pool: Pool) -> set[str]:
-    """Waiting pods for which there is room on machines that are on their way."""
-    coming = [_Cards(pool.template) for _ in seen.coming()]
-    return {pod.uid for pod in sorted(seen.pending, key=_decreasing) if any(room.take(pod) for room in coming)}
-
-
-def _without_room(seen: Observation) -> list[Pod]:
-    """Who has no room on what stands; successors on their way to a home kept for them have theirs."""
-    trial = seen.engine.fork()
-    for uid, pod in seen.pods.items():
-        if pod.deleting and uid in seen.reserved:
-            trial.release(uid)
-    kept = [home for home in seen.reserved.values() if home.pod not in seen.pods or seen.pods[home.pod].deleting]
-    rest: list[Pod] = []
-    for pod in seen.pending:
-        home = next((home for home in kept if home.meant_for(pod)), None)
-        if home is not None:
-            kept.remove(home)
-            continue
-        place = trial.place(pod.request)
-        if isinstance(place, Refusal):
-            rest.append(pod)
-        else:
-            trial.hold(pod.uid, pod.request, place)
-    return rest
-
-
-def _decreasing(pod: Pod) -> tuple[int, ...]:
-    request = pod.request
-    return (-request.card_bytes, -request.card_core, -request.cards, -request.cpu_milli, -request.memory_bytes)
-
-
-class _Cards:
-    """One fresh node, card by card."""
-
-    def __init__(self, node: Node) -> None:
-        self._cards = [card.offered_bytes for card in node.cards]
-        self._cpu, self._memory = node.cpu_milli, node.memory_bytes
-
-    def take(self, pod: Pod) -> bool:
-        """Take the pod on the first cards that have room, if there are enough."""
-        request = pod.request
-        fitting = [at for at, free in enumerate(self._cards) if free >= request.card_bytes][: request.cards]
-        if len(fitting) < request.cards or request.cpu_milli > self._cpu or request.memory_bytes > self._memory:
-            return False
-        for at in fitting:
-            self._cards[at] -= request.card_bytes
-        self._cpu -= request.cpu_milli
-        self._memory -= request.memory_bytes
-        return True

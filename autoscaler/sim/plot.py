@@ -98,8 +98,8 @@ def draw(found: Sequence[Line], title: str) -> str:
             f" role='img' aria-label='{escape(title, quote=True)}'>"
         ),
         f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#ffffff'/>",
-        _text(LEFT, 28, title, size=17, weight="bold"),
-        _text(LEFT, 48, "line: mean of the seeds; band: lowest to highest seed", size=12, colour="#555555"),
+        text(LEFT, 28, title, size=17, weight="bold"),
+        text(LEFT, 48, "line: mean of the seeds; band: lowest to highest seed", size=12, colour="#555555"),
         *_axes(across, up),
         *_ideal(across, up),
         *(_curve(line, i, across, up) for i, line in enumerate(found)),
@@ -115,19 +115,19 @@ def _axes(across: Axis, up: Axis) -> Iterable[str]:
     for value in across.ticks():
         x = across.at(value)
         yield f"<line x1='{x:.1f}' y1='{up.start}' x2='{x:.1f}' y2='{up.end}' stroke='#e6e6e6'/>"
-        yield _text(x, up.start + 20, _percent(value), anchor="middle")
+        yield text(x, up.start + 20, _percent(value), anchor="middle")
     for value in up.ticks():
         y = up.at(value)
         yield f"<line x1='{across.start}' y1='{y:.1f}' x2='{across.end}' y2='{y:.1f}' stroke='#e6e6e6'/>"
-        yield _text(across.start - 10, y + 4, _percent(value), anchor="end")
+        yield text(across.start - 10, y + 4, _percent(value), anchor="end")
     yield (
         f"<path d='M{across.start} {up.end}V{up.start}H{across.end}' fill='none' stroke='{INK}' stroke-width='1.2'/>"
     )
-    yield _text((across.start + across.end) / 2, HEIGHT - 18, "arrived GPU demand, % of all cards", anchor="middle")
+    yield text((across.start + across.end) / 2, HEIGHT - 18, "arrived GPU demand, % of all cards", anchor="middle")
     middle = (up.start + up.end) / 2
     yield (
         f"<g transform='rotate(-90 22 {middle})'>"
-        + _text(22, middle, "allocated GPU, % of all cards", anchor="middle")
+        + text(22, middle, "allocated GPU, % of all cards", anchor="middle")
         + "</g>"
     )
 
@@ -136,7 +136,7 @@ def _ideal(across: Axis, up: Axis) -> Iterable[str]:
     """Where every pod that arrives would be placed."""
     end = min(1.0, across.high, up.high)
     points = [(0.0, 0.0), (end, end), (across.high, end)]
-    yield f"<path d='{_path(points, across, up)}' fill='none' stroke='#999999' stroke-dasharray='2 4'/>"
+    yield f"<path d='{path(points, across, up)}' fill='none' stroke='#999999' stroke-dasharray='2 4'/>"
 
 
 def _curve(line: Line, index: int, across: Axis, up: Axis) -> str:
@@ -144,8 +144,8 @@ def _curve(line: Line, index: int, across: Axis, up: Axis) -> str:
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
     band = [*zip(line.demand, line.high, strict=True), *reversed(list(zip(line.demand, line.low, strict=True)))]
     return (
-        f"<path d='{_path(band, across, up)}Z' fill='{colour}' fill-opacity='0.16'/>"
-        f"<path d='{_path(list(zip(line.demand, line.mean, strict=True)), across, up)}' fill='none'"
+        f"<path d='{path(band, across, up)}Z' fill='{colour}' fill-opacity='0.16'/>"
+        f"<path d='{path(list(zip(line.demand, line.mean, strict=True)), across, up)}' fill='none'"
         f" stroke='{colour}' stroke-width='2' stroke-linejoin='round' stroke-dasharray='{dash}'/>"
     )
 
@@ -160,10 +160,10 @@ def _legend(found: Sequence[Line]) -> Iterable[str]:
             f"<line x1='{x}' y1='{y}' x2='{x + 30}' y2='{y}' stroke='{COLOURS[i % len(COLOURS)]}' stroke-width='2.4'"
             f" stroke-dasharray='{DASHES[i % len(DASHES)]}'/>"
         )
-        yield _text(x + 38, y + 4, f"{found[i].name} {100 * found[i].mean[-1]:.2f} %")
+        yield text(x + 38, y + 4, f"{found[i].name} {100 * found[i].mean[-1]:.2f} %")
     y = TOP + 16 + 22 * len(found)
     yield f"<line x1='{x}' y1='{y}' x2='{x + 30}' y2='{y}' stroke='#999999' stroke-dasharray='2 4'/>"
-    yield _text(x + 38, y + 4, "all placed", colour="#555555")
+    yield text(x + 38, y + 4, "all placed", colour="#555555")
 
 
 def _inset(found: Sequence[Line], across: Axis, up: Axis) -> Iterable[str]:
@@ -187,21 +187,21 @@ def _inset(found: Sequence[Line], across: Axis, up: Axis) -> Iterable[str]:
     for value in zoom_y.ticks():
         y = zoom_y.at(value)
         yield f"<line x1='{left:.1f}' y1='{y:.1f}' x2='{right:.1f}' y2='{y:.1f}' stroke='#eeeeee'/>"
-        yield _text(left - 6, y + 4, _percent(value), anchor="end", size=11)
+        yield text(left - 6, y + 4, _percent(value), anchor="end", size=11)
     for value in zoom_x.ticks():
-        yield _text(zoom_x.at(value), zoom_y.start + 14, _percent(value), anchor="middle", size=11)
+        yield text(zoom_x.at(value), zoom_y.start + 14, _percent(value), anchor="middle", size=11)
     for i, line in enumerate(found):
         inside = [k for k, x in enumerate(line.demand) if x >= start]
         part = Line(line.name, *(tuple(v[k] for k in inside) for v in (line.demand, line.mean, line.low, line.high)))
         yield _curve(part, i, zoom_x, zoom_y)
 
 
-def _path(points: Sequence[tuple[float, float]], across: Axis, up: Axis) -> str:
+def path(points: Sequence[tuple[float, float]], across: Axis, up: Axis) -> str:
     """SVG path data through points."""
     return "M" + "L".join(f"{across.at(x):.1f} {up.at(y):.1f}" for x, y in points)
 
 
-def _text(
+def text(
     x: float, y: float, words: str, *, anchor: str = "start", size: int = 13, weight: str = "normal", colour: str = INK
 ) -> str:
     """One line of text; what comes from outside is escaped."""

@@ -105,7 +105,7 @@ NODE_AGENT: Final = "gpushare-node"
 AUTOSCALER: Final = "gpushare-autoscaler"
 """The autoscaler's account."""
 WHOLE_CARDS: Final = f"{GROUP}/whole-cards"
-"""Node label, its value the card's model, on nodes of whole cards alone: what cluster-autoscaler takes for its GPU label."""
+"""Node label on nodes of whole cards alone, its value the card's model: cluster-autoscaler's GPU label."""
 
 # On a node, the same on every machine.
 RUN_DIR: Final = "/var/lib/gpushare"

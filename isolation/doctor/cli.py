@@ -24,14 +24,15 @@ from isolation.doctor.finding import exit_status
 if TYPE_CHECKING:
     from isolation.doctor.finding import Finding
 
+_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 PLACES: Final = ("machine", "cluster", "inside")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("where", type=click.Choice(PLACES), required=False)
-@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="PATH", help="Cluster: credentials.")
+@click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster: credentials.")
 @click.option("--context", metavar="NAME", help="Cluster: context of the kubeconfig.")
-@click.option("--simgpu", type=click.Path(path_type=Path), metavar="PATH", help="Machine: simulated cards.")
+@click.option("--simgpu", type=_FILE, metavar="PATH", help="Machine: simulated cards (gpushare simgpu create PATH).")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),

@@ -14,7 +14,7 @@ from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.names import ACK, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor import cluster_admission, cluster_nodes, cluster_pods
 from isolation.doctor.cluster_facts import ClusterFacts, Untold
-from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.finding import Finding, counted, named, ok, problem, unknown, warning
 from isolation.doctor.machine_runtime import version_of
 
 if TYPE_CHECKING:
@@ -163,6 +163,6 @@ def _rights(rights: Mapping[str, bool | None]) -> Finding:
         fix = "kubectl apply -f manifests/base/scheduler/rights.yaml -f manifests/base/node/rights.yaml"
         return problem(check, f"not allowed: {'; '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}", fix)  # noqa: PLR2004 (examples)
     if untold or not rights:
-        what = f"{len(untold)} questions were not answered"
+        what = f"not answered: {counted(len(untold), 'question')}"
         return unknown(check, what, "run with credentials that may create subjectaccessreviews")
     return ok(check, f"{len(rights)} rights are there")

@@ -150,5 +150,5 @@ def _skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) 
             check, f"the kubelet of {named(which[1])} is {which[0]}", "keep to Kubernetes' version skew policy"
         )
     if silent:
-        return unknown(check, f"{named(silent)} does not tell its kubelet's version", "kubectl get nodes -o wide")
+        return unknown(check, f"the kubelet of {named(silent)} does not tell its version", "kubectl get nodes -o wide")
     return ok(check, "kubelets are new enough")

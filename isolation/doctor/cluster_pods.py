@@ -13,7 +13,7 @@ from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, DEVICE_SEPARATOR, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Untold
-from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.finding import Finding, counted, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,10 @@ def look(
     live = [one for one in pods if not one.done]
     passed_by = frozenset(exempt)
     return [
-        ok("cluster.pods", f"{sum(bool(one.node) for one in live)} pods have shares, {len(live)} ask for some"),
+        ok(
+            "cluster.pods",
+            f"{counted(len(live), 'pod')} with shares, {sum(bool(one.node) for one in live)} of them bound",
+        ),
         _unseen(live, passed_by),
         _unrecorded(live),
         _overcommitted(live, () if isinstance(nodes, Untold) else nodes),
@@ -94,7 +97,7 @@ def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Find
             f"pods hold cards that their node does not list: {named(gone)}",
             "a card that was changed or fell off the bus, or a node that is new: delete those pods to move them",
         )
-    return ok(check, f"{len(taken)} cards in use, none promised beyond what it has")
+    return ok(check, f"{counted(len(taken), 'card')} in use, none promised beyond what it has")
 
 
 def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
@@ -115,7 +118,7 @@ def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
     if strayed:
         fix = "delete it; then look at the agent's log on that node"
         return [problem(check, f"{_some(strayed)} has devices of a card that its record does not name", fix)]
-    return [ok(check, f"{len(telling)} pods have devices of the cards that their records name")]
+    return [ok(check, f"devices of the cards that their records name: {counted(len(telling), 'pod')}")]
 
 
 def _cards(devices: Iterable[str]) -> set[str]:
@@ -143,7 +146,7 @@ def _strangers(live: Iterable[PodFacts], now: float) -> Finding:
     if long:
         return warning(
             check,
-            f"{len(long)} pods wait for more than {_LONG_SECONDS / 60:.0f} minutes: {_some(long)}",
+            f"for more than {_LONG_SECONDS / 60:.0f} minutes wait {counted(len(long), 'pod')}: {_some(long)}",
             "`kubectl describe pod` tells why; `gpushare place` tells what would help",
         )
-    return ok(check, f"{len(waiting)} pods wait, none for long" if waiting else "no pod waits")
+    return ok(check, f"{counted(len(waiting), 'pod')} waiting, none for long" if waiting else "no pod waits")

@@ -77,6 +77,11 @@ def named(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+def counted(number: int, thing: str) -> str:
+    """A number and what it counts, as a person says it."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def exit_status(findings: Sequence[Finding]) -> int:
     """1: a problem; 2: none, and something that cannot be told; 0: neither."""
     states = {finding.state for finding in findings}

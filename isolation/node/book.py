@@ -86,6 +86,12 @@ def number_of(ident: str) -> int:
     return int(tail) if tail.isascii() and tail.isdecimal() else -1
 
 
+def are_ours(ids: Iterable[str]) -> bool:
+    """Whether these are device IDs that we may have given: none is empty, or another plugin's."""
+    every = tuple(ids)
+    return bool(every) and all(map(_is_id, every))
+
+
 class Book:
     """See the module."""
 
@@ -110,8 +116,11 @@ class Book:
         These IDs are that container's from here on.
 
         What the container had before and this entry does not name stays in the book: the pod may use it still,
-        or, where that was a guess, another one does.
+        or, where that was a guess, another one does. Who claims nothing, or what is no device of ours, is refused:
+        no book on the disk could say so. BookError.
         """
+        if not are_ours(entry.ids):
+            raise BookError("a claim without device IDs of ours")
         before = self._entries.get(entry.key)
         if before is not None and before.uid and before.ids != entry.ids:
             former = f"{before.container}{FORMER}{before.made}"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = (0, 5, 0)
 """Device names may begin with a digit since then."""
+_MOST: Final = (1, 0, 0)
+"""A runtime refuses a spec of a version that it does not know; what is taken over is in every version up to this."""
 _VERSION: Final = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _LISTS: Final = ("deviceNodes", "hooks", "mounts")
 """Of the vendor's edits; its environment says what our own says otherwise."""
@@ -89,7 +91,7 @@ def spec(name: str, edits: Edits, vendor: Vendor | None) -> str:
         "deviceNodes": nodes,
         "mounts": _once(mounts, "containerPath"),
     }
-    version = max(VERSION, vendor.version) if vendor else VERSION
+    version = min(max(VERSION, vendor.version), _MOST) if vendor else VERSION
     document = {
         "cdiVersion": ".".join(map(str, version)),
         "kind": CDI_KIND,

@@ -119,14 +119,18 @@ class SimulatedHardware:
         """`libraries`: the simulated driver; it is copied to where the host finds it."""
         self._hardware, self._from, self._libraries = hardware, libraries, run_dir / "simgpu"
 
-    def edits(self, slices: Sequence[Slice]) -> Edits:  # noqa: ARG002 (every card is in one file)
-        """See `Hardware`."""
+    def edits(self, slices: Sequence[Slice]) -> Edits:
+        """See `Hardware`; every card is in one file, so its driver is told which ones it sees."""
         if not self._hardware.is_file():
             raise UndeliverableError(f"{self._hardware} is no file: the simulated machine is gone")
         self._install()
         inside = f"{IN_CONTAINER}/simgpu"
         return Edits(
-            env={SIMGPU: f"{inside}/hardware", "LD_LIBRARY_PATH": f"{inside}/lib"},
+            env={
+                SIMGPU: f"{inside}/hardware",
+                "LD_LIBRARY_PATH": f"{inside}/lib",
+                "CUDA_VISIBLE_DEVICES": ",".join(part.uuid for part in slices),
+            },
             mounts=(
                 Mount(str(self._hardware), f"{inside}/hardware", writable=True),
                 Mount(str(self._libraries), f"{inside}/lib"),

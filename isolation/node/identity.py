@@ -14,7 +14,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.node.book import FORMER, Entry, card_of
+from isolation.node.book import FORMER, Entry, are_ours, card_of
 from isolation.node.world import Bound, UnreachableError, Wanted
 
 if TYPE_CHECKING:
@@ -61,27 +61,37 @@ class Identity:
         self._ledger, self._world = ledger, ledger.world
         self._again: tuple[str, frozenset[str]] = ("", frozenset())
         """The pod that a kubelet without memory admits again now, and which of its containers had their turn."""
+        self._deaf = False
+        """Whether the API server has just not answered."""
 
     async def whose(self, size: int, ids: frozenset[str] = frozenset()) -> Found | None:
         """The container that gets `size` devices now; `ids`: those that are its already. None: nobody is known."""
         clock, call = self._world.clock, _Call(size, ids)
         end = clock.now() + LONGEST_SECONDS
-        silent = False
+        silent = self._deaf = False
         asked: set[str] = set()
         candidates: list[Bound] = []
+        perhaps: list[Found] = []
         for look in (self._seen, self._after_change, self._fetched):
             fresh = [pod for pod in self._lacking(await look(), call) if pod.uid not in asked]
             asked.update(pod.uid for pod in fresh)
             candidates += fresh
-            found, answered = await self._ask(fresh, call, end)
+            found, answered = await self._ask(fresh, call, end, perhaps)
             silent |= not answered
             if found is not None:
                 return found
+        if len(perhaps) == 1:
+            sure = not (silent or self._deaf or self._ledger.rebuilt or self._doubts(size))
+            return replace(perhaps[0], guessed=not sure)
         forgotten = [pod for pod in self._remembered() if self._turns(pod, call) and pod.uid not in asked]
-        found, _ = await self._ask(forgotten, call, end)
+        found, _ = await self._ask(forgotten, call, end, [])
         if found is None and silent:
             found = self._guess(candidates, call)
         return found
+
+    def _doubts(self, size: int) -> bool:
+        """Whether so many devices of somebody are not surely his: they may be those of whoever comes later."""
+        return any((entry.guessed or not entry.uid) and len(entry.ids) == size for entry in self._ledger.book)
 
     async def _seen(self) -> Iterable[Bound]:
         return self._world.pods.bound()
@@ -94,6 +104,7 @@ class Identity:
         try:
             return await self._world.pods.fetch(FETCH_SECONDS)
         except UnreachableError:
+            self._deaf = True
             return ()
 
     def _lacking(self, pods: Iterable[Bound], call: _Call) -> list[Bound]:
@@ -110,10 +121,11 @@ class Identity:
 
         return sorted(found, key=rank)
 
-    async def _ask(self, pods: Sequence[Bound], call: _Call, end: float) -> tuple[Found | None, bool]:
-        """The first that the kubelet shows in the middle of its admission; and whether the kubelet answered."""
+    async def _ask(
+        self, pods: Sequence[Bound], call: _Call, end: float, perhaps: list[Found]
+    ) -> tuple[Found | None, bool]:
+        """The first that the kubelet shows in the middle of its admission; whether it answered; who may be it."""
         clock, answered = self._world.clock, True
-        perhaps: list[Found] = []
         end = min(end, clock.now() + ASK_SECONDS)
         at = 0
         while at < len(pods):
@@ -130,7 +142,7 @@ class Identity:
                 if found is not None and not found.guessed:
                     return found, answered
                 perhaps += [found] if found is not None else []
-        return perhaps[0] if len(perhaps) == 1 else None, answered
+        return None, answered
 
     async def _listing(self, pod: Bound, seconds: float) -> tuple[Mapping[str, frozenset[str]] | None, bool]:
         """What the kubelet shows of the pod, and whether it answered."""
@@ -189,7 +201,7 @@ class Identity:
         self, rest: Sequence[Wanted], unknown: list[Entry], listing: Mapping[str, frozenset[str]]
     ) -> Entry | None:
         """What the first of these was given already; None: it is being admitted now."""
-        if ids := listing.get(rest[0].name):
+        if (ids := listing.get(rest[0].name)) and are_ours(ids):
             known = next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
             return known or Entry(ids, made=self._ledger.book.next())
         if len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:

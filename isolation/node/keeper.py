@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from isolation.node.bare import Bare
 from isolation.node.book import FORMER, BookError, entry_from, hash_of
 from isolation.node.starting import disagreement
 from isolation.node.world import SERVED, UnreachableError
@@ -33,6 +34,8 @@ NAMELESS_SECONDS: Final = 20.0
 """From hearing of a pod that the kubelet has admitted until it must be known which devices it got."""
 LONGEST_SECONDS: Final = 45.0
 """Of waiting for somebody's end: no pod is stuck for more than a minute."""
+DOUBT_SECONDS: Final = 15.0
+"""Between two that go because they cannot be told apart: with the first gone the other one is known."""
 ANSWER_SECONDS: Final = 1.0
 
 
@@ -56,6 +59,8 @@ class Keeper:
         self._seen: dict[str, float] = {}
         """Since when a pod is known and does not run, by UID."""
         self._deleted: set[str] = set()
+        self._bare = Bare(parts.ledger)
+        self._next_doubt = 0.0
 
     def remember(self, *, book: bool) -> None:
         """For whom the files on this node were written; the book too, where the book itself is lost."""
@@ -111,6 +116,7 @@ class Keeper:
                 await self._delete(pod, why)
         self._seen = {uid: since for uid, since in self._seen.items() if uid in waiting}
         self._deleted &= waiting
+        self._bare.only(waiting)
 
     async def _hopeless(self, pod: Bound, since: float, now: float) -> str:
         """Why it will not start by itself; empty: it runs, or may."""
@@ -123,13 +129,27 @@ class Keeper:
                 trouble.waits and now - trouble.since >= LONGEST_SECONDS
             )
             return trouble.text if late else ""
-        if not pod.started and self._unclear(pod) and now - since >= NAMELESS_SECONDS:
-            try:
+        if ours and pod.started:
+            return await self._bare.why(pod, now)
+        if pod.started or now - since < NAMELESS_SECONDS:
+            return ""
+        try:
+            if self._unclear(pod):
                 listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
-            except UnreachableError:
-                return ""
-            return "the kubelet admitted it and did not say with which devices" if listing is not None else ""
+                return "the kubelet admitted it and did not say with which devices" if listing is not None else ""
+            if now - since >= LONGEST_SECONDS and now >= self._next_doubt and await self._doubted(pod):
+                self._next_doubt = now + DOUBT_SECONDS
+                return "which devices it has and which another pod of its size cannot be told"
+        except UnreachableError:
+            return ""
         return ""
+
+    async def _doubted(self, pod: Bound) -> bool:
+        """Whether what we guess that it has may be another pod's just as well. UnreachableError."""
+        pods = tuple(self._world.pods.bound())
+        guesses = [entry for entry in self._ledger.book.of(pod.uid) if entry.guessed]
+        alone = [await self._resolver.alone(entry, pods) for entry in guesses]
+        return not all(alone)
 
     async def _delete(self, pod: Bound, why: str) -> None:
         """By its UID, if it is still so by the API server's word of this moment."""
@@ -152,7 +172,8 @@ class Keeper:
         """Whether what was wrong is wrong."""
         trouble = self._ledger.trouble.get(fresh.uid)
         if trouble is None:
-            return fresh.allocation is None or self._unclear(fresh)
+            guessed = any(entry.guessed for entry in self._ledger.book.of(fresh.uid)) and not fresh.started
+            return fresh.allocation is None or self._unclear(fresh) or guessed or bool(self._bare.suspects(fresh))
         if trouble.waits or fresh.allocation is None:
             return True
         entries = [entry for entry in self._ledger.book.of(fresh.uid) if FORMER not in entry.container]

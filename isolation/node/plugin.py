@@ -19,7 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from isolation.contract import kubelet_api as api
-from isolation.node.book import MOST_ID, card_of, device_of, number_of
+from isolation.node.book import are_ours, device_of
 from isolation.node.world import Ask, Granted, NotYetError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Plugin:
 
     async def _allocate(self, request: Any, _context: Any) -> Any:
         sets = [tuple(one.devices_ids) for one in request.container_requests]
-        if not all(map(_are_ours, sets)):
+        if not all(map(are_ours, sets)):
             # Written into the book they would make it unreadable; nobody starts with them.
             log.error("Allocate: the kubelet names devices that cannot be ours: %.200s", sets)
             granted: Sequence[Granted] | None = None
@@ -238,11 +238,6 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_ctime_ns
-
-
-def _are_ours(ids: Sequence[str]) -> bool:
-    """Whether these could be devices that we offered."""
-    return bool(ids) and all(len(one) <= MOST_ID and card_of(one) and number_of(one) >= 0 for one in ids)
 
 
 def _anything(ask: Ask) -> list[str]:

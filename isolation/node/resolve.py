@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.node.book import FORMER, Entry
+from isolation.node.book import FORMER, Entry, are_ours
 from isolation.node.choose import mismatch
 from isolation.node.identity import owned
 
@@ -42,6 +42,8 @@ class Resolver:
 
     async def find(self, ids: frozenset[str]) -> Entry | None:
         """The entry of exactly these devices, with an owner; None: there is none to be found. UnreachableError."""
+        if not are_ours(ids):
+            return None
         await self.settle()
         found = self._known(ids)
         if found is not None:
@@ -53,8 +55,7 @@ class Resolver:
     async def alone(self, entry: Entry, pods: Iterable[Bound]) -> bool:
         """Whether no other pod that the kubelet has admitted may be the one. UnreachableError."""
         for pod in pods:
-            lacking = self._doubtful(pod)
-            rival = pod.uid != entry.uid and any(one in lacking for one in self._could_be(pod, entry.ids))
+            rival = pod.uid != entry.uid and self._in_doubt(pod, entry.ids)
             if rival and await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS) is not None:
                 return False
         return True
@@ -85,7 +86,7 @@ class Resolver:
             seen.append((pod, listing))
             for one in pod.wanted:
                 ids = listing.get(one.name)
-                if ids and not one.init and not self._namesakes(pod, ids):
+                if ids and are_ours(ids) and not one.init and not self._namesakes(pod, ids):
                     self._regular(pod, one, ids)
         for pod, listing in seen:
             self._inits(pod, listing)
@@ -100,12 +101,13 @@ class Resolver:
             if (again := self._nobodys(ids)) is not None:
                 self._ledger.release(again)  # a kubelet without memory gave it what it had
             return
-        unknown = self._nobodys(ids)
-        if have is not None and not have.guessed and unknown is None:
+        if have is not None and not have.guessed and self._nobodys(ids) is None:
             return  # we were sure: that is for PreStart to judge
         for wrong in book.exactly(ids):
-            if wrong.guessed:
+            if wrong.guessed:  # nobody's now: it may be the init container's that had the very same devices
                 self._ledger.release(wrong)
+                self._ledger.claim(Entry(ids, made=wrong.made))
+        unknown = self._nobodys(ids)
         self._ledger.claim(owned(unknown or Entry(ids, made=book.next()), pod, one))
         self._ledger.started.setdefault(pod.uid, self._world.clock.now())
 
@@ -113,7 +115,8 @@ class Resolver:
         """Init containers of the pod: who shares a device with the pod belongs to it, on the right card or not."""
         book = self._ledger.book
         shared = frozenset(ident for ids in listing.values() for ident in ids)
-        unknown = book.unknown(shared | {ident for entry in book.of(pod.uid) for ident in entry.ids})
+        sure = (entry for entry in book.of(pod.uid) if not entry.guessed)  # a guess proves nothing
+        unknown = book.unknown(shared | {ident for entry in sure for ident in entry.ids})
         for one in (*book.lacking(pod), *(one for one in pod.wanted if book.get(pod.uid, one.name) is not None)):
             fitting = [entry for entry in unknown if one.init and len(entry.ids) == one.units]
             if fitting:
@@ -127,7 +130,8 @@ class Resolver:
             return None  # somebody has them: who comes later and is not known yet waits
         fitting = [(pod, one) for pod in pods for one in self._could_be(pod, ids)]
         lacking = [(pod, one) for pod, one in fitting if one in self._doubtful(pod)]
-        chosen = lacking or fitting
+        # The devices that it got may be wrong ones: then the only one that is left is told so.
+        chosen = lacking or fitting or [(pod, one) for pod in pods for one in self._in_doubt(pod, ids)]
         if len({pod.uid for pod, _ in chosen}) != 1:
             return None
         entry = owned(self._nobodys(ids) or Entry(ids, made=book.next()), *chosen[0])
@@ -140,17 +144,30 @@ class Resolver:
         return [one for one, entry in entries if entry is None or entry.guessed]
 
     def _could_be(self, pod: Bound, ids: frozenset[str]) -> list[Wanted]:
-        """
-        Init containers of a pod that may have these.
-
-        Its regular containers are listed, and the first of them has devices of the init container before it.
-        """
-        lasting = [one for one in pod.wanted if not one.init]
-        have = {ident for entry in self._ledger.book.of(pod.uid) for ident in entry.ids}
-        if pod.ended or any(one.id for one in lasting) or (lasting and have.isdisjoint(ids)):
-            return []
-        parts = ((one, pod.part(one.name)) for one in pod.wanted if one.init)
+        """Init containers of a pod that may have these, and may by its record."""
+        parts = ((one, pod.part(one.name)) for one in self._sized(pod, ids))
         return [one for one, part in parts if part is not None and not mismatch(ids, part, self._unit)]
+
+    def _in_doubt(self, pod: Bound, ids: frozenset[str]) -> list[Wanted]:
+        """Init containers of a pod that may have these, rightly or not, by what is known for sure."""
+        doubtful = self._doubtful(pod)
+        return [one for one in self._sized(pod, ids) if one in doubtful]
+
+    def _sized(self, pod: Bound, ids: frozenset[str]) -> list[Wanted]:
+        """
+        Init containers of a pod that ask for as many as these.
+
+        Its regular containers are listed, and the first after an init container has devices of it.
+        """
+        have = {ident for entry in self._ledger.book.of(pod.uid) for ident in entry.ids}
+        if pod.ended or any(one.id for one in pod.wanted if not one.init):
+            return []
+        found, followed = [], False
+        for one in reversed(pod.wanted):
+            followed |= not one.init
+            if one.init and one.units == len(ids) and not (followed and have.isdisjoint(ids)):
+                found.append(one)
+        return found[::-1]
 
     def _nobodys(self, ids: frozenset[str]) -> Entry | None:
         """The latest entry of these devices without an owner: init containers come before the others."""

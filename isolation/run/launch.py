@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
-from isolation.contract.names import ACK
+from isolation.contract.names import ACK, FEED_ENV, LIMITS_ENV, REGION_ENV
 from isolation.contract.quantity import GIB
 from isolation.host import cgroup
 from isolation.host.chips import context_bytes
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from isolation.contract.model import Card, Slice
 
 LIMITS: Final = "limits"
-LIMITS_ENV: Final = "GPUSHARE_LIMITS"
-FEED_ENV: Final = "GPUSHARE_FEED"
-REGION_ENV: Final = "GPUSHARE_REGION"
 CANNOT_RUN, NOT_FOUND, BROKEN = 126, 127, 125
 _PATHS: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 _HIGH: Final = 200

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import GIB
@@ -24,7 +24,7 @@ from isolation.placement.explain import short
 from isolation.placement.policy import DEFAULT
 from isolation.scheduler import inspection
 from isolation.scheduler.nominated import Nominated
-from isolation.scheduler.points import steered
+from isolation.scheduler.points import foremost, steered
 from isolation.scheduler.preempt import Scene, corrected, options, relieve
 from isolation.scheduler.reserved import Reserved, key_of, own, own_name
 from isolation.scheduler.room import Room
@@ -38,6 +38,8 @@ from isolation.scheduler.verdict import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
 
     from isolation.contract.model import Node, Pod, Request
     from isolation.scheduler.verdict import InspectedNode, OverCommitted
@@ -157,10 +159,12 @@ class Books:
         self._tick(now)
         if not pod.request.shared:
             return [0] * len(names)
-        with self._lent(pod):
-            scores = self._room.engine.rate(self._room.lean(pod.request), names)[0]
-            kept = frozenset(r.placement.node for r in self._reserved.serving(pod))
-        return steered(scores, names, kept)
+        return steered(*self._worth(pod, names))
+
+    def best(self, pod: Pod, names: Sequence[str], most: int, now: float) -> list[str]:
+        """Those of these nodes that `prioritize` gives the highest score, so many at most; none where none fits."""
+        self._tick(now)
+        return foremost(*self._worth(pod, names), most) if pod.request.shared else list(names[:most])
 
     def assume(self, pod: Pod, node: str, now: float) -> Assumed | Refusal:
         """Take the room on this node, before anybody is told; asked again for the same node: the same answer."""
@@ -313,6 +317,14 @@ class Books:
                 name = own_name(pod.uid)
                 made = Reservation(name, pod.uid, placement, self._now + ENDING_SECONDS, pod.namespace)
                 self._reserved.put(made, self._now, needed=True)
+
+    def _worth(
+        self, pod: Pod, names: Sequence[str]
+    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Sequence[str], frozenset[str]]:
+        """The engine's scores, the names, and where room is kept for the pod."""
+        with self._lent(pod):
+            scores = self._room.engine.rate(self._room.lean(pod.request), names)[0]
+            return scores, names, frozenset(r.placement.node for r in self._reserved.serving(pod))
 
     def _lent(self, pod: Pod) -> ExitStack:
         """As if what is reserved for the pod were free."""

@@ -119,7 +119,8 @@ class Errands:
                 continue
             self._world.waiting.woken(pod.uid, now)
             await asyncio.sleep(0)  # thousands may wait: others get their turn
-            if not self._world.books.filter(pod, one.names, now).fit:
+            books = self._world.books
+            if not (books.could_fit(pod, now) and books.filter(pod, one.names, now).fit):
                 continue
             moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat()
             said = await self._objects.wake(_target(pod), moment)

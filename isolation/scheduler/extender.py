@@ -1,5 +1,5 @@
 """
-The verbs that kube-scheduler asks: filter, prioritize, bind, preempt; bytes in, bytes out.
+The verbs that kube-scheduler asks: filter, shortlist, prioritize, bind, preempt; bytes in, bytes out.
 
 Decides who answers (only a replica that leads and has read the whole cluster; everybody else says so,
 which is never "no node fits") and which pod is meant. Which cards fit is the books' business, how a
@@ -23,7 +23,7 @@ from isolation.contract.names import SHARED
 from isolation.scheduler import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import msgspec
 
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 2.5
 """So long does a request wait for a Lease that is just changing hands: cheaper than kube-scheduler's back-off."""
 FRESH_SECONDS: Final = 3.0
+SHORT: Final = 16
+"""Of nodes that are equally good to us so many are answered: among them the in-tree scores choose."""
+UNLOVED: Final = "PreferNoSchedule"
 _REMEMBERED: Final = 8192
 
 
@@ -89,13 +92,13 @@ class Extender:
         except Exception:
             log.exception("%s has failed", verb)
             text = "gpushare-scheduler has failed at this pod; its log says more"
-        if verb == "filter":
+        if verb in ("filter", "shortlist"):
             return Reply(wire.filter_error(text), "failed")
         if verb == "bind":
             return Reply(wire.bind_answer(text), "failed")
         return Reply(text.encode(), "failed", HTTPStatus.SERVICE_UNAVAILABLE)
 
-    async def filter(self, body: bytes) -> Reply:
+    async def filter(self, body: bytes, *, short: bool = False) -> Reply:
         """Nodes with a card set that has the room."""
         ask = wire.nodes_ask(body)
         if isinstance(ask, wire.Broken):
@@ -108,11 +111,27 @@ class Extender:
             return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
         now = self._world.clock()
         found = self._world.books.filter(pod, ask.names, now)
-        if found.fit:
-            self._world.waiting.served(pod.uid)
-        else:
+        if not found.fit:
             self._world.waiting.refused(pod, tuple(found.failed), now)
-        return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit" if found.fit else "no_fit")
+            return Reply(wire.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
+        self._world.waiting.served(pod.uid)
+        if short and (few := self._few(pod, ask.pod, found.fit, now)):
+            # Why others do not fit is asked for only where none does.
+            return Reply(wire.filter_answer(ask, few, {}, {}), "fit")
+        return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit")
+
+    async def shortlist(self, body: bytes) -> Reply:
+        """As `filter`, but of the nodes that fit only the best, where nobody else has a say in which that is."""
+        return await self.filter(body, short=True)
+
+    def _few(self, pod: Pod, raw: msgspec.Raw, fit: Sequence[str], now: float) -> list[str]:
+        """The nodes with the highest score; none where the pod or a node would rather have it otherwise."""
+        if len(fit) == 1 or wire.has_wishes(raw):
+            return []
+        few, nodes = self._world.books.best(pod, fit, SHORT, now), self._world.store.nodes
+        known = (nodes.get(name) for name in few)
+        unloved = any(taint.effect == UNLOVED for node in known if node is not None for taint in node.taints)
+        return [] if unloved else few
 
     async def prioritize(self, body: bytes) -> Reply:
         """Scores of nodes that fit; equal ones where we cannot tell, which leaves it to the others."""
@@ -205,6 +224,7 @@ class Extender:
 
 _VERBS: Final = {
     "filter": Extender.filter,
+    "shortlist": Extender.shortlist,
     "prioritize": Extender.prioritize,
     "bind": Extender.bind,
     "preempt": Extender.preempt,

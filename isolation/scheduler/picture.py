@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -37,6 +38,8 @@ RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 _NOT_FOUND: Final = 404
 HABITS: Final = Habits(pace=Pace(longest=5.0))
 """There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
+QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
+"""Kinds of which minutes may tell nothing, not even a bookmark: the server ends the watch before silence is trouble."""
 
 
 class Picture:
@@ -50,8 +53,8 @@ class Picture:
         self._followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
-            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations, HABITS),
-            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, HABITS),
+            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
+            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, QUIET),
         }
         self._freed: list[Callable[[], None]] = []
         store.listen(self._take)

@@ -25,6 +25,18 @@ def steered(scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str],
     return [BEST if name in kept and point >= 0 else max(0, point) for name, point in zip(names, found, strict=True)]
 
 
+def foremost(
+    scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str], kept: frozenset[str], most: int
+) -> list[str]:
+    """The nodes that `steered` gives the highest points, so many at most; empty: none fits."""
+    fitting = np.isfinite(scores)
+    found = [name for name, fits in zip(names, fitting.tolist(), strict=True) if fits and name in kept] if kept else []
+    if not found and fitting.any():
+        alike = np.flatnonzero(scores <= scores[fitting].min() + _ALIKE)
+        found = [names[at] for at in alike[:most].tolist()]
+    return found[:most]
+
+
 def points(scores: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """
     Points 0 to `most` by the engine's scores, of which smaller is better; -1: it does not fit.

@@ -76,7 +76,7 @@ def corrected(scene: Scene, pod: Pod, candidates: Mapping[str, Victims]) -> dict
     found: dict[str, Victims] = {}
     for name in sorted(candidates, key=lambda one: (candidates[one].violations, len(candidates[one].uids), one)):
         victims = _corrected_on(scene, pod, name, candidates[name])
-        if victims is not None:
+        if victims is not None and victims.uids:  # kube-scheduler takes a node without victims for an error
             found[name] = victims
             if len(found) >= ENOUGH:
                 break

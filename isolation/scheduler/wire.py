@@ -76,6 +76,25 @@ class _Named(msgspec.Struct):
     metadata: _Meta
 
 
+class _NodeAffinity(msgspec.Struct, rename="camel"):
+    preferred_during_scheduling_ignored_during_execution: list[msgspec.Raw] | None = None
+
+
+class _Affinity(msgspec.Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+    pod_affinity: dict[str, msgspec.Raw] | None = None
+    pod_anti_affinity: dict[str, msgspec.Raw] | None = None
+
+
+class _Wishes(msgspec.Struct, rename="camel", frozen=True):
+    affinity: _Affinity | None = None
+    topology_spread_constraints: list[msgspec.Raw] | None = None
+
+
+class _Wishing(msgspec.Struct):
+    spec: _Wishes = _Wishes()
+
+
 class _NodeList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
@@ -113,6 +132,7 @@ _NODES: Final = msgspec.json.Decoder(_NodesArgs)
 _BIND: Final = msgspec.json.Decoder(_BindArgs)
 _PREEMPT: Final = msgspec.json.Decoder(_PreemptArgs)
 _NAMED: Final = msgspec.json.Decoder(_Named)
+_WISHING: Final = msgspec.json.Decoder(_Wishing)
 _ENCODE: Final = msgspec.json.Encoder()
 
 
@@ -179,6 +199,22 @@ def filter_answer(ask: NodesAsk, fit: Iterable[str], failed: Mapping[str, str], 
         kept = [node for name, node in zip(ask.names, ask.nodes, strict=True) if name in wanted]
         answer["Nodes"] = {"metadata": {}, "items": kept}
     return _ENCODE.encode(answer)
+
+
+def has_wishes(pod: msgspec.Raw) -> bool:
+    """Whether the pod says itself which nodes it would rather have; True where that cannot be read."""
+    try:
+        spec = _WISHING.decode(pod).spec
+    except _UNREADABLE:
+        return True
+    wants = spec.affinity
+    if spec.topology_spread_constraints:
+        return True
+    if wants is None:
+        return False
+    of_nodes = wants.node_affinity
+    liked = of_nodes is not None and of_nodes.preferred_during_scheduling_ignored_during_execution
+    return bool(liked or wants.pod_affinity or wants.pod_anti_affinity)
 
 
 def filter_error(reason: str) -> bytes:

@@ -23,9 +23,10 @@ from admission_cases import (
     workload,
 )
 from e2e.admission_stand import PATHS, PODS, policed, tried
-from e2e.apiclient import connected
+from e2e.apiclient import RefusedError, connected
 
 SCHEDULER = "system:serviceaccount:gpushare-system:gpushare-scheduler"
+AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
 AGENT = "system:serviceaccount:gpushare-system:gpushare-node"
 CLAIM = "authentication.kubernetes.io/node-name"
 SAYABLE = [case for case in REFUSED + FORGED if case.policy]
@@ -153,7 +154,7 @@ async def stored(client, made):
 
 def test_records_stay_as_they_were_made(plane):
     """
-    By every way in which a pod is updated; our accounts may, and other labels are free.
+    By every way in which a pod is updated; our accounts may, as far as they need to, and other labels are free.
     """
 
     async def story(client):
@@ -169,7 +170,7 @@ def test_records_stay_as_they_were_made(plane):
             }
             for name, change in changes.items():
                 for sub in ("", "/status"):
-                    for user in ("someone", SCHEDULER):
+                    for user in ("someone", AUTOSCALER):
                         body, kind = {"metadata": change}, "application/merge-patch+json"
                         text = await sent(client, "PATCH", f"{PODS}/p{sub}", body, user=user, kind=kind)
                         said[name, sub, user] = text
@@ -183,6 +184,65 @@ def test_records_stay_as_they_were_made(plane):
     }
     assert expected == {key for key, text in said.items() if "not changed after it was made" in text}
     assert expected == {key for key, text in said.items() if text}
+
+
+def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
+    """
+    Its right to patch pods is not one to change images, labels, owners or what a kubelet says, in no namespace; what
+    it does write, its own role and kube-scheduler's conditions, it may.
+    """
+    merge, strategic = "application/merge-patch+json", "application/strategic-merge-patch+json"
+    system = "/api/v1/namespaces/gpushare-system/pods"
+    ours = plain(lambda p: p["metadata"].update(name="own", namespace="gpushare-system"))
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}
+    allowed = {
+        "wakes": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
+        "wakes by status": (f"{PODS}/p/status", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
+        "role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": "leader"}}}),
+        "no role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": None}}}),
+        "condition": (f"{PODS}/p/status", {"status": {"conditions": [condition], "nominatedNodeName": "n1"}}),
+    }
+    image = {"spec": {"containers": [{"name": "main", "image": "evil"}]}}
+    refused = {
+        "image": (f"{PODS}/p", image),
+        "image of a plain pod": (f"{PODS}/q", image),
+        "image of our own": (f"{system}/own", image),
+        "deadline": (f"{PODS}/p", {"spec": {"activeDeadlineSeconds": 9}}),
+        "record": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/allocation": "{}"}}}),
+        "annotation": (f"{PODS}/p/status", {"metadata": {"annotations": {"free": "1"}}}),
+        "annotation away": (f"{PODS}/p", {"metadata": {"annotations": {"mine": None}}}),
+        "wakes a plain pod": (f"{PODS}/q", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
+        "label": (f"{PODS}/p", {"metadata": {"labels": {"app": "x"}}}),
+        "label away": (f"{PODS}/p", {"metadata": {"labels": {SHARED: None}}}),
+        "role of another": (f"{PODS}/p", {"metadata": {"labels": {"gpushare.dev/role": "leader"}}}),
+        "owner": (f"{PODS}/p", {"metadata": {"ownerReferences": [owner]}}),
+        "finalizer": (f"{PODS}/p", {"metadata": {"finalizers": ["a.b/c"]}}),
+        "phase": (f"{PODS}/p/status", {"status": {"phase": "Succeeded"}}),
+    }
+
+    async def story(client):
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpushare-system"}}
+        with contextlib.suppress(RefusedError):
+            await client.create(namespace)
+        await client.until(bool, "/api/v1/namespaces/gpushare-system/serviceaccounts/default")
+        mine = lambda p: p["metadata"].update(annotations={"mine": "1"})  # noqa: E731 (one change of a pod)
+        async with stored(client, admitted(good(mine))), stored(client, plain() | {"metadata": {"name": "q"}}):
+            await client.call("POST", system, ours)
+            said = {}
+            try:
+                for name, (path, body) in (allowed | refused).items():
+                    kind = strategic if "spec" in body or "status" in body else merge
+                    said[name] = await sent(client, "PATCH", path, body, user=SCHEDULER, kind=kind)
+                others = await sent(client, "PATCH", f"{PODS}/q", image, user="someone", kind=strategic)
+            finally:
+                await client.delete(f"{system}/own", force=True)
+            return said, others
+
+    said, others = policing(plane, story)
+    assert "" == others
+    assert {} == {name: said[name] for name in allowed if said[name]}
+    assert {} == {name: said[name] for name in refused if "changes nothing of a pod" not in said[name]}
 
 
 def test_a_debugging_container_keeps_the_rules(plane):

@@ -172,10 +172,10 @@ def test_a_device_that_two_files_name_is_refused(stage, plugin):
     assert "unresolvable CDI devices" in play(stage, story)
 
 
-def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing(stage):
+def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_and_is_made_anew(stage):
     """
     A kubelet that never heard of a resource admits whoever asks for it and runs it without devices and without
-    edits: nothing may be bound to a node whose agent does not say that it is ready.
+    edits: the agent deletes it when it is there, and says why; the next one gets its devices.
     """
 
     async def story(client):
@@ -184,17 +184,22 @@ def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing(stage):
         stage.node.machine.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
         stage.node.start_kubelet()
         try:
-            early = pod_of("early", container("main", 2))
-            await stage.bind(client, await client.create(early))
+            await stage.place(client, pod_of("early", container("main", 2), terminationGracePeriodSeconds=0), 0)
             pod = await stage.running_pod(client, "early")
             box = stage.node.containers(pod["metadata"]["uid"])["main"]
-            return stage.devices(pod), stage.node.execute(box, "/bin/ls", "/etc"), pod
+            found = stage.devices(pod), stage.node.execute(box, "/bin/ls", "/etc"), pod
         finally:
-            await client.delete(f"{PODS}/early")
             stage.start_agent()
-            await stage.ready(client)
+        await stage.ready(client)
+        await client.until(lambda pods: not pods["items"], PODS, 40)
+        events = await client.get("/api/v1/namespaces/default/events")
+        told = [one["message"] for one in events["items"] if one["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+        await stage.place(client, pod_of("early", container("main", 2)), 0)
+        return *found, told, stage.devices(await stage.running_pod(client, "early"))
 
-    devices, etc, pod = play(stage, story)
+    devices, etc, pod, told, after = play(stage, story)
     assert "2" == pod["spec"]["containers"][0]["resources"]["limits"][MEMORY]
     assert {"main": []} == devices
     assert "ld.so.preload" not in etc
+    assert any("has no devices" in message for message in told), told
+    assert 2 == len(after["main"])

@@ -131,7 +131,7 @@ def test_three_hundred_pods_at_once(plane, tmp_path):
     assert 280 == len(bound({"items": pods}))
     assert {14} == set(taken(pods).values())
     assert 40 == len(taken(pods))
-    assert 840 <= answered
+    assert 560 <= answered  # each was asked about and bound, by us
     assert 0 == over
 
 

@@ -125,3 +125,30 @@ def test_the_in_tree_pre_emption_is_corrected_by_card(plane, tmp_path):
     }
     assert 2 == len(kept)
     assert {tuple(cards_of(vip))} == {tuple(cards_of(p)) for p in before if p["metadata"]["uid"] not in kept}
+
+
+def test_pods_that_nobody_makes_again_go_too(plane, tmp_path):
+    """
+    Bare low pods of 8 of 15 GiB on each of two cards: 14 GiB are free and 10 fit nowhere. One of them ends, the high
+    pod has its card.
+    """
+    node = card_node("bare", cards=2, **{"ack.node.gpu.placement": "spread"})
+
+    async def story():
+        async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
+            await untainted(client)
+            await classes(client)
+            for name in ("first", "second"):
+                await client.create(our_pod(name, 8, priorityClassName="low"))
+                await client.until(lambda p: p["status"].get("phase") == "Running", f"{PODS}/{name}", 30)
+            before = (await client.get(PODS))["items"]
+            await client.create(our_pod("vip", 10, priorityClassName="high"))
+            vip = await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/vip", 30)
+            after = {p["metadata"]["name"] for p in (await client.get(PODS))["items"]}
+            return before, vip, after, await ours.metric("gpushare_scheduler_overcommitted_cards")
+
+    before, vip, after, over = asyncio.run(story())
+    ended = [pod for pod in before if pod["metadata"]["name"] not in after]
+    assert 2 == len({tuple(cards_of(pod)) for pod in before})
+    assert [cards_of(vip)] == [cards_of(pod) for pod in ended]
+    assert 0 == over

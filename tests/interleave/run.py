@@ -126,7 +126,7 @@ class Run:
             status = thing["status"]
             what = "gone" if happened.after is None else f"{thing['spec'].get('nodeName', '-')} {status.get('phase')}"
             going = " deleting" if "deletionTimestamp" in thing["metadata"] else ""
-            self._say(f"pod {thing['metadata']['name']}: {what}{going}")
+            self._say(f"pod {thing['metadata']['name']} {thing['metadata']['uid'][-4:]}: {what}{going}")
 
     # The play.
 

@@ -322,6 +322,17 @@ def test_a_runtime_that_may_not_be_isolated_is_a_remark():
     assert "runc and crun only" in answer["warnings"][0]
 
 
+def test_the_number_of_cards_written_as_an_amount_is_a_remark():
+    """
+    It is a label: as an amount it would silently give one card.
+    """
+    answer = told(asked(good(amount(COUNT, "2"))), world())
+
+    assert answer["allowed"]
+    assert "is a label of the pod" in answer["warnings"][0]
+    assert "warnings" not in told(asked(good(labelled(COUNT, "2"))), world())
+
+
 def test_an_existing_scheduler_keeps_its_pods():
     """
     Where it asks our extender, its name is the one that is set and accepted.

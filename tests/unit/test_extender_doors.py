@@ -203,7 +203,7 @@ def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
     assert (413, 413) == (second, third)
 
 
-@pytest.mark.parametrize("verb", ["filter", "bind", "prioritize", "preempt"])
+@pytest.mark.parametrize("verb", ["filter", "shortlist", "bind", "prioritize", "preempt"])
 def test_garbage_over_http_is_never_a_500(verb):
     """
     An answer of the protocol where it has room for an error, else 400.
@@ -214,7 +214,7 @@ def test_garbage_over_http_is_never_a_500(verb):
             return answer.status, await answer.read()
 
     status, body = asyncio.run(story())
-    assert status == (200 if verb in ("filter", "bind") else 400)
+    assert status == (200 if verb in ("filter", "shortlist", "bind") else 400)
     assert b"no request of a scheduler" in body
 
 

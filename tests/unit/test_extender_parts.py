@@ -223,6 +223,7 @@ def test_the_configuration_beside_us_is_what_the_design_says():
     assert {ACK.memory, ACK.compute} == {one["name"] for one in entry["managedResources"]}
     assert [False, False] == [one["ignoredByScheduler"] for one in entry["managedResources"]]
     assert (True, False) == (entry["nodeCacheCapable"], entry["ignorable"])
+    assert "shortlist" == entry["filterVerb"]
     election = printed["leaderElection"]
     assert ("5s", "3s", "1s") == tuple(election[key] for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
 
@@ -234,6 +235,7 @@ def test_an_existing_scheduler_comes_with_certificates():
     entry = yaml.safe_load(CliRunner().invoke(scheduler, ["config", "--existing"]).output)["extenders"][0]
 
     assert entry["enableHTTPS"]
+    assert "filter" == entry["filterVerb"]  # another extender may come after us: it gets every node that fits
     assert entry["urlPrefix"].startswith("https://")
     assert {"caFile", "certFile", "keyFile", "serverName"} == set(entry["tlsConfig"])
 

@@ -171,3 +171,14 @@ def test_an_entry_of_somebody_names_pod_and_container():
     """
     with pytest.raises(BookError):
         entry_of({"ids": ["a-_-1"], "pod": ["ml", "a", "uid", ""], "init": False, "guessed": False, "made": 1})
+
+
+@pytest.mark.parametrize("ids", [(), ("vendor-7",), ("GPU-0-_-1", ""), ("GPU-0-_-" + "9" * 60,)], ids=range(4))
+def test_a_claim_that_no_disk_could_hold_is_refused(ids):
+    """
+    A book with such an entry could not be read again, and every entry of it would be lost.
+    """
+    book = Book([entry(1)])
+    with pytest.raises(BookError, match="device IDs of ours"):
+        book.claim(Entry(frozenset(ids), "u2", "ml", "b", "main", made=2))
+    assert [entry(1)] == list(book)

@@ -5,6 +5,7 @@ Moments in which nobody can tell whose devices are whose, or who is gone: what t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 
 import pytest
@@ -226,3 +227,98 @@ def test_a_guess_about_an_init_container_is_taken_back_when_the_kubelet_says_oth
     assert (unheard.uid, "main") == (entry.uid, entry.container)
     assert all(promise.pod.name != "lonely" for promise in node.files.values())
     assert boxes["fetch"] <= node.agent.book.held()
+
+
+def test_pods_with_nothing_but_init_containers_are_known_when_everybody_answers(node):
+    """
+    The kubelet lists none of their devices; but each was the only one that could be meant when it was admitted.
+    """
+    boxes = {}
+    for name in ("a", "b", "c"):
+        node.bind(name, init=("fetch",), fetch=(0, 2))
+        boxes[name] = run(node.admit(name))["fetch"]
+    assert [("a", False), ("b", False), ("c", False)] == [(one.pod, one.guessed) for one in node.agent.book]
+    for name in ("c", "a", "b"):
+        assert name == run(node.start(name, "fetch")).pod.name
+
+
+def test_who_is_not_seen_yet_is_not_taken_for_the_one_that_lacks_something(node):
+    """
+    A pod of init containers whose entry was lost stands there lacking it; the one that is admitted is another.
+    """
+    lost = node.bind("lost", init=("fetch",), fetch=(0, 2))
+    node.admitted[lost.uid] = {"fetch": node.ids(1, 0, 1)}
+    node.in_use |= node.ids(1, 0, 1)
+    new = node.bind("new", init=("fetch",), fetch=(0, 2), main=(0, 1), watched=False)
+    boxes = run(node.admit("new"))
+    assert {new.uid} == {entry.uid for entry in node.agent.book}
+    assert "new" == run(node.start("new", "fetch")).pod.name
+    assert {"fetch", "main"} == boxes.keys()
+
+
+@pytest.mark.parametrize("units", [2, 3], ids=["of the very same size", "of another size"])
+def test_devices_of_unknown_init_containers_are_delivered_to_nobody_by_guess(node, units):
+    """
+    Two pods of init containers in the dark, on cards of anybody's choice: neither gets the other's promise, and
+    neither waits for ever.
+    """
+    node.has_get = False
+    for name, size in (("a", 2), ("b", units)):
+        pod, _ = unseen(node, name, init=("fetch",), fetch=(0, size))
+        node.watched[name] = pod
+    node.has_get = True
+    for _ in range(6):
+        for name in ("a", "b"):
+            if name in node.api and node.api[name].uid not in node.processes:
+                with contextlib.suppress(NotYetError):
+                    assert name == run(node.start(name, "fetch")).pod.name
+        ticks(node, 10)
+    assert all(pod.uid in node.processes for pod in node.api.values())
+
+
+def test_a_guess_that_was_the_init_containers_is_not_thrown_away_with_the_apps(node):
+    """
+    Both have the very same devices and were admitted while the kubelet was silent: the book has both in the end.
+    """
+    node.bind("a", init=("fetch",), fetch=(0, 4), main=(0, 4))
+    node.has_get = False
+    run(node.admit("a"))
+    node.has_get = True
+    ticks(node, 2)
+    assert {"fetch", "main"} == {entry.container for entry in node.agent.book if entry.uid}
+    assert "fetch" == run(node.start("a", "fetch")).container
+
+
+def test_devices_of_another_plugin_in_the_kubelets_list_stay_out_of_the_book(node):
+    """
+    Pods of the plugin that was here before keep what they have: nothing of it is ours to write down or to take.
+    """
+    old = node.bind("old", main=(0, 2), record=False)
+    node.admitted[old.uid] = {"main": frozenset({"vendor-0", "vendor-1"})}
+    node.change("old", started=True)
+    node.bind("new", main=(1, 2))
+    run(node.admit("new"))
+    ticks(node, 30)
+    assert (["new"], []) == ([entry.pod for entry in node.agent.book], node.deleted)
+
+
+def test_of_two_that_cannot_be_told_apart_one_is_made_anew_and_the_other_starts(node):
+    """
+    Pods of init containers, admitted in the dark, each guessed to be one of the two: no start by luck, and no end
+    of waiting for both.
+    """
+    for name in ("a", "b"):
+        node.bind(name, init=("fetch",), fetch=(0, 2))
+    node.has_get = False
+    for name in ("b", "a"):
+        run(node.admit(name))
+    node.has_get = True
+    assert all(entry.guessed for entry in node.agent.book)
+    for name in ("a", "b"):
+        with pytest.raises(NotYetError, match="not known yet"):
+            run(node.start(name, "fetch"))
+    ticks(node, 50)
+    assert 1 == len(node.deleted)
+    left = next(iter(node.api))
+    ticks(node, 2)
+    assert left == run(node.start(left, "fetch")).pod.name

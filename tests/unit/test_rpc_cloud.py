@@ -227,9 +227,9 @@ def test_a_machine_that_never_came_may_go_below_the_smallest_size(generation):
 @both
 def test_an_order_that_does_not_come_is_called_off(generation):
     """
-    Down to the machines that are there, and no further.
+    Down to the machines that are there, and no further; one that failed is not there.
     """
-    pools = Pools(Group("a", 0, 5, target=3))
+    pools = Pools(Group("a", 0, 5, target=3, instances=(Instance("test://x", trouble="no stock"),)))
     pools.arrive("a", "n1")
 
     assert CODE.OK == code_of(pools, generation, "NodeGroupDecreaseTargetSize", id="a", delta=-2)[0]

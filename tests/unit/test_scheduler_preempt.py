@@ -76,6 +76,14 @@ def test_a_node_where_cards_are_free_is_somebody_elses_reason():
     assert {"stranger"} < set(verb(made, HIGH, "a", "b", "stranger"))
 
 
+def test_a_node_without_victims_is_never_answered():
+    """The cards are free and nobody was proposed: kube-scheduler takes an empty answer for an error."""
+    made = books(running("a", at("n", 0)))
+
+    assert None is verb(made, HIGH)
+    assert ("a",) == verb(made, HIGH, "a")
+
+
 def test_a_victim_that_was_counted_on_for_cpu_stays():
     """A spared pod would have freed CPU which the one that goes instead does not."""
     asked = pod("high", 8, priority=10, cpu_milli=2000)

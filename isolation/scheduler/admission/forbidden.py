@@ -39,14 +39,19 @@ ANNOTATION_PREFIXES: Final = ("cdi.k8s.io/", "devices.nri.io/", "io.kubernetes.c
 _RUN_ALIAS: Final = "/var/run"  # a link to /run wherever systemd runs
 HOST_TREES: Final = (
     *("/dev", "/proc", "/sys/fs/cgroup"),
-    *(RUN_DIR, CDI_DIR, "/etc/cdi", "/run/nvidia"),
-    *("/var/lib/kubelet", "/etc/kubernetes", "/etc/containerd", "/etc/crio"),
+    *(RUN_DIR, CDI_DIR, "/run/nvidia"),
+    *("/var/lib/kubelet", "/var/spool"),
     *("/run/containerd", "/run/crio", "/run/docker", "/run/docker.sock", "/run/k3s"),
     *("/run/dbus", "/run/systemd"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/rancher"),
+    # Programs of the host, and what tells them what to do: root in a container would become root of the node.
+    *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/root", "/sbin", "/usr"),
 )
-"""Host folders from which a container reaches devices, other containers, the host's services or our files."""
-HOST_HARMLESS: Final = ("/dev/hugepages", "/dev/infiniband", "/dev/shm")  # noqa: S108 (a table of paths, nothing is written there)
+"""Host folders from which a container reaches devices, other containers, the host's programs or our files."""
+HOST_HARMLESS: Final = (
+    *("/dev/hugepages", "/dev/infiniband", "/dev/shm"),  # noqa: S108 (a table of paths, nothing is written there)
+    *("/etc/localtime", "/etc/timezone", "/usr/share/zoneinfo"),
+)
 OWN_TREES: Final = (PRELOAD, IN_CONTAINER)
 """What the node agent puts into a container."""
 

@@ -3,7 +3,8 @@ The rules as the API server's own policies: in force also without us, and withou
 
 Decides which claims stand in which policy. They are asked after the webhook, about the object as
 it will be stored. The node agents are pinned by the node that their token names: one that is
-taken over reaches its own node's objects and no others.
+taken over reaches its own node's objects and no others. Our scheduler's account is held to what a
+scheduler writes into a pod: the right to patch pods would let it change images and labels too.
 
 Source: Kubernetes, "Validating Admission Policy" (1.30), "Service accounts: token claims" (the
 node's name in `userInfo.extra`, 1.32).
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import ACK, NODE_AGENT, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, NODE_AGENT, ROLE, SCHEDULER, SHARED, SYSTEM_NAMESPACE, WOKEN
 from isolation.scheduler.admission import cel
 from isolation.scheduler.admission.cel import Claim
 from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, by_group, by_path, elsewhere, rule
@@ -35,7 +36,7 @@ _INSTANCE: Final = 128  # characters of an Event's reportingInstance
 
 def policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
     """Every ValidatingAdmissionPolicy; another scheduler's name where an existing one asks our extender."""
-    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), *_agents()]
+    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), _own(), *_agents()]
 
 
 def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
@@ -102,6 +103,36 @@ def _running(dialect: Dialect) -> list[Manifest]:
         _policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], joins, joining),
         _policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
     ]
+
+
+def _own() -> Manifest:
+    """What the scheduler's account may change in a pod that exists, by whichever of its rights; in every namespace."""
+    ours = {"is-our-scheduler": f"request.userInfo.username == {cel.text(BINDER)}"}
+    home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
+    shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
+    told = f"{SCHEDULER} changes nothing of a pod that exists but the label {ROLE} of its own and what wakes one"
+    runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    claims = [
+        _kept("spec", "?metadata.?finalizers", "?metadata.?ownerReferences"),
+        _kept_but("labels", ROLE, home),
+        _kept_but("annotations", WOKEN, shared),
+        _kept(*(f"?status.?{part}" for part in runs)),
+    ]
+    rules, made = [rule(POD_UPDATES, "UPDATE")], [Claim(claim, told) for claim in claims]
+    return _policy("scheduler-pods", rules, ours, made, everywhere=True)
+
+
+def _kept(*parts: str) -> str:
+    """That an update leaves these parts as they were."""
+    return " && ".join(f"object.{part} == oldObject.{part}" for part in parts)
+
+
+def _kept_but(what: str, key: str, where: str) -> str:
+    """That an update leaves labels or annotations as they were; one of them may change, but only where it belongs."""
+    new, old = (f"{at}.metadata.?{what}.orValue({{}})" for at in ("object", "oldObject"))
+    free = f"(k == {cel.text(key)} && {where})"
+    same = f"{new}.all(k, {free} || (k in {old} && {new}[k] == {old}[k]))"
+    return f"{same} && {old}.all(k, {free} || k in {new})"
 
 
 def _agents() -> list[Manifest]:

@@ -140,7 +140,7 @@ def _made(metadata: At, spec: At, size: int, world: World) -> _Sound | Verdict:
         return _refused(problems, INVALID)
     if wrong := wrong_mode(request, world.dialect):
         problems.insert(0, wrong)
-    warnings = tuple(safety.doubts(spec))
+    warnings = tuple(safety.doubts(spec, world.dialect))
     if unfit := misfit(request, world.fleet, world.dialect, world.unit_bytes):
         if not world.fleet.may_grow:
             problems.insert(0, unfit)

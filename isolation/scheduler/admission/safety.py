@@ -148,8 +148,11 @@ def _mounts(where: str, container: At) -> Iterator[str]:
             yield f"{where} {verb} {show(path)}, over files of ours; choose a folder of its own, such as /run/app"
 
 
-def doubts(spec: At) -> Iterator[str]:
-    """What may or may not work, which only the node can tell: warnings."""
+def doubts(spec: At, dialect: Dialect) -> Iterator[str]:
+    """What may or may not work, or mean what it seems to: warnings."""
+    amounts = (part for resources in _resources(spec) for part in (resources["limits"], resources["requests"]))
+    if any(part[dialect.card_count] for part in amounts):
+        yield f"{dialect.card_count} as an amount of a container does nothing; it is a label of the pod"
     runtime = spec["runtimeClassName"].text()
     if runtime not in _KNOWN_RUNTIMES:
         yield f"runtimeClassName {show(runtime)}: shares of cards are isolated with runc and crun only"

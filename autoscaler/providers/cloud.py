@@ -1,0 +1,46 @@
+"""
+What the providers on clouds' SDKs share: lazy imports with a remedy, and calls that end.
+
+Decides nothing about pools. Credentials come from the SDK's own chain (environment, workload identity, machine
+role), never from our configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from autoscaler.providers.base import MissingError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+_T = TypeVar("_T")
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 10.0
+"""Of one request, below the deadline of a whole call."""
+
+
+def sdk(module: str, extra: str) -> Any:
+    """An SDK's module; MissingError says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise MissingError(f"{module} is not installed ({exc}); install gpushare[{extra}]") from exc
+
+
+async def in_thread(executor: Executor, seconds: float, call: Callable[..., _T], **given: object) -> _T:
+    """A blocking call beside the loop; what is not done in time goes on unseen, so its outcome is unknown."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(executor, partial(call, **given))
+    except TimeoutError:
+        raise UnreachableError(f"no answer within {seconds:.0f} s") from None
+
+
+def made_by(exc: Exception, *packages: str) -> bool:
+    """Whether an exception is one of these packages', or the network's; others are faults of ours."""
+    return isinstance(exc, OSError) or type(exc).__module__.partition(".")[0] in packages

@@ -1,0 +1,241 @@
+"""
+What one fresh node of a pool looks like, so that a pool can grow from zero.
+
+Learnt from the nodes that stand, remembered as JSON in the autoscaler's state. Pure: who stores it, and
+when it is asked, is not known here. What differs between nodes of one pool is not promised of a fresh one:
+the least of their amounts, and only the labels and taints that all of them have.
+
+    {"version": 1, "pools": {"gpu-a": {"mode": "cgpu", "choice": "binpack", "cpu": 16000, "memory": 68719476736,
+     "pods": 110, "labels": {...}, "taints": [{"key": ..., "value": ..., "effect": ...}], "cards": {<as the node
+     annotation gpushare.dev/cards>}}}}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.codec_node import decode_cards, encode_cards
+from isolation.contract.codec_request import MOST_CARDS
+from isolation.contract.codec_shape import LARGEST, At, CodecError, decoded, show
+from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
+from isolation.contract.names import GROUP, POOL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+VERSION: Final = 1
+MOST_TEXT: Final = 512 << 10
+"""Bytes of remembered profiles: a ConfigMap holds 1 MiB, and others write there too."""
+MOST_POOLS: Final = 1000
+_MOST_LABELS: Final = 256
+_MOST_TAINTS: Final = 64
+_LONGEST_KEY: Final = 317  # a DNS prefix of 253, a slash, a name of 63
+_LONGEST_VALUE: Final = 63
+_MOST_PODS: Final = 1 << 20
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_OWN: Final = frozenset({"kubernetes.io/hostname", "beta.kubernetes.io/hostname"})
+"""Labels that no two nodes share."""
+_PLACES: Final = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+"""Labels that a pool over several zones does not promise, though its last node has one."""
+_PASSING: Final = (
+    f"{GROUP}/",
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+)
+"""How taints begin that tell a node's moment, not its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """A node as it will be when it has just registered."""
+
+    mode: Mode = Mode.NONE
+    choice: CardChoice = CardChoice.POLICY
+    cards: tuple[Card, ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pods: int = 110
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    taints: tuple[Taint, ...] = ()
+
+    def node(self, pool: str) -> Node:
+        """The template of an `autoscaler.pools.Pool`: it carries the pool's name as its own."""
+        cards = tuple(replace(card, uuid=f"{pool}/{card.index}") for card in self.cards)
+        return Node(
+            name=pool,
+            cards=cards,
+            mode=self.mode,
+            choice=self.choice,
+            cpu_milli=self.cpu_milli,
+            memory_bytes=self.memory_bytes,
+            pods=self.pods,
+            labels={**self.labels, POOL: pool},
+            taints=self.taints,
+            pool=pool,
+        )
+
+
+def template_of(node: Node) -> NodeTemplate:
+    """What this node says about its kind: nothing of its name, its health or its moment."""
+    cards = tuple(replace(card, uuid=f"card/{card.index}", healthy=True) for card in node.cards)
+    return NodeTemplate(
+        mode=node.mode,
+        choice=node.choice,
+        cards=cards,
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_bytes,
+        pods=node.pods,
+        labels={key: value for key, value in node.labels.items() if key not in _OWN},
+        taints=tuple(taint for taint in node.taints if not taint.key.startswith(_PASSING)),
+    )
+
+
+def learn(remembered: Mapping[str, NodeTemplate], nodes: Iterable[Node]) -> dict[str, NodeTemplate]:
+    """What is known of each pool now: the nodes that stand say it, else what was remembered."""
+    standing: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.pool and _whole(node):
+            standing.setdefault(node.pool, []).append(node)
+    return {**remembered, **{pool: _least(alike, remembered.get(pool)) for pool, alike in standing.items()}}
+
+
+def _whole(node: Node) -> bool:
+    """Whether a node shows its kind: up, taking pods, its cards registered and well."""
+    missing = node.mode is not Mode.NONE and not node.cards
+    sick = any(not card.healthy for card in node.cards)
+    return node.ready and node.serving and not node.cordoned and not missing and not sick
+
+
+def _least(nodes: Sequence[Node], before: NodeTemplate | None) -> NodeTemplate:
+    """The smallest of them, with what all of them agree on."""
+    kinds = [template_of(node) for node in nodes]
+    least = min(kinds, key=_size)
+    agreed = set(least.labels.items()).intersection(*(kind.labels.items() for kind in kinds))
+    if before is not None:
+        agreed -= {(place, least.labels.get(place, "")) for place in _PLACES if place not in before.labels}
+    taints = {taint for kind in kinds for taint in kind.taints}
+    return replace(
+        least,
+        cpu_milli=min(kind.cpu_milli for kind in kinds),
+        memory_bytes=min(kind.memory_bytes for kind in kinds),
+        pods=min(kind.pods for kind in kinds),
+        labels=dict(sorted(agreed)),
+        taints=tuple(sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect))),
+    )
+
+
+def _size(kind: NodeTemplate) -> tuple[object, ...]:
+    """Smallest first; ties are broken by what the cards are called, never by the order of nodes."""
+    offered = sum(card.offered_bytes for card in kind.cards)
+    models = tuple(card.model for card in kind.cards)
+    return offered, len(kind.cards), kind.cpu_milli, kind.memory_bytes, kind.mode.value, models
+
+
+def encode(profiles: Mapping[str, NodeTemplate]) -> str:
+    """Profiles as JSON, pools in order; what would not fit `MOST_TEXT` is left out, last pools first."""
+    pools: dict[str, object] = {}
+    size = len(json.dumps({"version": VERSION, "pools": {}}))
+    for name in sorted(profiles)[:MOST_POOLS]:
+        shown = _shown(profiles[name])
+        size += len(json.dumps({name: shown}, separators=(",", ":")))
+        if size > MOST_TEXT:
+            break
+        pools[name] = shown
+    return json.dumps({"version": VERSION, "pools": pools}, separators=(",", ":"))
+
+
+def decode(text: str) -> tuple[dict[str, NodeTemplate], tuple[str, ...]]:
+    """The profiles that can be read, and why others cannot; raises CodecError where nothing can."""
+    if len(text) > MOST_TEXT:
+        raise CodecError((), f"{len(text)} characters; profiles take {MOST_TEXT} at most: delete them to learn anew")
+    at = decoded(text)
+    if at["version"].integer(0) != VERSION:
+        raise at["version"].wrong(f"{show(at['version'].value)} is unknown; this reader understands {VERSION}")
+    if len(at["pools"].mapping()) > MOST_POOLS:
+        raise at["pools"].wrong(f"{len(at['pools'].mapping())} pools; {MOST_POOLS} are the most")
+    found, problems = {}, []
+    for name, entry in at["pools"].fields():
+        try:
+            found[name] = template_at(entry)
+        except CodecError as exc:
+            problems.append(str(exc))
+    return found, tuple(problems)
+
+
+def template_at(at: At) -> NodeTemplate:
+    """One profile, from the state or from a pool's configuration; raises CodecError."""
+    return NodeTemplate(
+        mode=Mode(_one_of(at["mode"], [mode.value for mode in Mode], Mode.NONE.value)),
+        choice=CardChoice(_one_of(at["choice"], [choice.value for choice in CardChoice], CardChoice.POLICY.value)),
+        cards=_cards(at["cards"]),
+        cpu_milli=at["cpu"].integer(0, 0, LARGEST - 1),
+        memory_bytes=at["memory"].integer(0, 0, LARGEST - 1),
+        pods=at["pods"].integer(110, 0, _MOST_PODS),
+        labels=_labels(at["labels"]),
+        taints=_taints(at["taints"]),
+    )
+
+
+def _shown(kind: NodeTemplate) -> dict[str, Any]:
+    return {
+        "mode": kind.mode.value,
+        "choice": kind.choice.value,
+        "cpu": kind.cpu_milli,
+        "memory": kind.memory_bytes,
+        "pods": kind.pods,
+        "labels": dict(kind.labels),
+        "taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in kind.taints],
+        "cards": json.loads(encode_cards(kind.cards)),
+    }
+
+
+def _cards(at: At) -> tuple[Card, ...]:
+    if not at:
+        return ()
+    if len(at["cards"].items()) > MOST_CARDS:
+        raise at["cards"].wrong(f"more than {MOST_CARDS} cards; no machine has so many")
+    try:
+        return decode_cards(json.dumps(at.mapping()))
+    except CodecError as exc:
+        raise exc.under(at.path) from None
+
+
+def _labels(at: At) -> dict[str, str]:
+    labels = at.texts()
+    if len(labels) > _MOST_LABELS:
+        raise at.wrong(f"{len(labels)} labels; a profile keeps {_MOST_LABELS} at most")
+    for key, value in labels.items():
+        if not key or len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
+            raise at.wrong(f"{show(key)}: {show(value)} is no label")
+    return labels
+
+
+def _taints(at: At) -> tuple[Taint, ...]:
+    items = at.items()
+    if len(items) > _MOST_TAINTS:
+        raise at.wrong(f"{len(items)} taints; a profile keeps {_MOST_TAINTS} at most")
+    return tuple(
+        Taint(item["key"].text()[:_LONGEST_KEY], item["value"].text()[:_LONGEST_VALUE], _effect(item["effect"]))
+        for item in items
+    )
+
+
+def _effect(at: At) -> str:
+    return _one_of(at, _EFFECTS, _EFFECTS[0])
+
+
+def _one_of(at: At, allowed: Sequence[str], default: str) -> str:
+    value = at.text(default)
+    if value not in allowed:
+        raise at.wrong(f"{show(value)} is none of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,226 @@
+"""
+The objects behind a `/scale` pool: the Scale, the machines or nodes that belong to it, and how they are written.
+
+Decides how answers are read and errors understood; which number is written is `scale`'s business. Names are those
+of autoscaling/v1 Scale and of the Cluster API book (Machine: `spec.providerID`, `status.nodeRef`, `status.phase`,
+annotation `cluster.x-k8s.io/delete-machine`, which every delete policy puts first).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+
+from autoscaler.providers.base import ChangedError, DeniedError, Instance, InstanceState, UnreachableError
+from autoscaler.providers.stock import out_of_stock, said
+from isolation.cluster.failure import ClusterError, RefusedError
+from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.names import AUTOSCALER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from isolation.cluster.access import Access
+
+DELETE_MACHINE: Final = "cluster.x-k8s.io/delete-machine"
+CONFLICT: Final = 409
+_TOO_MANY: Final = 429
+_OWN_TROUBLE: Final = 500
+_PAGE: Final = "500"
+_MOST_MEMBERS: Final = 20_000
+_MOST_REPLICAS: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A resource of the API server; namespace empty: cluster-scoped."""
+
+    group: str
+    version: str
+    resource: str
+    namespace: str = ""
+
+    @property
+    def path(self) -> str:
+        """Of the collection."""
+        root = f"/apis/{_safe(self.group)}" if self.group else "/api"
+        inside = f"/namespaces/{_safe(self.namespace)}" if self.namespace else ""
+        return f"{root}/{_safe(self.version)}{inside}/{_safe(self.resource)}"
+
+    def one(self, name: str) -> str:
+        """Of one object."""
+        return f"{self.path}/{_safe(name)}"
+
+
+NODES: Final = Kind("", "v1", "nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The wish as it stands in the store."""
+
+    version: str
+    replicas: int
+    selector: str
+    """Of the members, as the object itself says; empty where it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One machine, or one node, of a pool."""
+
+    object: str
+    uid: str
+    version: str
+    instance: Instance
+    marked: str = ""
+    """Who marked it to go first; empty: nobody."""
+    short: str = ""
+    """What is said about why it does not come, where that means that there is none."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it counts: not on its way out yet."""
+        return self.instance.state is not InstanceState.LEAVING
+
+    @property
+    def ours(self) -> bool:
+        """Whether we have marked it."""
+        return self.marked == AUTOSCALER
+
+    def called(self, names: frozenset[str]) -> bool:
+        """Whether it is meant by one of these: its node, its ID or the object itself."""
+        return not names.isdisjoint({self.instance.id, self.instance.node or self.instance.id, self.object})
+
+
+class ScaleClient:
+    """Reads and writes of one pool, each with a deadline and with errors as providers have them."""
+
+    def __init__(self, access: Access, target: Kind, name: str) -> None:
+        self._access, self._path = access, f"{target.one(name)}/scale"
+        self._target, self._name = target, name
+
+    async def parent(self) -> At:
+        """The scaled object itself."""
+        async with _translated(self._target.one(self._name)):
+            return _decoded(await self._access.send("GET", self._target.one(self._name)))
+
+    async def scale(self) -> Scale:
+        """The wish."""
+        async with _translated(self._path):
+            return _scale(_decoded(await self._access.send("GET", self._path)))
+
+    async def put(self, before: Scale, replicas: int) -> bool:
+        """Write another wish over exactly this one; False where it is not the newest any more."""
+        meta = {"name": self._name, "resourceVersion": before.version}
+        if self._target.namespace:
+            meta["namespace"] = self._target.namespace
+        body = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": meta, "spec": {"replicas": replicas}}
+        async with _translated(self._path):
+            try:
+                await self._access.send("PUT", self._path, body)
+            except RefusedError as exc:
+                if exc.status == CONFLICT:
+                    return False
+                raise
+        return True
+
+    async def members(self, kind: Kind, selector: str, mark: str) -> list[Member]:
+        """All of them; an unreadable one fails the look, because numbers follow from their count."""
+        found: list[Member] = []
+        token = ""
+        while True:
+            query = {"labelSelector": selector, "limit": _PAGE} | ({"continue": token} if token else {})
+            async with _translated(kind.path):
+                page = _decoded(await self._access.page(kind.path, query))
+                read = _node if kind == NODES else _machine
+                found += [read(item, mark) for item in page["items"].items()]
+                token = page["metadata"]["continue"].text()
+            if len(found) > _MOST_MEMBERS:
+                raise DeniedError(f"{kind.path}: the selector {selector!r} finds more than {_MOST_MEMBERS} members")
+            if not token:
+                return found
+
+    async def mark(self, kind: Kind, member: Member, key: str, value: str | None) -> None:
+        """Annotate one member, if it is still the same object."""
+        body = {"metadata": {"uid": member.uid, "annotations": {key: value}}}
+        path = kind.one(member.object)
+        async with _translated(path):
+            await self._access.send("PATCH", path, body, "merge-patch")
+
+
+def _safe(part: str) -> str:
+    return quote(part, safe="")
+
+
+def _decoded(text: bytes) -> At:
+    try:
+        return At(msgspec.json.decode(text))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise CodecError((), "an answer that is no JSON") from None
+
+
+def _scale(at: At) -> Scale:
+    version = at["metadata"]["resourceVersion"].text()
+    if not version:
+        raise at["metadata"].wrong("a Scale needs its resourceVersion")
+    replicas = at["spec"]["replicas"].integer(0, 0, _MOST_REPLICAS)
+    return Scale(version, replicas, at["status"]["selector"].text())
+
+
+def _machine(at: At, mark: str) -> Member:
+    meta, status = at["metadata"], at["status"]
+    name, node = meta["name"].name(), status["nodeRef"]["name"].text()
+    why = said(status["failureMessage"].text() or _trouble(status["conditions"]))
+    phase = status["phase"].text()
+    if meta["deletionTimestamp"]:
+        state = InstanceState.LEAVING
+    elif phase == "Failed":
+        state = InstanceState.FAILED
+    else:
+        state = InstanceState.RUNNING if node else InstanceState.COMING
+    ident = at["spec"]["providerID"].text() or f"{meta['namespace'].text()}/{name}"
+    note = why or phase
+    short = why if not node and out_of_stock(why) else ""
+    return _member(meta, mark, Instance(ident, node, state, note), short)
+
+
+def _node(at: At, mark: str) -> Member:
+    meta = at["metadata"]
+    name = meta["name"].name()
+    state = InstanceState.LEAVING if meta["deletionTimestamp"] else InstanceState.RUNNING
+    return _member(meta, mark, Instance(at["spec"]["providerID"].text() or name, name, state), "")
+
+
+def _member(meta: At, mark: str, instance: Instance, short: str) -> Member:
+    marked = meta["annotations"][mark].text() if mark else ""
+    return Member(meta["name"].name(), meta["uid"].text(), meta["resourceVersion"].text(), instance, marked, short)
+
+
+def _trouble(conditions: At) -> str:
+    """What keeps the infrastructure of a machine from being there."""
+    wrong = [c for c in conditions.items() if c["status"].text() == "False"]
+    words = [f"{c['reason'].text()}: {c['message'].text()}" for c in wrong]
+    main = (text for c, text in zip(wrong, words, strict=True) if c["type"].text() == "InfrastructureReady")
+    return next(filter(out_of_stock, words), "") or next(main, "")
+
+
+@contextlib.asynccontextmanager
+async def _translated(path: str) -> AsyncIterator[None]:
+    """Errors of the API server as a provider's."""
+    try:
+        yield
+    except RefusedError as exc:
+        if exc.status == _TOO_MANY or exc.status >= _OWN_TROUBLE:
+            raise UnreachableError(f"{path}: {exc}") from exc
+        if exc.status == CONFLICT:
+            raise ChangedError(f"{path}: {exc.message or exc.reason}") from exc
+        raise DeniedError(f"{path}: {exc}") from exc
+    except CodecError as exc:
+        raise UnreachableError(f"{path}: cannot be read: {exc}") from exc
+    except ClusterError as exc:
+        raise UnreachableError(f"{path}: {exc}") from exc

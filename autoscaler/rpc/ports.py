@@ -1,0 +1,89 @@
+"""
+Which gRPC ports are open, and who may ask what on each.
+
+    8086  cloud provider and KEDA's scaler. With an authority for clients, each by its own list of names: who may
+          read figures may not delete nodes.
+    8087  the expander: cluster-autoscaler's client for it shows no certificate, so this port asks for none.
+          It gives advice and changes nothing.
+
+Decides this and nothing else; what is not given is not served.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.rpc.answering import Manners
+from autoscaler.rpc.cloud import CloudProvider
+from autoscaler.rpc.expander import MOST_BYTES as EXPANDER_BYTES
+from autoscaler.rpc.expander import Expander
+from autoscaler.rpc.keda import MOST_STREAMS, ExternalScaler
+from autoscaler.rpc.serving import Files, Port, ServingError, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from autoscaler.metrics_api.readings import Readings
+    from autoscaler.rpc.answering import Tally
+    from autoscaler.rpc.expander import Known
+    from autoscaler.rpc.serving import Answerer
+    from autoscaler.rpc.state import State
+
+CHANGING_PORT: Final = 8086
+EXPANDER_PORT: Final = 8087
+_CALLS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """From flags."""
+
+    host: str = "127.0.0.1"
+    """Beyond this machine only with `files`, and the cloud provider only with an authority for clients too."""
+    number: int = CHANGING_PORT
+    expander_number: int = EXPANDER_PORT
+    files: Files | None = None
+    provider_callers: frozenset[str] = frozenset({"cluster-autoscaler"})
+    """Names in certificates (common or alternative) that may change pools."""
+    figures_callers: frozenset[str] = frozenset({"keda-operator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Numbers of the ports that are served; None: that one is not."""
+
+    number: int | None
+    expander_number: int | None
+
+
+@asynccontextmanager
+async def ports(
+    settings: Settings,
+    *,
+    state: State | None = None,
+    known: Known | None = None,
+    readings: Readings | None = None,
+    tally: Tally | None = None,
+) -> AsyncIterator[Open]:
+    """Serve what is given for as long as this lasts; ServingError."""
+    named = settings.files is not None and settings.files.clients is not None
+    if state is not None and settings.files is not None and not named:
+        raise ServingError("the cloud provider deletes nodes: give it an authority for its clients' certificates")
+    services: list[Answerer] = []
+    if state is not None:
+        services.append(
+            CloudProvider(state, Manners(callers=settings.provider_callers if named else None, tally=tally))
+        )
+    if readings is not None:
+        callers = settings.figures_callers if named else None
+        services.append(ExternalScaler(readings, Manners(callers=callers, tally=tally)))
+    first = Port(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
+    files = None if settings.files is None else replace(settings.files, clients=None)
+    second = Port(settings.host, settings.expander_number, files, EXPANDER_BYTES, most_calls=4)
+    async with AsyncExitStack() as stack:
+        number = await stack.enter_async_context(serving(first, services)) if services else None
+        expander = Expander(known, Manners(tally=tally)) if known is not None else None
+        other = await stack.enter_async_context(serving(second, [expander])) if expander is not None else None
+        yield Open(number, other)

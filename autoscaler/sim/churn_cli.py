@@ -1,0 +1,85 @@
+"""
+`gpushare sim --churn`: what moves free after churn, and a day of two autoscalers side by side.
+
+Decides what is run and shown; setting scenes is `churn` and `contest`, figures are `churn_report`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from autoscaler.sim import churn_plot, churn_report
+from autoscaler.sim.churn import Scene, churn
+from autoscaler.sim.contest import Course, contest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from autoscaler.sim.churn import Freed
+    from autoscaler.sim.contest import Score
+    from autoscaler.sim.openb import TracePod
+    from autoscaler.sim.replay import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Both parts."""
+
+    freed: tuple[Freed, ...]
+    scores: tuple[Score, ...]
+    seeds: tuple[int, ...]
+    scene: Scene
+
+    def tables(self) -> tuple[Table, ...]:
+        """For people."""
+        scene, count = self.scene, len(self.seeds)
+        after = self.freed[0]
+        head = (
+            f"filled to {scene.filled:.0%} by {scene.policy}, {scene.left:.0%} of the pods left; "
+            f"mean of {count} seed{'s' * (count > 1)}\n"
+            f"a freed card is on a node emptied by moves; {after.empty_cards} cards of empty nodes do not count"
+        )
+        tables = [_table(head, churn_report.FREED, map(churn_report.freed_row, churn_report.means(self.freed)))]
+        if self.scores:
+            day = "the same pods under each autoscaler, same scheduler, same loop"
+            titles = ("figure", *churn_report.names(self.scores))
+            tables.append(_table(day, titles, churn_report.contest_rows(self.scores)))
+        return tuple(tables)
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return churn_report.as_json(self.freed, self.scores)
+
+    def picture(self) -> str:
+        """For eyes."""
+        return churn_plot.draw(self.freed, self.scores, "What rebalancing frees, and what a day of pods needs")
+
+
+def run(
+    trace: Trace, pods: Sequence[TracePod], policy: str, seeds: Sequence[int], said: Callable[[str], None]
+) -> Result:
+    """The churn of every seed, and the contest on every seed."""
+    scene = Scene(policy=policy)
+    freed: list[Freed] = []
+    scores: list[Score] = []
+    for seed in seeds:
+        said(f"seed {seed}: churn")
+        freed += churn(trace, scene, seed)
+    for seed in seeds:
+        said(f"seed {seed}: a day of each autoscaler")
+        scores += contest(trace.nodes, pods, Course(), seed)
+    return Result(tuple(freed), tuple(scores), tuple(seeds), scene)
+
+
+def _table(title: str, headings: Sequence[str], rows: Any) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,71 @@
+"""
+Which pods the kubelet let through, or can start no more, because it has no devices for them.
+
+A kubelet that has never heard of our resource runs whoever asks for it, with no card and no limit; one that
+lost its checkpoint starts nothing again that crashes. Neither heals. Decides that from the kubelet's own list,
+seen twice some seconds apart, for it may be reading its checkpoint; what it does not answer counts for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.node.world import UnreachableError
+
+if TYPE_CHECKING:
+    from isolation.node.ledger import Ledger
+    from isolation.node.world import Bound, Wanted
+
+SURE_SECONDS: Final = 10.0
+"""Between the first look and the one that counts."""
+LOOK_SECONDS: Final = 3.0
+"""Between two looks at one pod: many may be crash-looping."""
+ANSWER_SECONDS: Final = 1.0
+_TEXT: Final = "container {} runs, or ran, and the kubelet has no devices for it: nothing limits it or starts it again"
+
+
+class Bare:
+    """See the module."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._world = ledger, ledger.world
+        self._since: dict[str, float] = {}
+        self._looked: dict[str, float] = {}
+
+    async def why(self, pod: Bound, now: float) -> str:
+        """Why it must be made anew; empty: nothing is known that speaks for it."""
+        suspects = self.suspects(pod)
+        if not suspects:
+            self._since.pop(pod.uid, None)
+            return ""
+        if now < self._looked.get(pod.uid, -LOOK_SECONDS) + LOOK_SECONDS:
+            return ""
+        self._looked[pod.uid] = now
+        try:
+            listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
+        except UnreachableError:
+            return ""
+        bare = [] if listing is None else [one for one in suspects if not listing.get(one.name)]
+        if not bare:
+            self._since.pop(pod.uid, None)
+            return ""
+        since = self._since.setdefault(pod.uid, now)
+        return _TEXT.format(bare[0].name) if now - since >= SURE_SECONDS else ""
+
+    def suspects(self, pod: Bound) -> list[Wanted]:
+        """
+        Containers of an admitted pod that may have nothing.
+
+        Such as run without an entry in our book, and such as do not run though they should. Plain init containers
+        the kubelet never lists; one that runs without an entry has passed no PreStart.
+        """
+        if not pod.started:
+            return []
+        missing = {one.name for one in self._ledger.book.lacking(pod)}
+        found = [one for one in pod.wanted if not one.init and (one.name in missing or not one.id)]
+        return found + [one for one in pod.wanted if one.init and one.id and one.name in missing]
+
+    def only(self, uids: set[str]) -> None:
+        """Nobody else is here any more."""
+        self._since = {uid: when for uid, when in self._since.items() if uid in uids}
+        self._looked = {uid: when for uid, when in self._looked.items() if uid in uids}

@@ -1,0 +1,144 @@
+"""HorizontalPodAutoscalers of a real controller-manager read our metrics APIs through the real aggregator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from e2e.kubelets import Kubelets, share_pod, shared_node
+from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, pods_metric, served
+from e2e.sharing import clear, untainted, workload
+
+from autoscaler.metrics_api.readings import Waiting
+from isolation.cluster.election import boottime
+from isolation.contract.quantity import GIB
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+
+
+@pytest.fixture(scope="module")
+def swift(plane):
+    """A controller-manager whose autoscalers look each second, not every fifteen."""
+    plane.kill("kube-controller-manager")
+    plane.start_controller_manager("--horizontal-pod-autoscaler-sync-period=1s")
+    yield plane
+    plane.kill("kube-controller-manager")
+    plane.start_controller_manager()
+
+
+@contextlib.asynccontextmanager
+async def scaled(plane, metric):
+    """A Deployment of one pod, with an autoscaler on this metric."""
+    async with served(plane) as (client, figures), Kubelets(client, [shared_node("hpa")]).alive():
+        await untainted(client)
+        await client.create(workload("Deployment", "web", 1, share_pod("x", units=0)))
+        await client.call("POST", HPAS, autoscaler("web", metric))
+        try:
+            yield client, figures
+        finally:
+            await client.delete(f"{HPAS}/web")
+            await clear(client)
+
+
+async def replicas(client, number, seconds=40):
+    """Until that many pods are wanted and ready."""
+    await client.until(
+        lambda d: d["spec"]["replicas"] == number and d["status"].get("readyReplicas") == number,
+        f"{DEPLOYMENTS}/web",
+        seconds,
+    )
+
+
+async def says(client, reason, seconds=30):
+    """Until the autoscaler gives this reason for its metric; the message."""
+    hpa = await client.until(
+        lambda h: any(c["reason"] == reason for c in h.get("status", {}).get("conditions", ())), f"{HPAS}/web", seconds
+    )
+    return next(c["message"] for c in hpa["status"]["conditions"] if c["reason"] == reason)
+
+
+async def stays(client, number, seconds=5.0):
+    """Nothing is changed for that long: several looks of the autoscaler."""
+    end = boottime() + seconds
+    while boottime() < end:
+        assert number == (await client.get(f"{DEPLOYMENTS}/web"))["spec"]["replicas"]
+        await asyncio.sleep(0.2)
+
+
+def test_a_deployment_follows_what_its_pods_use_up_and_down(swift):
+    """
+    1.2 GiB are wanted in each pod: at 3 GiB one pod becomes three and then more; idle ones become one again.
+    """
+
+    async def story():
+        async with scaled(swift, pods_metric("gpu_mem_used_bytes", "1200Mi", card="0")) as (client, figures):
+            figures.used = lambda _name: 0.75
+            await replicas(client, 5)
+            figures.used = lambda _name: 0.0
+            await replicas(client, 1)
+
+    asyncio.run(story())
+
+
+def test_a_deployment_follows_what_its_namespace_waits_for_up_and_down(swift):
+    """
+    One replica for each 4 GiB that pods of the namespace wait for in two pools; what others wait for does not count.
+    """
+    selector = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a", "b"]}]}
+
+    async def story():
+        async with scaled(swift, external_metric("gpu_mem_pending_bytes", "4Gi", selector)) as (client, figures):
+            elsewhere, nowhere = Waiting("other", "a", 100 * GIB), Waiting("default", "", 100 * GIB)
+            figures.waiting = (Waiting("default", "a", 6 * GIB), Waiting("default", "b", 6 * GIB), elsewhere, nowhere)
+            await replicas(client, 3)
+            figures.waiting = (elsewhere, nowhere)
+            await replicas(client, 1)
+            figures.waiting = (Waiting("default", "b", 8 * GIB),)
+            await replicas(client, 2)
+            figures.frozen = True  # whoever reads the cluster has stopped, and so has all it says about pending pods
+            told = await says(client, "FailedGetExternalMetric")
+            await stays(client, 2)
+            return told
+
+    assert "s old" in asyncio.run(story())
+
+
+def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
+    """
+    Figures that are absent, stale or not served any more are not taken for idle pods: the Deployment stays as it is,
+    and the autoscaler's condition says why.
+    """
+
+    async def story():
+        told = {}
+        async with scaled(swift, pods_metric("gpu_mem_used_ratio", "500m")) as (client, figures):
+            figures.used = lambda name: 1.5 if name == first else 0.0
+            first = (await client.until(lambda p: p["items"], PODS))["items"][0]["metadata"]["name"]
+            await replicas(client, 3)
+
+            figures.used = lambda name: 0.5 if name == first else None
+            await says(client, "ValidMetricFound")
+            await stays(client, 3)  # counted as idle, two of three would make it one
+
+            figures.used = lambda _name: None
+            told["absent"] = await says(client, "FailedGetPodsMetric")
+            await stays(client, 3)
+
+            figures.used = lambda _name: 0.5
+            await says(client, "ValidMetricFound")
+            figures.silent_since = boottime() - 60
+            told["stale"] = await says(client, "FailedGetPodsMetric")
+            await stays(client, 3)
+
+            figures.silent_since = None
+            await says(client, "ValidMetricFound")
+            await figures.outage()
+            told["outage"] = await says(client, "FailedGetPodsMetric")
+            await stays(client, 3)
+        return told
+
+    told = asyncio.run(story())
+    assert "can be told" in told["absent"]
+    assert "exporter of node n1 is 6" in told["stale"]
+    assert told["outage"]

@@ -1,0 +1,149 @@
+"""What the metrics APIs look after while they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+
+import aiohttp
+import pytest
+from e2e.certificates import Authority
+
+from autoscaler.metrics_api import app
+from autoscaler.metrics_api.app import Settings, metrics_api
+from autoscaler.metrics_api.front_proxy import TrustError
+from autoscaler.metrics_api.readings import Board
+from autoscaler.metrics_api.registration import PATH, Service, TakenError, wanted
+from autoscaler.metrics_api.shapes import CUSTOM
+from isolation.cluster.failure import RefusedError, UnreachableError
+
+
+class ApiServer:
+    """Keeps APIServices and one ConfigMap; may be down."""
+
+    def __init__(self, authority):
+        self.down, self.services = False, {}
+        self.data = {"requestheader-client-ca-file": authority.certificate.read_text()}
+
+    async def page(self, path, _query):
+        """The list of APIServices."""
+        assert path == PATH
+        if self.down:
+            raise UnreachableError("down")
+        return json.dumps({"items": list(self.services.values())}).encode()
+
+    async def send(self, method, path, body=None, _kind="json", seconds=None):
+        """The ConfigMap, and writes of APIServices."""
+        assert seconds is None or seconds <= 5
+        if self.down:
+            raise UnreachableError("down")
+        if method == "GET":
+            return json.dumps({"data": self.data}).encode()
+        if method == "PATCH":
+            self.services[path.rpartition("/")[2]]["spec"].update(body["spec"])
+            return b"{}"
+        if body["metadata"]["name"] in self.services:
+            raise RefusedError(409, "AlreadyExists", "")
+        self.services[body["metadata"]["name"]] = json.loads(json.dumps(body))
+        return b"{}"
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """An API server, settings, and everything looked at in moments."""
+    for name in ("FILES_SECONDS", "TRUST_SECONDS", "ENTRY_SECONDS", "_AGAIN_SECONDS"):
+        monkeypatch.setattr(app, name, 0.02)
+    web, proxy = Authority(tmp_path, "web"), Authority(tmp_path, "proxy")
+    pair = web.issue("server", hosts=("127.0.0.1",))
+    return ApiServer(proxy), Settings(pair.certificate, pair.key, host="127.0.0.1", port=0, authority=web.certificate)
+
+
+async def ready(port, ca, expected):
+    """Until readiness says this; what else it said last."""
+    tls = ssl.create_default_context(cafile=str(ca))
+    async with aiohttp.ClientSession() as session, asyncio.timeout(5):
+        while True:
+            async with session.get(f"https://127.0.0.1:{port}/readyz", ssl=tls) as answer:
+                if expected in await answer.text():
+                    return answer.status
+            await asyncio.sleep(0.02)
+
+
+def test_an_api_server_that_is_down_at_the_start_is_waited_for(made):
+    """
+    Served, not ready, with the reason; ready once everything is known and entered.
+    """
+    server, settings = made
+    server.down = True
+
+    async def story():
+        async with metrics_api(server, Board(), settings) as port:
+            early = await ready(port, settings.authority, "down")
+            server.down = False
+            late = await ready(port, settings.authority, "ok")
+            server.down = True  # what was known stays in force
+            await asyncio.sleep(0.1)
+            return early, late, await ready(port, settings.authority, "ok")
+
+    assert (503, 200, 200) == asyncio.run(story())
+    assert ["v1beta1", "v1beta2"] == sorted(each["spec"]["version"] for each in server.services.values())
+
+
+def test_somebody_else_at_the_start_is_an_error_and_later_on_said_in_readiness(made):
+    """
+    Nothing of theirs is touched either way.
+    """
+    server, settings = made
+    (theirs,) = (
+        each for each in wanted({CUSTOM}, Service("x", "adapter"), None) if each["spec"]["version"] == "v1beta1"
+    )
+    name = theirs["metadata"]["name"]
+    server.services[name] = theirs
+
+    async def start():
+        async with metrics_api(server, Board(), settings) as port:
+            server.services[name] = theirs
+            return await ready(port, settings.authority, "served by x/adapter")
+
+    with pytest.raises(TakenError):
+        asyncio.run(start())
+    assert {name: theirs} == server.services
+    del server.services[name]
+    assert 503 == asyncio.run(start())
+    assert theirs is server.services[name]
+
+
+def test_a_cluster_without_an_aggregation_layer_is_an_error(made):
+    """
+    With what to start kube-apiserver with.
+    """
+    server, settings = made
+    server.data = {}
+
+    async def start():
+        async with metrics_api(server, Board(), settings):
+            pass
+
+    with pytest.raises(TrustError, match="--requestheader-client-ca-file"):
+        asyncio.run(start())
+
+
+def test_a_new_certificate_comes_with_its_authority(made, tmp_path):
+    """
+    Into the APIServices, so that kube-apiserver believes what it is shown.
+    """
+    server, settings = made
+
+    async def story():
+        async with metrics_api(server, Board(), settings):
+            Authority(tmp_path, "web").issue("server", hosts=("127.0.0.1",))
+            expected = base64.b64encode(settings.authority.read_bytes()).decode()
+            for _ in range(250):
+                if all(each["spec"]["caBundle"] == expected for each in server.services.values()):
+                    return True
+                await asyncio.sleep(0.02)
+            return False
+
+    assert asyncio.run(story())
