@@ -116,7 +116,7 @@ def _kind(node: Node) -> tuple[object, ...]:
 def _asking(size: Size) -> list[Request]:
     """Pods from the published marginals; on the large fleet the larger half, or its cards would not be full."""
     drawn = [pod.request for pod in synthetic.pods(SCALE * size.pods / 8152, seed=1)]
-    large = (request.cards > 0 and (request.card_bytes > SMALL or at % 8 == 0) for at, request in enumerate(drawn))
+    large = (request.cards > 0 and (request.card_bytes > SMALL or at % 5 == 0) for at, request in enumerate(drawn))
     return [request for request, keep in zip(drawn, large, strict=True) if size.nodes == 0 or keep]
 
 

@@ -6,7 +6,7 @@ Decides when to list, when to resume, when a silence is a dead connection and ho
 last picture stands. What a list names counts at once, what it does not name goes when its last
 page is here: in between a hold is rather counted twice than not at all.
 
-Facts used: a bookmark comes about once a minute where asked for; a watch ends at the server's
+Facts used: a bookmark comes about once a minute where asked for, if anything happened; a watch ends at the server's
 `timeoutSeconds`; 410 means list anew, also between two pages, whose first page's version was
 compacted away. Kubernetes, "API concepts" (efficient detection of changes; large results).
 """
@@ -87,7 +87,7 @@ class Habits:
     watch_seconds: float = 300.0
     """The server ends a watch after this, spread upwards by a half."""
     idle_seconds: float = 90.0
-    """A silence longer than a bookmark's interval, one minute, is a dead connection."""
+    """A silence longer than a bookmark's interval, one minute, may be a dead connection: the watch is begun anew."""
     pace: Pace = field(default_factory=Pace)
 
 
@@ -147,7 +147,8 @@ class Follower:
             except ClusterError as exc:
                 failures, forgotten = self._failures(failures, began), 0
                 asked = exc.retry_after if isinstance(exc, RefusedError) else None
-                log.warning("%s: %s (failure %d in a row)", self._what.path, exc, failures)
+                level = logging.WARNING if failures else logging.INFO
+                log.log(level, "%s: %s (failure %d in a row)", self._what.path, exc, failures)
             else:
                 # A watch that ends at once is a failure too: without a pause it would be a storm.
                 failures = 0 if time.monotonic() - began >= _SHORT_SECONDS else failures
@@ -156,7 +157,14 @@ class Follower:
             await asyncio.sleep(delay(failures, self._draw(), self._habits.pace, asked))
 
     def _failures(self, so_far: int, began: float) -> int:
-        """Failures in a row, beginning anew where the server was heard for a while in between."""
+        """
+        Failures in a row, beginning anew where the server was heard for a while in between.
+
+        A watch to which it agreed and of which nothing came may be dead or only quiet (a server whose store moves no
+        version on sends no bookmarks either): looking again at once tells.
+        """
+        if self.heard is not None and self.heard >= began and time.monotonic() - began >= self._habits.idle_seconds:
+            return 0
         return 1 if self.heard is not None and self.heard - began >= _SHORT_SECONDS else so_far + 1
 
     async def _list(self) -> None:

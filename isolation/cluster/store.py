@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _MOST_REQUESTS: Final = 4096
+_NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
+"""Of a spec, what says nothing about how much is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Store:
         meta, spec = wire.get("metadata", {}), wire.get("spec", {})
         labels = meta.get("labels")
         count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
-        rest = {key: value for key, value in spec.items() if key not in ("nodeName", "priority")}
+        rest = {key: value for key, value in spec.items() if key not in _NOT_ASKED}
         key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
         found = self._requests.get(key)
         if found is None:

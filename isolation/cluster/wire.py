@@ -85,6 +85,7 @@ class _PodSpec(TypedDict, total=False):
     overhead: Any
     resources: _Resources
     priority: Any
+    preemptionPolicy: Any
     topologySpreadConstraints: Any
     schedulingGates: Any
     resourceClaims: Any

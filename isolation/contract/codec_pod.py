@@ -75,6 +75,8 @@ def pod_of(
         deleting=bool(metadata["deletionTimestamp"]),
         owner_uid=owner_uid_of(metadata.value),
         reservation=annotations.get(RESERVATION, "") if node else "",
+        static=MIRROR in annotations,
+        preempts=spec["preemptionPolicy"].text() != "Never",
     )
 
 

@@ -301,6 +301,10 @@ class Pod:
     """UID of the controller that made the pod: reservations are made out to it, or to the pod."""
     reservation: str = ""
     """Name of the reservation that it has used up."""
+    static: bool = False
+    """The mirror of a pod that its node runs by itself: nobody else can end it."""
+    preempts: bool = True
+    """False: it waits rather than end pods of lower priority (`preemptionPolicy: Never`)."""
 
     @property
     def key(self) -> str:

@@ -62,7 +62,7 @@ class Bare:
         if not pod.started:
             return []
         missing = {one.name for one in self._ledger.book.lacking(pod)}
-        found = [one for one in pod.wanted if not one.init and (one.name in missing or not one.id)]
+        found = [one for one in pod.wanted if not (one.init or one.over) and (one.name in missing or not one.id)]
         return found + [one for one in pod.wanted if one.init and one.id and one.name in missing]
 
     def only(self, uids: set[str]) -> None:

@@ -63,6 +63,7 @@ def _wanted(container: At, seen: Mapping[str, At], dialect: Dialect, *, first: b
         units=_units(container["resources"]["limits"][dialect.memory]),
         init=init,
         done=init and bool(ended) and ended["exitCode"].integer(0) == 0,
+        over=bool(ended),
         id=running[1] if running else "",
     )
 

@@ -69,6 +69,8 @@ class Wanted:
     """It ends before the pod's app containers start (a sidecar does not)."""
     done: bool = False
     """It is an init container and has ended well."""
+    over: bool = False
+    """It has ended, and is not about to be started again by the kubelet's last word."""
     id: str = ""
     """The runtime's id of the container that runs now, 64 hex digits; empty: not known."""
 

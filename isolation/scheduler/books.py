@@ -219,6 +219,8 @@ class Books:
         self._tick(now)
         if not pod.request.shared:
             return dict(candidates)
+        if not pod.preempts:
+            return {}
         with self._lent(pod):
             scene = self._scene()
             found = corrected(scene, pod, candidates)

@@ -58,7 +58,7 @@ class Picture:
         }
         self._freed: list[Callable[[], None]] = []
         store.listen(self._take)
-        self.reservations.freed = self._say_freed
+        self.reservations.freed = self.namespaces.freed = self._say_freed
 
     def on_freed(self, listener: Callable[[], None]) -> None:
         """Call this whenever some room may have become free."""
@@ -172,6 +172,7 @@ class _Namespaces:
 
     def __init__(self, books: Books) -> None:
         self._books = books
+        self.freed: Callable[[], None] = lambda: None
         self.exempt: dict[str, bool] = {}
         self._quotas: dict[str, str] = {}
 
@@ -194,6 +195,7 @@ class _Namespaces:
             log.error("namespace %s: annotation %s is no quota, the one before stays: %s", name, QUOTA, exc)  # noqa: TRY400 (the input is at fault)
             return
         self._books.quota_is(name, units)
+        self.freed()
 
     def drop(self, raw: msgspec.Raw) -> None:
         self._forget(identity_of(raw).name)
@@ -206,6 +208,7 @@ class _Namespaces:
         self.exempt.pop(name, None)
         if self._quotas.pop(name, ""):
             self._books.quota_is(name, None)
+            self.freed()
 
 
 class _Perhaps:

@@ -28,8 +28,6 @@ ENOUGH: Final = 100
 """Nodes with victims that are compared before one is chosen: more would hardly be cheaper, and takes longer."""
 _PAIRS: Final = 24
 """So many pods of a card are tried in pairs; beyond that the least important go first."""
-_STATIC: Final = "Node/"
-"""Owner of a static pod's mirror."""
 _RELIEVABLE: Final = (Why.FRAGMENTED, Why.CARDS)
 
 
@@ -133,6 +131,8 @@ def _short_of(pod: Pod, proposed: Sequence[Pod], going: Mapping[str, Pod]) -> li
 
 def relieve(scene: Scene, pod: Pod, names: Sequence[str]) -> Relief | None:
     """See `Books.relief`."""
+    if not pod.preempts:
+        return None
     groups = scene.room.why_not(pod.request, names)
     if None in groups or _on_its_way(scene, pod, names):
         return None
@@ -154,7 +154,7 @@ def relieve(scene: Scene, pod: Pod, names: Sequence[str]) -> Relief | None:
 
 def _movable(scene: Scene, pod: Pod, name: str) -> list[Pod]:
     """Priority asks nobody, as in-tree: also pods that nobody makes again; but a node's static pods cannot be ended."""
-    return [p for p in scene.lower(pod, name) if not p.request.owner.startswith(_STATIC)]
+    return [p for p in scene.lower(pod, name) if not p.static]
 
 
 def _on_its_way(scene: Scene, pod: Pod, names: Sequence[str]) -> bool:

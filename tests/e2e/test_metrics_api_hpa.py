@@ -113,8 +113,8 @@ def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
     async def story():
         told = {}
         async with scaled(swift, pods_metric("gpu_mem_used_ratio", "500m")) as (client, figures):
-            figures.used = lambda name: 1.5 if name == first else 0.0
             first = (await client.until(lambda p: p["items"], PODS))["items"][0]["metadata"]["name"]
+            figures.used = lambda name: 1.5 if name == first else 0.0
             await replicas(client, 3)
 
             figures.used = lambda name: 0.5 if name == first else None

@@ -208,8 +208,6 @@ class Judge:
         self.longest = max(self.longest, now - self.progress.get(uid, now))
         if not missing:
             self.progress[uid] = now
-        elif uid in self.kubelets[pod["spec"]["nodeName"]].orphaned:
-            return True  # the kubelet lost its checkpoint: nobody but its owner can help it
         elif now - self.progress.get(uid, now) > WEDGED_SECONDS:
             since = now - self.progress[uid]
             self.accuse("wedged", uid, f"{name} on {machine.name}: {missing} not running for {since:.0f} s")

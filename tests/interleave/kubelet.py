@@ -50,8 +50,6 @@ class Kubelet:
         self.socket_made: list[Callable[[], None]] = []
         """Called when it is."""
         self.rejected: list[tuple[str, str]] = []
-        self.orphaned: set[str] = set()
-        """Pods whose devices it has forgotten with its checkpoint: what of them ends cannot start again."""
         self._ready = False
         """Whether every pod that was there at the start has been looked at: nothing is collected before."""
         self._queue: list[Worker] = []

@@ -70,12 +70,15 @@ class Machine:
     delivered: dict[str, Delivered] = field(default_factory=dict)
     done: set[tuple[str, str]] = field(default_factory=set)
     """Init containers, by pod UID and name, that have ended well in this boot."""
+    ran: set[tuple[str, str]] = field(default_factory=set)
+    """Containers, by pod UID and name, that have ever been started: the runtime keeps the last dead one of each."""
     boots: int = 1
     serial: int = 0
 
     def start(self, container: Container, seconds: float | None) -> None:
         """A container runs until it is told to end, or (an init container) well for so many seconds."""
         self.containers.append(container)
+        self.ran.add((container.uid, container.name))
         self.started(self, container)
         if seconds is not None:
             self.loop.later(seconds, self._well, container)

@@ -97,6 +97,7 @@ class Worker:
                 return
             await self._kubelet.report(self, self.statuses())
             await container.over.wait()
+            await self._kubelet.report(self, self.statuses())
             await asyncio.sleep(self._draw.uniform(0.1, 2.0))
 
     async def _settle(self) -> None:
@@ -147,7 +148,6 @@ class Worker:
         ids = kubelet.books.pods.get(self.uid, {}).get(name, {}).get(ACK.memory, ())
         found = None
         if plan.boxes[name].units and not ids:
-            kubelet.orphaned.add(self.uid)
             kubelet.say(f"{plan.name}/{name} does not start: no devices found allocated in local cache")
             return None
         if ids:
@@ -195,7 +195,8 @@ class Worker:
             return {"name": name, "containerID": f"containerd://{container.cid}", "state": {"running": {}}}
         if (self.uid, name) in self._machine.done:
             return {"name": name, "state": {"terminated": {"exitCode": 0}}}
-        return {"name": name, "state": {"waiting": {}}}
+        last = {"terminated": {"exitCode": 137}} if (self.uid, name) in self._machine.ran else {}
+        return {"name": name, "state": {"waiting": {}}, "lastState": last}
 
 
 def cards_in(slices: tuple[Slice, ...]) -> str:

@@ -2,7 +2,8 @@
 Zero: whatever crashes, comes late, twice or in another order, no card is given twice and nothing is left.
 
 Real deciders (books, binder, leadership, agent, watches) in a simulator of everything around them, one seed one
-interleaving: docs/proof.md. A seed that fails here: `python benchmarks/interleave.py --seed N --trace`.
+interleaving: docs/proof.md. A seed that fails here: `python benchmarks/interleave.py --seed N --trace`; where that
+finds nothing the order within sets was another one, so run this file with PYTHONHASHSEED=0 as the benchmark does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from interleave.chaos import STROKES
 from interleave.run import play
 
 BLOCKS = 8
-SEEDS = 12
+SEEDS = 8
 """Per block; the benchmark runs ten thousand others."""
 MOST_SEEDS = 60
 """In which a broken variant must be found out."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -26,6 +27,7 @@ from isolation.host import process
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, backends
 from isolation.node.book import device_of, hash_of, id_of
+from isolation.node.cdi import Edits, Vendor, spec
 from isolation.node.delivery import NodeDelivery, Places
 from isolation.node.hardware import NvidiaHardware, SimulatedHardware
 from isolation.node.world import Bound, Promise, UndeliverableError
@@ -318,6 +320,28 @@ def test_backends_say_what_they_cannot_do(tmp_path):
 
     assert {"library": False, "none": False, "kernel": True, "mps": True} == reasons
     assert isinstance(backends(tmp_path)["none"], NoBackend)
+
+
+@needs_namespaces
+def test_the_first_device_of_a_program_is_its_own_card(node):
+    """
+    The second card of the machine is all it was promised: to the driver there is no other, as on a real machine.
+    """
+    names = deliver(node, promised(node, (1, 2)))
+    assert [OK, 2 * GIB] == node.boxed.run(names, "rc = begin(); say([rc, info()[1]])")
+    found = resolve(node.places.cdi_dir, names)
+    assert node.cards[1].uuid == found.env["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [((0, 3, 0), "0.5.0"), ((0, 7, 0), "0.7.0"), ((1, 0, 0), "1.0.0"), ((1, 4, 2), "1.0.0"), ((7, 0, 0), "1.0.0")],
+)
+def test_a_spec_is_of_no_version_that_a_runtime_may_not_know(theirs, ours):
+    """
+    The vendor's tool may be newer than the container runtime, which refuses specs of versions to come.
+    """
+    assert ours == json.loads(spec("a", Edits(), Vendor(theirs, {})))["cdiVersion"]
 
 
 def test_real_cards_come_by_their_minor_numbers_and_the_vendors_libraries(tmp_path):

@@ -272,3 +272,36 @@ def test_what_the_server_asks_us_to_wait_is_bounded(header, inside, expected):
     body = json.dumps({"code": 429, "details": {"retryAfterSeconds": inside}}).encode()
 
     assert expected == refusal(429, body, header).retry_after
+
+
+class Quiet(Script):
+    """A server that agrees to each watch and then says nothing, for as long as its reader has patience."""
+
+    async def lines(self, _, query, idle):
+        """Agreed, and then silence."""
+        self.asked.append(dict(query))
+        if len(self.asked) > 5:
+            self.done.set()
+        yield b""
+        await asyncio.sleep(idle)
+        raise UnreachableError("silent")
+
+
+def test_a_watch_of_which_nothing_comes_is_no_failure():
+    """
+    A store that no version moves on sends no bookmarks either: the watch is begun anew at once, time and again.
+    """
+
+    async def story():
+        source = Quiet([page(["a"])], [])
+        habits = Habits(page=2, pace=Pace(first=60.0, longest=60.0), idle_seconds=0.01)
+        follower = Follower(source, What("/things"), Names(), habits, draw=lambda: 1.0)
+        running = asyncio.create_task(follower.run())
+        await asyncio.wait_for(source.done.wait(), 10)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        return follower.count
+
+    count = asyncio.run(story())
+    assert (1, 0) == (count.lists, count.failures)

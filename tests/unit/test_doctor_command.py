@@ -14,7 +14,7 @@ from rich.console import Console
 from isolation.contract.names import NODE_AGENT, SCHEDULER
 from isolation.doctor import view
 from isolation.doctor.cli import doctor
-from isolation.doctor.finding import ok, problem, unknown
+from isolation.doctor.finding import counted, ok, problem, unknown
 from isolation.doctor.grants import FILES, objects, text
 from isolation.doctor.rights import RIGHTS
 from isolation.scheduler.config import beside_us
@@ -40,6 +40,25 @@ def test_a_place_that_does_not_exist_is_bad_input():
 
     assert 2 == done.exit_code
     assert "machine" in done.output
+
+
+@pytest.mark.parametrize("option", ["--kubeconfig", "--simgpu"])
+def test_a_file_that_is_not_there_is_bad_input(option, tmp_path):
+    """
+    Said of the file, and not of a cluster or a driver that was never asked.
+    """
+    done = CliRunner().invoke(doctor, [option, str(tmp_path / "nowhere")])
+
+    assert 2 == done.exit_code
+    assert "nowhere' does not exist" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "0 pods"), (1, "1 pod"), (2, "2 pods")])
+def test_a_number_is_said_as_a_person_says_it(number, told):
+    """
+    One is not many.
+    """
+    assert told == counted(number, "pod")
 
 
 def test_data_says_what_the_status_says(tmp_path):

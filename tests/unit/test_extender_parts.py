@@ -228,6 +228,19 @@ def test_the_configuration_beside_us_is_what_the_design_says():
     assert ("5s", "3s", "1s") == tuple(election[key] for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
 
 
+def test_a_kube_scheduler_whose_extender_is_gone_is_ended():
+    """
+    The manifest: the liveness of the container beside ours is what ours says, after time enough for one restart.
+    """
+    path = Path(__file__).resolve().parents[2] / "manifests" / "base" / "scheduler" / "deployment.yaml"
+    containers = {c["name"]: c for c in yaml.safe_load(path.read_text())["spec"]["template"]["spec"]["containers"]}
+    probe = containers["kube-scheduler"]["livenessProbe"]
+    port = next(p["containerPort"] for p in containers["gpushare"]["ports"] if p["name"] == "metrics")
+
+    assert {"path": "/healthz", "port": port} == probe["httpGet"]
+    assert 15 < probe["periodSeconds"] * probe["failureThreshold"] <= 60
+
+
 def test_an_existing_scheduler_comes_with_certificates():
     """
     TLS with the authority named: without one kube-scheduler would verify nothing.

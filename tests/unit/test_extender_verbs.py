@@ -166,6 +166,29 @@ def test_where_nothing_fits_the_shortlist_says_why():
     assert ({"a", "b", "z"}, "no_fit", 1) == (set(json.loads(short.body)["FailedNodes"]), short.outcome, waiting)
 
 
+def test_the_server_ends_a_quiet_watch_before_its_silence_is_trouble():
+    """
+    Reservations and namespaces may not change for hours: no watch of theirs is taken for dead meanwhile.
+    """
+    server, watches = cluster("a"), {}
+    server.objects[RESERVATIONS_PATH] = []
+    feed = server.lines
+
+    def lines(path, query, idle):
+        watches[path] = (float(query["timeoutSeconds"]), idle)
+        return feed(path, query, idle)
+
+    async def story():
+        server.lines = lines
+        async with extending(server):
+            await asyncio.sleep(0.1)
+
+    asyncio.run(story())
+    ends, patience = zip(*(watches[path] for path in (RESERVATIONS_PATH, "/api/v1/namespaces")), strict=True)
+    assert max(ends) < min(patience)
+    assert max(patience) <= 120.0  # a dead connection is noticed all the same
+
+
 def held(uid, node_name, card=0, units=4):
     """A pod that has part of a card."""
     part = {"uuid": f"GPU-{node_name}-{card}", "bytes": units << 30, "core": 0}
@@ -322,9 +345,12 @@ def test_quotas_and_reservations_reach_the_books():
         quota = {"metadata": {"name": "default", "annotations": {"gpushare.dev/quota": '{"Tesla-T4": 3}'}}}
         server.objects["/api/v1/namespaces"] = [quota]
         server.objects[RESERVATIONS_PATH] = [{"metadata": {"name": "broken"}, "spec": {"holder": "x"}}]
+        said = []
         async with extending(server) as (verbs, world):
+            world.picture.on_freed(lambda: said.append("room"))
             limited = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
             await server.tell("/api/v1/namespaces", "MODIFIED", {"metadata": {"name": "default"}})
+            assert ["room"] == said  # who waits for a larger quota is told
             free = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
             kept = {"holder": "v", "node": "a", "expires": "2099-01-01T00:00:00Z"}
             kept["cards"] = [{"uuid": "GPU-a-0", "index": 0, "bytes": 14 << 30}]

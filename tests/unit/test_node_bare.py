@@ -95,3 +95,16 @@ def test_where_the_api_server_says_otherwise_nothing_is_deleted(node):
     node.api["early"] = replace(node.api["early"], uid="another")
     ticks(node, 20)
     assert [] == node.deleted
+
+
+def test_a_container_that_has_ended_for_good_is_no_reason(node):
+    """One of a Job's containers is done, the other one works on, and the kubelet has lost its checkpoint."""
+    pod = node.bind("job", first=(0, 2), second=(0, 2))
+    asyncio.run(node.admit("job"))
+    for name in ("first", "second"):
+        asyncio.run(node.start("job", name))
+    first, second = node.api["job"].wanted
+    node.change("job", wanted=(replace(first, over=True), replace(second, id=RUNNING)))
+    node.admitted[pod.uid] = {"first": frozenset(), "second": frozenset()}
+    ticks(node, 30)
+    assert [] == node.deleted

@@ -67,6 +67,7 @@ def test_the_status_says_who_has_ended_and_which_container_runs():
     found = bound_of(pod([box("one", 1), box("two", 1)], [box("main", 1)], **status))
 
     assert [True, False, False] == [one.done for one in found.wanted]
+    assert [True, True, False] == [one.over for one in found.wanted]
     assert ["", "", cid] == [one.id for one in found.wanted]
     assert (True, False) == (found.started, found.ended)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_world import at, bound, pod, reserve
 
-from isolation.contract.model import Mode, Node, Placement, Pod, Request, Slice
+from isolation.contract.model import Mode, Node, Placement, Pod, Slice
 from isolation.contract.quantity import gib
 from isolation.scheduler import nominated as nomination
 from isolation.scheduler.books import ENDING_SECONDS, Books
@@ -257,13 +257,21 @@ def test_relief_takes_the_least_important_then_the_youngest(first, second, victi
 
 def test_relief_ends_pods_that_nobody_makes_again_but_no_static_ones():
     """As in-tree pre-emption does, which is not asked where the sum fits; a node's own static pod cannot be ended."""
-    static = Request(cards=1, card_bytes=gib(4), owner="Node/n")
     made = books(
         running("bare", at("n", 0), evictable=False),
-        bound(Pod("static", "static", request=static, evictable=False, priority=-1), at("n", 1)),
+        running("static", at("n", 1), evictable=False, static=True, priority=-1),
     )
 
     assert ("bare",) == made.relief(HIGH, ["n"], 0.0).victims
+
+
+def test_who_says_that_it_preempts_nobody_is_believed():
+    """`preemptionPolicy: Never`: it waits for room, whatever its priority."""
+    made = books(running("a", at("n", 0)), running("b", at("n", 1)))
+    meek = replace(HIGH, preempts=False)
+
+    assert made.relief(meek, ["n"], 0.0) is None
+    assert {} == made.preempt(meek, {"n": Victims(("a",))}, 0.0)
 
 
 def test_relief_takes_the_node_with_the_fewest_victims():
