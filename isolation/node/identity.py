@@ -81,8 +81,9 @@ class Identity:
             if found is not None:
                 return found
         if len(perhaps) == 1:
-            sure = not (silent or self._deaf or self._ledger.rebuilt or self._doubts(size))
-            return replace(perhaps[0], guessed=not sure)
+            found = perhaps[0]
+            unsure = silent or self._deaf or self._ledger.rebuilt or found.pod.deleting or self._doubts(size)
+            return replace(found, guessed=bool(unsure))
         forgotten = [pod for pod in self._remembered() if self._turns(pod, call) and pod.uid not in asked]
         found, _ = await self._ask(forgotten, call, end, [])
         if found is None and silent:
@@ -174,7 +175,8 @@ class Identity:
         unknown = book.unknown(call.ids)
         while rest and (entry := self._predecessor(rest, unknown, listing)) is not None:
             before.append(owned(entry, pod, rest.pop(0)))
-        return Found(pod, rest[0], guessed=not lasting, before=tuple(before)) if rest else None
+        # A kubelet shows also a pod that it never admits, because its deletion came first.
+        return Found(pod, rest[0], guessed=not lasting or pod.deleting, before=tuple(before)) if rest else None
 
     def _remembered(self) -> list[Bound]:
         """Every pod that the watch or, while there is none, the book knows."""

@@ -143,8 +143,8 @@ class Starting:
         if entry.init:
             return listing is not None or not entry.guessed
         shown = listing.get(entry.container) if listing is not None else None
-        if not shown:
-            return not entry.guessed
+        if not shown:  # what was allocated is listed by now: nothing for it says that another pod was admitted
+            return listing is None and not entry.guessed
         if shown == entry.ids and entry.guessed:
             self._ledger.claim(replace(entry, guessed=False))
         return shown == entry.ids

@@ -159,11 +159,7 @@ class Errands:
             namespace=pod.namespace,
             reason=REASON,
         )
-        said = await self._objects.reserve(made)
-        if not said:
-            self._world.picture.reservations.add(made)
-        else:
-            log.warning("no room can be reserved for %s: %s", pod.key, said)
+        if not await self._reserve(made, pod):
             self._metrics.relieved("unreserved")
             return True
         for uid in found.victims:
@@ -176,6 +172,20 @@ class Errands:
         self._metrics.relieved("done")
         log.info("%d pods end on node %s so that %s gets a card", len(found.victims), found.node, pod.key)
         return True
+
+    async def _reserve(self, made: Reservation, pod: Pod) -> bool:
+        """Take the room before anything is awaited: nobody may be placed there while the server is asked."""
+        kept = self._world.picture.reservations
+        kept.add(made)
+        try:
+            said = await self._objects.reserve(made)
+        except ClusterError:
+            kept.withdraw(made)
+            raise
+        if said:
+            kept.withdraw(made)
+            log.warning("no room can be reserved for %s: %s", pod.key, said)
+        return not said
 
     async def _evict(self, uid: str, preemptor: Pod) -> bool:
         """Whether the victim is ending; the right to act is asked for each."""

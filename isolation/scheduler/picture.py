@@ -122,9 +122,14 @@ class _Reservations:
         self.freed: Callable[[], None] = lambda: None
 
     def add(self, made: Reservation) -> None:
-        """One that was just stored, ahead of the watch."""
+        """One that is about to be stored, ahead of the watch."""
         self.known[made.name] = made
         self._books.reservation_is(made)
+
+    def withdraw(self, made: Reservation) -> None:
+        """It could not be stored, as far as is known; one that the watch has told of meanwhile stays."""
+        if self.known.get(made.name) is made:
+            self._forget(made.name)
 
     def put(self, raw: msgspec.Raw) -> str:
         name = identity_of(raw).name

@@ -322,3 +322,31 @@ def test_of_two_that_cannot_be_told_apart_one_is_made_anew_and_the_other_starts(
     left = next(iter(node.api))
     ticks(node, 2)
     assert left == run(node.start(left, "fetch")).pod.name
+
+
+def test_a_pod_that_was_deleted_before_its_admission_is_not_taken_for_the_next_one(node):
+    """
+    The kubelet shows it with containers without devices, and never admits it: who comes next is somebody else.
+    """
+    gone = node.bind("gone", main=(0, 2))
+    node.change("gone", deleting=True)
+    node.admitted[gone.uid] = {"main": frozenset()}
+    node.bind("next", main=(0, 2))
+    run(node.admit("next"))
+    assert ["next"] == [entry.pod for entry in node.agent.book]
+    assert "next" == run(node.start("next", "main")).pod.name
+
+
+def test_a_container_of_which_the_kubelet_lists_nothing_is_not_the_one_that_starts(node):
+    """
+    The watch was behind, and the deleted pod was taken for the next one: its promise goes to nobody else.
+    """
+    gone = node.bind("gone", main=(0, 2))
+    node.admitted[gone.uid] = {"main": frozenset()}
+    node.bind("next", main=(0, 2))
+    run(node.admit("next"))
+    assert ["gone"] == [entry.pod for entry in node.agent.book]
+    with pytest.raises(NotYetError, match="gone"):
+        run(node.start("next", "main"))
+    node.vanish("gone")
+    assert "next" == run(node.start("next", "main")).pod.name

@@ -27,10 +27,13 @@ class Hands:
         self.done = []
         self.evictions = {}
         self.refuses = {}
+        self.asked = lambda: None
+        """Called while a request is under way."""
 
     async def send(self, method, path, body=None, _kind="json", _seconds=None):
         """Reservations and patches."""
         self.done.append((method, path, body))
+        self.asked()
         status = self.refuses.get((method, path.rsplit("/", 1)[0] if method != "POST" else path))
         if status:
             raise RefusedError(status, "Conflict")
@@ -73,6 +76,27 @@ async def working(pods):
 def writes(hands, kind):
     """What was done, of a kind."""
     return [one for one in hands.done if one[0] == kind]
+
+
+def test_reserved_room_is_taken_before_the_server_is_asked_and_given_back_if_it_refuses():
+    """
+    Nobody may be placed on it meanwhile; and nobody is evicted for a reservation that does not exist.
+    """
+
+    async def story():
+        pods = [held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]
+        async with working(pods) as (_, hands, verbs, world, errands):
+            await verbs.filter(args(pod("vip", 10, priority=100), "a"))
+            await asyncio.sleep(0.6)
+            known = world.picture.reservations.known
+            meanwhile = []
+            hands.asked = lambda: meanwhile.append(len(known))
+            hands.refuses["POST", RESERVATIONS_PATH] = 409
+            await errands.turn()
+            fits = json.loads((await verbs.filter(args(pod("late", 5), "a"))).body)
+            return meanwhile, len(known), writes(hands, "EVICT"), fits["NodeNames"]
+
+    assert ([1], 0, [], ["a"]) == asyncio.run(story())
 
 
 def test_room_is_reserved_before_anybody_is_evicted():
@@ -178,7 +202,7 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
 
     early, done = asyncio.run(story())
     assert 0 == early
-    assert [("PATCH", "/api/v1/namespaces/default/pods/pod-w")] == [one[:2] for one in done]
+    assert [("PATCH", "/api/v1/namespaces/default/pods/pod-w/status")] == [one[:2] for one in done]
     assert WOKEN in done[0][2]["metadata"]["annotations"]
     assert "w" == done[0][2]["metadata"]["uid"]
 
