@@ -119,8 +119,8 @@ class Errands:
                 continue
             self._world.waiting.woken(pod.uid, now)
             await asyncio.sleep(0)  # thousands may wait: others get their turn
-            books = self._world.books
-            if not (books.could_fit(pod, now) and books.filter(pod, one.names, now).fit):
+            books, names = self._world.books, one.asked or tuple(self._world.store.nodes)
+            if not (books.could_fit(pod, now) and books.filter(pod, names, now).fit):
                 continue
             moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat()
             said = await self._objects.wake(_target(pod), moment)

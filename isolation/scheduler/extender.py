@@ -112,7 +112,7 @@ class Extender:
         now = self._world.clock()
         found = self._world.books.filter(pod, ask.names, now)
         if not found.fit:
-            self._world.waiting.refused(pod, tuple(found.failed), now)
+            self._world.waiting.refused(pod, tuple(found.failed), now, ask.names)
             return Reply(wire.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
         self._world.waiting.served(pod.uid)
         if short and (few := self._few(pod, ask.pod, found.fit, now)):

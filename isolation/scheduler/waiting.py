@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from isolation.contract.model import Pod
 
 MOST: Final = 4096
 """Pods that are remembered; beyond that kube-scheduler's own five minutes stand for the oldest."""
+MOST_NAMES: Final = 256
+"""Nodes that are remembered for each of them: thousands may wait for room on thousands of nodes."""
 SETTLE_SECONDS: Final = 0.4
 """So long after room became free kube-scheduler has had its own chance."""
 WAKE_AGAIN_SECONDS: Final = 5.0
@@ -33,10 +35,12 @@ class Refused:
 
     pod: Pod
     names: tuple[str, ...]
-    """Nodes that were full for it and might not be after a pre-emption, as it was asked last."""
+    """Nodes that were full for it and might not be after a pre-emption, as it was asked last: the first of them."""
     first: float
     last: float
     woken: float = float("-inf")
+    asked: tuple[str, ...] = ()
+    """Every node that it was asked about, also those that could not serve it then; empty: too many to remember."""
 
 
 class Waiting:
@@ -49,13 +53,11 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def refused(self, pod: Pod, names: tuple[str, ...], now: float) -> None:
-        """No node of those asked about had room."""
-        known = self._refused.pop(pod.uid, None)
-        if known is None:
-            self._refused[pod.uid] = Refused(pod, names, now, now)
-        else:
-            self._refused[pod.uid] = replace(known, pod=pod, names=names, last=now)
+    def refused(self, pod: Pod, names: tuple[str, ...], now: float, asked: Sequence[str] = ()) -> None:
+        """None of the nodes `asked` about had room; `names` of them are full."""
+        known = self._refused.pop(pod.uid, None) or Refused(pod, (), now, now)
+        all_ = tuple(asked) if len(asked) <= MOST_NAMES else ()
+        self._refused[pod.uid] = replace(known, pod=pod, names=names[:MOST_NAMES], last=now, asked=all_)
         while len(self._refused) > MOST:
             self._refused.popitem(last=False)
 

@@ -10,7 +10,7 @@ from scheduler_doors import Server, args, extending, node, pod
 
 from isolation.cluster.failure import RefusedError
 from isolation.cluster.writes import Answer, Outcome
-from isolation.contract.names import ALLOCATION, WOKEN
+from isolation.contract.names import AGENT, ALLOCATION, WOKEN
 from isolation.contract.reservation import reservation_of
 from isolation.scheduler.errands import Errands
 from isolation.scheduler.metrics import Metrics
@@ -76,6 +76,27 @@ async def working(pods):
 def writes(hands, kind):
     """What was done, of a kind."""
     return [one for one in hands.done if one[0] == kind]
+
+
+def test_a_pod_that_no_node_could_serve_is_woken_when_one_can():
+    """
+    The node agent was away as it was asked about: such a node is hopeless for pre-emption, not for ever.
+    """
+
+    async def story():
+        async with working([pod("w", 12)]) as (server, hands, verbs, _, errands):
+            gone, back = node("a"), node("a")
+            gone["metadata"]["annotations"] |= {AGENT: "leaving"}
+            await server.tell(NODES, "MODIFIED", gone)
+            refused = json.loads((await verbs.filter(args(pod("w", 12), "a"))).body)
+            await asyncio.sleep(0.01)
+            await server.tell(NODES, "MODIFIED", back)
+            await asyncio.sleep(0.5)
+            await errands.turn()
+            return refused, hands.done
+
+    refused, done = asyncio.run(story())
+    assert (["a"], ["PATCH"]) == (list(refused["FailedAndUnresolvableNodes"]), [one[0] for one in done])
 
 
 def test_reserved_room_is_taken_before_the_server_is_asked_and_given_back_if_it_refuses():
