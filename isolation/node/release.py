@@ -53,7 +53,8 @@ class Release:
             if entry.uid and self._world.cgroups.living(entry.uid) is not False and FORMER not in entry.container:
                 return "processes of it live"
             others = [other for other in book.exactly(entry.ids) if other is not entry]
-            if entry.uid and all(other.uid != entry.uid for other in others):
+            # Files of these very devices are the oldest owner's: a later one waits for its end before it gets any.
+            if entry.uid and all(other.uid != entry.uid and other.made > entry.made for other in others):
                 await self._world.delivery.retire(hash_)
                 self._ledger.shown.pop(hash_, None)
             self._ledger.release(entry)

@@ -143,6 +143,23 @@ def test_the_next_owners_files_outlive_the_former_ones_clearing_away(node):
     assert ["new"] == [entry.pod for entry in node.agent.book]
 
 
+def test_who_comes_and_goes_takes_no_files_of_who_still_runs_on_the_same_devices(node):
+    """
+    A force-deleted pod's process lives on; the next one got the very same devices, and is deleted before it starts.
+    """
+    node.bind("old", main=(0, 8))
+    ids = run(node.admit("old"))["main"]
+    run(node.start("old", "main"))
+    node.force_delete("old")
+    node.bind("new", main=(0, 8))
+    assert ids == run(node.admit("new"))["main"]
+    node.force_delete("new")
+    ticks(node, 30)
+
+    assert ["old"] == [entry.pod for entry in node.agent.book]
+    assert "old" == node.files[hash_of(ids)].pod.name
+
+
 def test_a_kubelet_without_memory_admits_init_and_app_again(node):
     """
     Each gets what it had, in turn, also while the API server is away and the agent is new.
