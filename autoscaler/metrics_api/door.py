@@ -14,6 +14,8 @@ import ssl
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from isolation.cluster import pem
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -84,8 +86,8 @@ class Door:
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_stamp(path) for path in (self._certificate, self._key))
+    def _look(self) -> pem.Stamp:
+        return pem.stamp((self._certificate, self._key))
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -93,23 +95,10 @@ class Door:
         # A session that is taken up again would bring along a certificate that was checked under an older authority.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        context.load_cert_chain(self._certificate, self._key, password=pem.no_password)
         # The mode is the listening socket's for good; without an authority no certificate passes.
         context.verify_mode = ssl.CERT_OPTIONAL
         if self._trust is not None:
             context.load_verify_locations(cadata=self._trust.authority)
             self._under[context] = self._trust
         return context
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file's content; a Secret's volume is a chain of links, which are followed."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one that is not")

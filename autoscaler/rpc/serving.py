@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
+from isolation.cluster import pem
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
@@ -54,9 +56,9 @@ class Files:
     key: Path
     clients: Path | None = None
 
-    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def stamp(self) -> pem.Stamp:
         """What changes when a file does; a Secret's volume is a chain of links, which are followed."""
-        return tuple(_stamp(path) for path in (self.certificate, self.key, self.clients))
+        return pem.stamp((self.certificate, self.key, self.clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _check(files: Files) -> None:
     """What is wrong with the files, said at once: gRPC takes anything and then refuses every connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+        context.load_cert_chain(files.certificate, files.key, password=pem.no_password)
         if files.clients is not None:
             context.load_verify_locations(files.clients)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
@@ -169,20 +171,6 @@ def _pem(path: Path) -> bytes:
             return file.read(_MOST_PEM_BYTES)
     except OSError as exc:
         raise ServingError(f"{path} cannot be read: {exc.strerror}") from None
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one that is not")
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _is_this_machine(host: str) -> bool:

@@ -15,6 +15,8 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Final
 
+from isolation.cluster import pem
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -67,29 +69,14 @@ class Certificates:
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_stamp(path) for path in (self._certificate, self._key, self._client_ca))
+    def _look(self) -> pem.Stamp:
+        return pem.stamp((self._certificate, self._key, self._client_ca))
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        context.load_cert_chain(self._certificate, self._key, password=pem.no_password)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes with a file's content; a Secret's volume is a chain of links, which are followed."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one that is not")
