@@ -20,7 +20,7 @@ from isolation.contract.model import Card, Mode, Part, Slice
 from isolation.contract.quantity import GIB
 from isolation.node.agent import Agent
 from isolation.node.book import hash_of, id_of
-from isolation.node.world import Ask, Bound, UndeliverableError, UnreachableError, Wanted, World
+from isolation.node.world import Ask, Bound, Moment, UndeliverableError, UnreachableError, Wanted, World
 
 
 class AgentWorld:
@@ -29,6 +29,7 @@ class AgentWorld:
     def __init__(self, cards=2, units=8, seed=0):
         self.random = random.Random(seed)  # noqa: S311 (a test that can be run again)
         self.time = 0.0
+        self.boot = "boot 1"
         self.all_cards = [Card(f"GPU-{i}", i, units * GIB) for i in range(cards)]
         self.node_mode, self.offers_whole = Mode.CGPU, False
         self.api: dict[str, Bound] = {}
@@ -233,6 +234,10 @@ class AgentWorld:
     def now(self):
         """See `world.Clock`."""
         return self.time
+
+    def moment(self):
+        """See `world.Clock`."""
+        return Moment(self.time, 1_800_000_000.0 + self.time, self.boot)
 
     async def sleep(self, seconds):
         """See `world.Clock`."""

@@ -108,8 +108,10 @@ class Agent:
             answers = []
             for ids in map(frozenset, asks):
                 found = await self._expectation(ids)
-                for entry in (*(found.before if found else ()), self._entry(ids, found)):
-                    self._ledger.claim(entry)
+                for entry in found.before if found else ():
+                    if self.book.get(*entry.key) is None:
+                        self._ledger.claim(entry)
+                self._ledger.claim(self._entry(ids, found))
                 answers.append(Granted(device_of(ids)))
             try:
                 await self._ledger.save()
@@ -129,8 +131,15 @@ class Agent:
         """Whose they are: as it was found a moment ago, if these are what was preferred."""
         expected, self._expected = self._expected, None
         if expected is not None and expected[0] == ids and self._world.clock.now() < expected[2]:
-            return expected[1]
-        return await self._whose(len(ids), ids)
+            found = expected[1]
+            if found is None or self._waits(found):
+                return found
+        found = await self._whose(len(ids), ids)
+        return found if found is not None and self._waits(found) else None
+
+    def _waits(self, found: Found) -> bool:
+        """Whether the container has nothing yet: the keeper may have learned meanwhile that its turn was before."""
+        return found.again or self.book.get(found.pod.uid, found.wanted.name) is None
 
     async def _whose(self, size: int, ids: frozenset[str]) -> Found | None:
         try:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ from isolation.node.status import NodeStatus, NodeWatch
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
 from isolation.node.wiring import Outside, WiringError, delivery_of, feeding_of, world_of
+from isolation.node.world import Moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ENDPOINT: Final = "gpushare.sock"
 LOCK: Final = "agent.lock"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 TICK_SECONDS: Final = 1.0
 _CARDS_SECONDS: Final = 5.0
 _NVML_SECONDS: Final = 30.0
@@ -70,6 +73,14 @@ class Seconds:
     def now(self) -> float:
         """See `world.Clock`."""
         return time.monotonic()
+
+    def moment(self) -> Moment:
+        """See `world.Clock`."""
+        try:
+            boot = _BOOT.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            boot = ""
+        return Moment(self.now(), time.time(), boot)
 
     async def sleep(self, seconds: float) -> None:
         """See `world.Clock`."""

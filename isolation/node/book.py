@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract.names import CDI_KIND, DEVICE_SEPARATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.node.world import Bound, Wanted
 
@@ -188,9 +188,9 @@ def entry_record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def dump(book: Book) -> str:
-    """The book as it lies on the disk."""
-    record = {"format": FORMAT, "entries": [entry_record(entry) for entry in book]}
+def dump(book: Book, beside: Mapping[str, Any] | None = None) -> str:
+    """The book as it lies on the disk; `beside` it may lie what `load` does not read."""
+    record = {"format": FORMAT, "entries": [entry_record(entry) for entry in book], **(beside or {})}
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 

@@ -172,9 +172,17 @@ class Identity:
             uid, names = self._again
             self._again = (pod.uid, (names if uid == pod.uid else frozenset()) | {turns[0].name})
             return Found(pod, turns[0], again=True)
-        unknown = book.unknown(call.ids)
-        while rest and (entry := self._predecessor(rest, unknown, listing)) is not None:
-            before.append(owned(entry, pod, rest.pop(0)))
+        shown = frozenset(ident for ids in listing.values() if are_ours(ids) for ident in ids)
+        unknown = book.unknown(call.ids | shown)
+        passed = _passed(pod, listing)
+        while rest:
+            entry = self._predecessor(rest, unknown, listing)
+            if entry is None and rest[0].name not in passed:
+                break
+            one = rest.pop(0)  # of an init container that had its turn PreStart finds the devices, where we do not
+            if entry is not None:
+                unknown = [other for other in unknown if other != entry]
+                before.append(owned(entry, pod, one))
         # A kubelet shows also a pod that it never admits, because its deletion came first.
         return Found(pod, rest[0], guessed=not lasting or pod.deleting, before=tuple(before)) if rest else None
 
@@ -207,7 +215,7 @@ class Identity:
             known = next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
             return known or Entry(ids, made=self._ledger.book.next())
         if len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:
-            return unknown.pop(0)
+            return unknown[0]
         return None
 
     def _guess(self, pods: Sequence[Bound], call: _Call) -> Found | None:
@@ -224,6 +232,13 @@ class Identity:
 def owned(entry: Entry, pod: Bound, wanted: Wanted) -> Entry:
     """The same devices, with their owner."""
     return replace(entry, uid=pod.uid, namespace=pod.namespace, pod=pod.name, container=wanted.name, init=wanted.init)
+
+
+def _passed(pod: Bound, listing: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Containers that had their turn, in the kubelet's order: a later one is shown with devices."""
+    names = [one.name for one in pod.wanted]
+    last = max((at for at, name in enumerate(names) if listing.get(name)), default=0)
+    return frozenset(names[:last])
 
 
 def _apart(pod: Bound, one: Wanted, ids: frozenset[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +33,11 @@ UNRECORDED_SECONDS: Final = 10.0
 """A record comes with the binding; who has none by now was bound by somebody else."""
 NAMELESS_SECONDS: Final = 20.0
 """From hearing of a pod that the kubelet has admitted until it must be known which devices it got."""
-LONGEST_SECONDS: Final = 45.0
-"""Of waiting for somebody's end: no pod is stuck for more than a minute."""
-DOUBT_SECONDS: Final = 15.0
+LONGEST_SECONDS: Final = 40.0
+"""Of waiting for somebody's end: no pod is stuck for more than a minute, also where we are away in the middle of it."""
+FRESH_SECONDS: Final = 3.0
+"""Who has just come back looks around for so long before it says that somebody has waited for long enough."""
+DOUBT_SECONDS: Final = 8.0
 """Between two that go because they cannot be told apart: with the first gone the other one is known."""
 ANSWER_SECONDS: Final = 1.0
 
@@ -56,8 +59,8 @@ class Keeper:
         self._ledger, self._release = parts.ledger, parts.release
         self._starting, self._resolver = parts.starting, parts.resolver
         self._world, self._unit = parts.ledger.world, unit_bytes
-        self._seen: dict[str, float] = {}
-        """Since when a pod is known and does not run, by UID."""
+        self._began = math.inf
+        """When this life of the agent saw the node's pods first."""
         self._deleted: set[str] = set()
         self._bare = Bare(parts.ledger)
         self._next_doubt = 0.0
@@ -107,14 +110,15 @@ class Keeper:
     async def _unstick(self) -> None:
         """Delete what cannot start."""
         now, waiting = self._world.clock.now(), set[str]()
+        self._began = min(self._began, now)
         for pod in tuple(self._world.pods.bound()):
             if pod.ended or pod.deleting:
                 continue
             waiting.add(pod.uid)
-            since = self._seen.setdefault(pod.uid, now)
+            since = self._ledger.seen(pod)
             if pod.uid not in self._deleted and (why := await self._hopeless(pod, since, now)):
                 await self._delete(pod, why)
-        self._seen = {uid: since for uid, since in self._seen.items() if uid in waiting}
+        self._ledger.waits.only(waiting)
         self._deleted &= waiting
         self._bare.only(waiting)
 
@@ -126,23 +130,28 @@ class Keeper:
         trouble = self._ledger.trouble.get(pod.uid)
         if trouble is not None:
             late = (trouble.hopeless and now - trouble.since >= HOPELESS_SECONDS) or (
-                trouble.waits and now - trouble.since >= LONGEST_SECONDS
+                trouble.waits and self._long(trouble.since, now)
             )
             return trouble.text if late else ""
         if ours and pod.started:
             return await self._bare.why(pod, now)
-        if pod.started or now - since < NAMELESS_SECONDS:
+        long = self._long(since, now)
+        if pod.started or not (long or now - max(since, self._began) >= NAMELESS_SECONDS):
             return ""
         try:
             if self._unclear(pod):
                 listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
                 return "the kubelet admitted it and did not say with which devices" if listing is not None else ""
-            if now - since >= LONGEST_SECONDS and now >= self._next_doubt and await self._doubted(pod):
+            if long and now >= self._next_doubt and await self._doubted(pod):
                 self._next_doubt = now + DOUBT_SECONDS
                 return "which devices it has and which another pod of its size cannot be told"
         except UnreachableError:
             return ""
         return ""
+
+    def _long(self, since: float, now: float) -> bool:
+        """Whether this is as long as anybody may wait."""
+        return now - since >= LONGEST_SECONDS and now - self._began >= FRESH_SECONDS
 
     async def _doubted(self, pod: Bound) -> bool:
         """Whether what we guess that it has may be another pod's just as well. UnreachableError."""

@@ -1,8 +1,8 @@
 """
 The book in use: changed in memory at once, durable before anybody is told.
 
-Also remembers what only a running agent can know: when a container was let start, and who is in trouble
-since when. Several who save at the same moment share one write.
+Also remembers when a container was let start, who is in trouble, and since when pods wait; the last lies beside
+the book, for it counts over a restart. Several who save at the same moment share one write.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.node.book import Book, BookError, dump, load
+from isolation.node.waits import Waits, record, revived
 from isolation.node.world import UnreachableError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Ledger:
         self.started: dict[str, float] = {}
         """When a container of the pod was let start last, by UID."""
         self.trouble: dict[str, Trouble] = {}
+        self.waits = Waits()
         self.noted: dict[int, float] = {}
         """When devices were given to somebody unknown, by the entry's number."""
         self.shown: dict[str, str] = {}
@@ -63,6 +65,7 @@ class Ledger:
             self.rebuilt = str(exc)
             _log.error("the book cannot be believed (%s): it is made anew from what stands on this node", exc)
             return False
+        self.waits = revived(text, self.world.clock.moment()) if text is not None else Waits()
         now = self.world.clock.now()
         self.started = {entry.uid: now for entry in self.book if entry.uid}
         self.noted = {entry.made: now for entry in self.book if not entry.uid}
@@ -82,7 +85,7 @@ class Ledger:
         self._changed += 1
         if not self.book.of(entry.uid):
             self.started.pop(entry.uid, None)
-            self.trouble.pop(entry.uid, None)
+            self.recovered(entry.uid)
 
     async def save(self) -> None:
         """Until the disk has all that was changed before. UnreachableError."""
@@ -91,15 +94,36 @@ class Ledger:
             if self._saved >= wanted:
                 return
             now = self._changed
-            await self.world.shelf.save(dump(self.book))
+            await self.world.shelf.save(dump(self.book, record(self.waits, self.world.clock.moment())))
             self._saved = now
 
     def in_trouble(self, pod: Bound, text: str, *, hopeless: bool = False, waits: bool = False) -> None:
-        """A pod cannot start; the time counts from the first failure of its kind on."""
+        """A pod cannot start; the time counts from the first failure of its kind on, also if another life saw that."""
         before = self.trouble.get(pod.uid)
         same = before is not None and (before.hopeless, before.waits) == (hopeless, waits)
         since = before.since if before is not None and same else self.world.clock.now()
+        if waits:
+            since = self.waits.blocked.setdefault(pod.uid, since)
+        else:
+            self._unblocked(pod.uid)
+        self._changed += waits and not same
         self.trouble[pod.uid] = Trouble(text, since, hopeless, waits)
+
+    def recovered(self, uid: str) -> None:
+        """It starts, or is no more."""
+        self.trouble.pop(uid, None)
+        self._unblocked(uid)
+
+    def _unblocked(self, uid: str) -> None:
+        if self.waits.blocked.pop(uid, None) is not None:
+            self._changed += 1  # the next life must not count from here
+
+    def seen(self, pod: Bound) -> float:
+        """Since when this pod is known."""
+        if pod.uid not in self.waits.seen:
+            self.waits.seen[pod.uid] = self.world.clock.now()
+            self._changed += not pod.started
+        return self.waits.seen[pod.uid]
 
     def bound(self, uid: str) -> Bound | None:
         """The pod as the watch tells."""

@@ -89,7 +89,7 @@ class Starting:
         if obstacle is None:
             obstacle = await self.deliver(entry, pod)
         if obstacle is None:
-            self._ledger.trouble.pop(pod.uid, None)
+            self._ledger.recovered(pod.uid)
         elif obstacle is not CHANGED:
             self._ledger.in_trouble(pod, obstacle.text, hopeless=obstacle.hopeless, waits=obstacle.waits)
         return obstacle

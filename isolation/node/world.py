@@ -210,11 +210,26 @@ class Delivery(Protocol):
         """The entry that each of them was written for: the book is made anew from these if it is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment by all of a machine's clocks."""
+
+    now: float
+    """Seconds that only grow, while the machine runs."""
+    wall: float
+    """Seconds since 1970 as the machine believes; can be set."""
+    boot: str
+    """Which run of the machine it is; empty: not known."""
+
+
 class Clock(Protocol):
     """Time."""
 
     def now(self) -> float:
-        """Seconds that only grow."""
+        """Seconds that only grow, over restarts of the agent too."""
+
+    def moment(self) -> Moment:
+        """The same, to be compared after a reboot."""
 
     async def sleep(self, seconds: float) -> None:
         """Let others work."""

@@ -37,7 +37,7 @@ from isolation.scheduler.verdict import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -64,6 +64,10 @@ class Books:
         self._now = 0.0
         self._asked_at = -1
         self._fitting: dict[Request, bool] = {}
+
+    def on_freed(self, listener: Callable[[], None]) -> None:
+        """Call this whenever something that was held is free, whoever learned of it and how."""
+        self._room.freed = listener
 
     # -- what the cluster says ----------------------------------------------------------------
 
@@ -262,9 +266,7 @@ class Books:
         if reservation:
             self._reserved.use(reservation, uid)
         self._reserved.no_need(uid)
-        self._room.free(uid)
-        if placement.slices:
-            self._room.hold(uid, pod.namespace, pod.request, placement)
+        self._room.hold(pod.uid, pod.namespace, pod.request, placement)
         assumed = Assumed(placement, reservation)
         self._assumed[uid] = (Assumption(uid, pod.namespace, pod.name, self._now, assumed, confirmed=True), pod)
 
@@ -298,9 +300,7 @@ class Books:
 
     def _bound(self, pod: Pod, placement: Placement) -> None:
         """Book where the pod is by its record, whatever was assumed."""
-        self._room.free(pod.uid)
-        if placement.slices:
-            self._room.hold(pod.uid, pod.namespace, pod.request, placement)
+        self._room.hold(pod.uid, pod.namespace, pod.request, placement)
         self._reserved.bound(pod)
         self._nominated.forget(pod.uid)
         self._drop_assumption(pod.uid, pod.reservation)

@@ -62,7 +62,10 @@ class Errands:
                 await self._sweep(self._world.clock())
             except ClusterError as exc:
                 log.warning("pods that were not seen bound cannot be asked for: %s", exc)
-            if self._world.leadership.fence() is None or self._world.picture.missing():
+            if self._world.leadership.fence() is None:
+                self._led = False
+                continue
+            if self._world.picture.missing():
                 continue
             try:
                 self._take_over()
@@ -80,7 +83,7 @@ class Errands:
 
     def _take_over(self) -> None:
         """
-        Pods that wait as this process begins to lead: somebody before us may have refused them.
+        Pods that wait as this process begins to lead, or leads again: somebody else may have refused them meanwhile.
 
         kube-scheduler does not know that we are new, and lets them sleep.
         """

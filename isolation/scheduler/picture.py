@@ -58,7 +58,8 @@ class Picture:
         }
         self._freed: list[Callable[[], None]] = []
         store.listen(self._take)
-        self.reservations.freed = self.namespaces.freed = self._say_freed
+        books.on_freed(self._say_freed)
+        self.namespaces.freed = self._say_freed
 
     def on_freed(self, listener: Callable[[], None]) -> None:
         """Call this whenever some room may have become free."""
@@ -95,7 +96,7 @@ class Picture:
             await asyncio.gather(running, return_exceptions=True)
 
     def _take(self, change: Change) -> None:
-        """One change into the books; whatever may have made room is said onward."""
+        """One change into the books; a node may bring room that nobody held before."""
         if change.node is not None:
             self.books.node_is(change.node)
             self._say_freed()
@@ -105,8 +106,6 @@ class Picture:
             self.books.pod_is(change.pod)
         elif change.pod_before is not None:
             self.books.pod_gone(change.pod_before.uid)
-            if change.pod_before.placement is not None:
-                self._say_freed()
 
     def _say_freed(self) -> None:
         for listener in self._freed:
@@ -119,7 +118,6 @@ class _Reservations:
     def __init__(self, books: Books) -> None:
         self._books = books
         self.known: dict[str, Reservation] = {}
-        self.freed: Callable[[], None] = lambda: None
 
     def add(self, made: Reservation) -> None:
         """One that is about to be stored, ahead of the watch."""
@@ -155,7 +153,6 @@ class _Reservations:
     def _forget(self, name: str) -> None:
         if self.known.pop(name, None) is not None:
             self._books.reservation_gone(name)
-            self.freed()
 
 
 class _NamespaceMeta(msgspec.Struct):

@@ -18,7 +18,7 @@ from isolation.placement.engine import Engine
 from isolation.scheduler.quota import Charge, Spending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 _PLENTY_CPU: Final = 1 << 40
@@ -53,6 +53,8 @@ class Room:
         """By node, the keys that hold something there, oldest first."""
         self.changes = 0
         """Grows with whatever may change an answer about cards."""
+        self.freed: Callable[[], None] = lambda: None
+        """Called whenever what was held is held no more."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
         self._lean: dict[tuple[int, int, int, str], Request] = {}
@@ -102,23 +104,39 @@ class Room:
     # Holds.
 
     def hold(self, key: str, namespace: str, request: Request, placement: Placement) -> None:
-        """Book what is held, in place of what the key held before; also where there is no room for it."""
-        self.free(key)
+        """
+        Book what is held, in place of what the key held before; also where there is no room for it.
+
+        A placement without cards holds nothing.
+        """
+        if not placement.slices:
+            self.free(key)
+            return
+        before = self.held.get(key)
+        self._drop(key)
         self.held[key] = Held(namespace, self.lean(request), placement)
         self.on.setdefault(placement.node, {})[key] = None
         self._take(key)
+        if before is not None and before.placement != placement:
+            self.freed()
 
     def free(self, key: str) -> None:
         """Nothing is held under this key any more; fine if nothing was."""
+        if self._drop(key):
+            self.freed()
+
+    def _drop(self, key: str) -> bool:
+        """Whether anything was held."""
         held = self.held.get(key)
         if held is None:
-            return
+            return False
         self._give(key)
         del self.held[key]
         there = self.on[held.placement.node]
         del there[key]
         if not there:
             del self.on[held.placement.node]
+        return True
 
     @contextmanager
     def without(self, keys: Iterable[str]) -> Iterator[None]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from interleave.loop import Process, touch_world
 from interleave.machine import Delivered
 from interleave.plug import Plug
+from interleave.server import EPOCH
 from interleave.wire import Wire
 
 from isolation.cluster.writes import Writer
 from isolation.contract.model import Mode
 from isolation.node.agent import Agent
 from isolation.node.watch import NodePods
-from isolation.node.world import UnreachableError, World
+from isolation.node.world import Moment, UnreachableError, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -151,14 +152,18 @@ class Inventory:
 
 
 class Clock:
-    """The run's time, under an offset: no two machines agree."""
+    """The run's time, since the machine was booted."""
 
-    def __init__(self, net: Net) -> None:
-        self._net = net
+    def __init__(self, net: Net, machine: Machine) -> None:
+        self._net, self._machine = net, machine
 
     def now(self) -> float:
         """Seconds that only grow."""
-        return self._net.loop.time() + 1000.0
+        return self._net.loop.time() - self._machine.booted + 20.0
+
+    def moment(self) -> Moment:
+        """Seconds begin anew with each boot."""
+        return Moment(self.now(), EPOCH + self._net.loop.time(), f"boot {self._machine.boots}")
 
     async def sleep(self, seconds: float) -> None:
         """Let others work."""
@@ -201,7 +206,7 @@ class NodeAgent:
             Inventory(machine),
             Shelf(net, machine),
             Delivery(net, machine),
-            Clock(net),
+            Clock(net, machine),
         )
         self.agent = self._make(net, world, machine)
         async with pods.following():

@@ -73,6 +73,8 @@ class Machine:
     ran: set[tuple[str, str]] = field(default_factory=set)
     """Containers, by pod UID and name, that have ever been started: the runtime keeps the last dead one of each."""
     boots: int = 1
+    booted: float = 0.0
+    """When it was, last."""
     serial: int = 0
 
     def start(self, container: Container, seconds: float | None) -> None:
@@ -105,6 +107,7 @@ class Machine:
     def reboot(self) -> None:
         """Nothing runs any more."""
         self.boots += 1
+        self.booted = self.loop.time()
         self.done.clear()
         for container in list(self.containers):
             self.end(container)

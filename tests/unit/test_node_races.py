@@ -12,7 +12,8 @@ import pytest
 from agent_world import AgentWorld
 
 from isolation.node.book import card_of, hash_of
-from isolation.node.world import NotYetError
+from isolation.node.identity import Found
+from isolation.node.world import Ask, NotYetError
 
 
 @pytest.fixture
@@ -367,3 +368,30 @@ def test_a_container_of_which_the_kubelet_lists_nothing_is_not_the_one_that_star
         run(node.start("next", "main"))
     node.vanish("gone")
     assert "next" == run(node.start("next", "main")).pod.name
+
+
+@pytest.mark.parametrize("moment", ["before the question", "between question and answer"])
+def test_who_had_its_turn_is_not_taken_for_the_one_that_is_admitted_now(node, moment):
+    """
+    An init container and a sidecar were admitted in the dark, with the very same devices; the app is next.
+
+    The kubelet shows the sidecar's devices, so the init container before it is not the one; and what the agent
+    learned by itself between the two calls counts too.
+    """
+    pod = node.bind("a", watched=False, init=("warm",), warm=(1, 2), helper=(1, 2), main=(1, 2))
+    ids, others = node.ids(1, 0, 1), node.ids(1, 2, 3)
+    node.api_up, boxes = False, node.admitted.setdefault(pod.uid, {})
+    for name in ("warm", "helper"):
+        run(node.agent.allocate([sorted(ids)]))
+        boxes[name] = ids
+    node.api_up, node.watched["a"] = True, pod
+    if moment == "before the question":
+        run(node.agent.preferred([Ask(tuple(node.offered()), (), 2)]))
+    else:
+        node.agent._expected = (others, Found(pod, pod.wanted[0]), node.time + 60)
+        run(node.agent.tick())
+    run(node.agent.allocate([sorted(others)]))
+    boxes["main"] = others
+    ticks(node, 1)
+
+    assert {"warm": ids, "helper": ids, "main": others} == {one.container: one.ids for one in node.agent.book}

@@ -546,3 +546,40 @@ def test_card_sizes_that_come_and_go_are_forgotten_and_holds_are_not():
     made.pod_gone("a")
     made.reservation_gone("r")
     assert [0] == used(made)
+
+
+def test_room_that_nobody_saw_taken_is_told_of_as_it_becomes_free():
+    """
+    Assumed, never seen bound, and found gone, unbound or elsewhere by the server's word: others may be waiting.
+    """
+    made, told = books(node("n", 1, 8), node("m", 1, 8)), []
+    made.on_freed(lambda: told.append(sum(used(made)) + sum(used(made, "m"))))
+
+    for uid in ("gone", "undone", "elsewhere"):
+        made.assume(pod(uid, 2), "n", 0.0)
+    made.confirm("gone")
+    assert [] == told
+    made.pod_gone("gone")
+    made.undo("undone")
+    assert [4, 2] == told
+    made.pod_is(bound(pod("elsewhere", 2), at("n", 0, size=2)))
+    assert 2 == len(told)  # where it was assumed: nothing is free
+    made.assume(pod("moved", 2), "n", 0.0)
+    made.bound_as("moved", at("m", 0, size=2))
+    assert 3 == len(told)
+    made.pod_gone("never known")
+    assert 3 == len(told)
+
+
+def test_reserved_room_is_told_of_as_its_time_ends():
+    """
+    Whoever waits need not wait until somebody has deleted the object.
+    """
+    made, told = books(node("n", 1, 8)), []
+    made.on_freed(lambda: told.append("room"))
+    made.reservation_is(reserve("r", "somebody", at("n", 0, size=8), expires=10.0))
+
+    assert [] == made.filter(pod("p", 4), ["n"], 9.0).fit
+    assert [] == told
+    assert ["n"] == made.filter(pod("p", 4), ["n"], 11.0).fit
+    assert ["room"] == told

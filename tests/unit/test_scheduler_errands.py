@@ -228,6 +228,27 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
     assert "w" == done[0][2]["metadata"]["uid"]
 
 
+def test_who_waits_is_looked_after_each_time_the_lead_begins():
+    """
+    Refused by another leader in between, so not known here: it fits, and is woken though nothing changed since.
+    """
+
+    async def story():
+        async with working([pod("w", 12)]) as (_, hands, _, world, errands):
+            running, fence = asyncio.create_task(errands.run()), world.leadership.fence
+            counts = []
+            for led in (True, False, True):
+                world.leadership.fence = fence if led else (lambda: None)
+                world.waiting.served("w")
+                await asyncio.sleep(1.2)
+                counts.append(len(writes(hands, "PATCH")))
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            return counts
+
+    assert [1, 1, 2] == asyncio.run(story())
+
+
 def test_what_is_expired_is_deleted():
     """
     By its UID, so that a new one of the same name stays.
