@@ -32,6 +32,8 @@ FIRST_SEED = 100_000
 HASH_SEED = "0"
 """The order within a set is part of an interleaving: a seed is the same story in every process."""
 CHUNK = 8
+CHUNKS_PER_PROCESS = 6
+"""What is cut off in the middle of something is never quite given back: after so many a fresh process goes on."""
 SHOWN = 20
 
 
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = asked.runs
     first = asked.seed if asked.seed is not None else FIRST_SEED
     tally = Tally(asked.rule, first, runs)
-    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(asked.processes, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
         for results in pool.imap_unordered(_some, _chunks(asked.rule, first, runs)):
             tally.add(results)
             tally.progress()

@@ -274,7 +274,8 @@ class Books:
         """Reservations that the leader can delete; not while the binding that uses one up is open."""
         self._tick(now)
         open_ones = {a.assumed.reservation for a, _ in self._assumed.values() if not a.confirmed}
-        return [r for r in self._reserved.stale() if r.name not in open_ones]
+        hollow = self._reserved.hollow(self._pods, self._scene().ending, self._now)
+        return [r for r in (*self._reserved.stale(), *hollow) if r.name not in open_ones]
 
     def unrecorded(self) -> list[str]:
         """Bound pods whose cards nobody recorded, as `namespace/name`: what they use is not in these books."""

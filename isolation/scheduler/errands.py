@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.writes import Outcome, Target
 from isolation.contract.reservation import Reservation
+from isolation.scheduler.reserved import PREEMPTION
 
 if TYPE_CHECKING:
     from isolation.cluster.writes import Writer
@@ -37,7 +38,6 @@ SPURNED_SECONDS: Final = 30.0
 """A node whose victims may not go is not tried again before."""
 FORGET_SECONDS: Final = 300.0
 """A pod that our watch never told of: kube-scheduler itself tries those that it still has after so long."""
-REASON: Final = "preemption"
 _WAKES: Final = 20
 """Most pods woken in one turn."""
 _RELIEFS: Final = 4
@@ -103,7 +103,7 @@ class Errands:
             await self._world.binder.sweep()
 
     async def _tidy(self, now: float) -> None:
-        """Reservations that are used up, expired, or made for a pod that is no more."""
+        """Reservations that are used up, expired, given up half way, or made for a pod that is no more."""
         for made in list(self._world.books.stale_reservations(now)):
             said = await self._objects.release(made)
             if said:
@@ -155,12 +155,12 @@ class Errands:
         if found is None:
             return False
         made = Reservation(
-            name=f"{REASON}-{pod.uid}",
+            name=f"{PREEMPTION}-{pod.uid}",
             holder=pod.uid,
             placement=found.placement,
             expires=now + RESERVED_SECONDS,
             namespace=pod.namespace,
-            reason=REASON,
+            reason=PREEMPTION,
         )
         if not await self._reserve(made, pod):
             self._metrics.relieved("unreserved")

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.model import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from isolation.contract.model import Pod
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.room import Room
 
+PREEMPTION: Final = "preemption"
+"""Reason of a reservation for which others are asked to go."""
+HOLLOW_SECONDS: Final = 5.0
+"""So long after nobody is going for it a reservation was given up by its maker; the watch may be a moment behind."""
 _KEY: Final = "reservation/"
 """Before the name of a reservation among the holders of room: no UID has a slash."""
 
@@ -58,6 +62,8 @@ class Reserved:
         self._past: set[str] = set()
         """Expired, or made for a pod that has no need of it any more."""
         self._next_expiry = math.inf
+        self._short: dict[str, float] = {}
+        """By reservation, since when nobody is going for it."""
 
     def all(self) -> Iterator[Reservation]:
         """Every stored one."""
@@ -140,6 +146,25 @@ class Reserved:
     def stale(self) -> list[Reservation]:
         """Those that are used up, expired or without purpose."""
         return [r for name, r in self._stored.items() if (name in self._past or name in self._used) and not own(name)]
+
+    def hollow(self, pods: Mapping[str, Pod], ending: Collection[str], now: float) -> list[Reservation]:
+        """
+        Those for pre-emption whose pod is not known, or would not fit there although everybody who is ending had gone.
+
+        Whoever made it died, or lost the right to act, before it asked the victims to go: nobody else will, and
+        until it expires it would keep room that somebody could use.
+        """
+        short = {}
+        for name, made in self._stored.items():
+            pod = pods.get(made.holder)
+            if made.reason != PREEMPTION or not self._stands(name):
+                continue
+            going = [uid for uid in self._room.on.get(made.placement.node, ()) if uid in ending]
+            with self._room.without([key_of(name), *going]):
+                if pod is None or self._room.place_exactly(pod.request, pod.namespace, made.placement) is None:
+                    short[name] = self._short.get(name, now)
+        self._short = short
+        return [self._stored[name] for name, since in short.items() if now - since >= HOLLOW_SECONDS]
 
     def no_need(self, uid: str) -> None:
         """The pod has its place, or needs none: what was made for it alone has no purpose any more."""

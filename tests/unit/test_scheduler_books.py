@@ -11,6 +11,7 @@ from scheduler_world import at, bound, pod, reserve
 from isolation.contract.model import CardChoice, Mode, Node, Phase, Placement, Refusal, Why
 from isolation.contract.quantity import gib
 from isolation.scheduler.books import Books
+from isolation.scheduler.reserved import HOLLOW_SECONDS, PREEMPTION
 from isolation.scheduler.verdict import Assumed
 
 
@@ -583,3 +584,44 @@ def test_reserved_room_is_told_of_as_its_time_ends():
     assert [] == told
     assert ["n"] == made.filter(pod("p", 4), ["n"], 11.0).fit
     assert ["room"] == told
+
+
+@pytest.mark.parametrize(
+    ("reason", "ends", "expected"),
+    [(PREEMPTION, None, ["r"]), (PREEMPTION, 3.0, []), (PREEMPTION, "its pod", ["r"]), ("move", None, [])],
+    ids=["nobody goes", "the victim goes", "its pod never came", "not for pre-emption"],
+)
+def test_a_reservation_for_which_nobody_goes_is_given_up(reason, ends, expected):
+    """
+    Its maker died before it asked the victim to go, or its pod went meanwhile: after a moment the leader begins anew.
+    """
+    made, victim = books(node("n", 1, 8)), bound(pod("victim", 6), at("n", 0, size=6))
+    made.pod_is(victim)
+    if ends == "its pod":
+        made.pod_gone("victim")
+    else:
+        made.pod_is(pod("a", 4))
+    made.reservation_is(reserve("r", "a", at("n", 0, size=4), reason=reason))
+
+    assert [] == made.stale_reservations(1.0)
+    if ends == 3.0:
+        made.pod_is(replace(victim, deleting=True))
+    assert [] == made.stale_reservations(1.0 + HOLLOW_SECONDS - 0.1)
+    assert expected == [one.name for one in made.stale_reservations(1.0 + HOLLOW_SECONDS)]
+
+
+def test_a_reservation_whose_room_has_come_is_not_given_up():
+    """
+    However long its pod takes to use it: who looked short for a moment counts anew.
+    """
+    made = books(node("n", 1, 8))
+    made.pod_is(bound(pod("victim", 6), at("n", 0, size=6)))
+    made.pod_is(pod("a", 4))
+    made.reservation_is(reserve("r", "a", at("n", 0, size=4), reason=PREEMPTION))
+
+    assert [] == made.stale_reservations(0.0)
+    made.pod_gone("victim")
+    assert [] == made.stale_reservations(4.0)
+    made.pod_is(bound(pod("intruder", 6), at("n", 0, size=6)))
+    assert [] == made.stale_reservations(6.0)
+    assert ["r"] == [one.name for one in made.stale_reservations(6.0 + HOLLOW_SECONDS)]
