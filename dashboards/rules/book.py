@@ -1,0 +1,23 @@
+"""
+Every rule of ours, in the order in which they are written down.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.rules import agent, autoscaler, cards, demand, exporter, isolation, records, scheduler
+from dashboards.rules.rule import Alert, Group, Record
+
+GROUPS: Final[tuple[Group, ...]] = (
+    records.RECORDS,
+    isolation.GROUP,
+    cards.GROUP,
+    exporter.GROUP,
+    agent.GROUP,
+    scheduler.GROUP,
+    demand.GROUP,
+    autoscaler.GROUP,
+)
+ALERTS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
+RECORDS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Record))

@@ -1,0 +1,77 @@
+"""
+`gpushare rules`: recording and alert rules as files, for a Prometheus and for its operator.
+
+Writes and compares files; what stands in them is decided in `dashboards.rules.book`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dashboards.rules.book import ALERTS, RECORDS
+from dashboards.rules.render import files
+from dashboards.rules.rule import RUNBOOKS
+
+COMMITTED: Final = Path(__file__).parent / "out"
+
+_runbooks = click.option(
+    "--runbooks",
+    default=RUNBOOKS,
+    show_default=True,
+    metavar="URL",
+    help="Where docs/runbooks is published; alerts link to URL/<alert>.md.",
+)
+
+
+@click.group()
+def rules() -> None:
+    """Recording and alert rules for Prometheus."""
+
+
+def _web(address: str) -> str:
+    if not address.startswith(("https://", "http://")) or any(one.isspace() for one in address):
+        raise click.BadParameter(f"{address!r} is no web address; say https://host/path", param_hint="--runbooks")
+    return address
+
+
+@rules.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=COMMITTED,
+    help="Folder for both files; made where it does not exist. Without it: the folder that belongs to the sources.",
+)
+@_runbooks
+def build(out: Path, runbooks: str) -> None:
+    """Write gpushare.rules.yaml, and prometheusrule.yaml for the Prometheus operator."""
+    made = files(_web(runbooks))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in made.items():
+            (out / name).write_text(text, encoding="utf-8")
+            click.echo(out / name)
+    except OSError as exc:
+        raise click.ClickException(f"cannot write to {out}: {exc.strerror}; choose another folder with --out") from exc
+    click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series")
+
+
+@rules.command()
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=COMMITTED, help="Folder of the files to check."
+)
+@_runbooks
+def check(out: Path, runbooks: str) -> None:
+    """Whether the files are what `build` would write; status 1 if not."""
+    stale = []
+    for name, text in files(_web(runbooks)).items():
+        try:
+            if (out / name).read_text(encoding="utf-8") != text:
+                stale.append(f"{out / name} is not what the sources say")
+        except (OSError, UnicodeDecodeError):
+            stale.append(f"{out / name} is missing or cannot be read")
+    if stale:
+        raise click.ClickException("; ".join(stale) + "; run `gpushare rules build`")
+    click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series, all as written")

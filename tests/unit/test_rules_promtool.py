@@ -1,0 +1,101 @@
+"""
+promtool's judgement of the rules, and unit tests for each alert: tests/golden/rules/*.test.yaml.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_stand import program
+
+from dashboards import promql
+from dashboards.rules.book import ALERTS, RECORDS
+from dashboards.rules.cli import COMMITTED
+from dashboards.rules.render import PLAIN
+
+CASES = Path(__file__).parents[1] / "golden/rules"
+FILES = sorted(CASES.glob("*.test.yaml"))
+WITHOUT_ANY_SERIES = {"GpushareExportersAbsent"}
+"""Alerts about what is not there, whatever else is."""
+
+
+def read(path):
+    """A file of unit tests."""
+    return yaml.safe_load(path.read_text())
+
+
+def groups():
+    """(file, test) of all."""
+    return [(path.name, test) for path in FILES for test in read(path)["tests"]]
+
+
+def asked():
+    """(alert, what the test's alerts are) of every question."""
+    return [
+        (one["alertname"], one["exp_alerts"], test["input_series"])
+        for _, test in groups()
+        for one in test["alert_rule_test"]
+    ]
+
+
+def test_promtool_accepts_the_rules():
+    """Syntax, templates, durations, no duplicate."""
+    words = [program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", COMMITTED / PLAIN]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert f"{len(ALERTS) + len(RECORDS)} rules found" in done.stdout
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".test.yaml"))
+def test_alerts_fire_when_they_should(path, tmp_path):
+    """
+    As said in the file, for the rules as they are committed; only the groups that it speaks of, to save time.
+    """
+    cases = read(path)
+    wanted = {one["alertname"] for test in cases["tests"] for one in test["alert_rule_test"]}
+    groups = yaml.safe_load((COMMITTED / PLAIN).read_text())["groups"]
+    kept = [group for group in groups if any("record" in rule or rule["alert"] in wanted for rule in group["rules"])]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": kept}))
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(cases | {"rule_files": ["rules.yaml"]}))
+    words = [program("promtool"), "test", "rules", "test.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+
+    assert "SUCCESS" in done.stdout, done.stdout + done.stderr
+    assert 0 == done.returncode
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_each_alert_is_tried_in_three_ways(alert):
+    """It fires; it is silent although its series are there; and it is tried where there are none at all."""
+    mine = [(expected, series) for name, expected, series in asked() if name == alert.name]
+
+    assert [expected for expected, series in mine if expected and (series or alert.name in WITHOUT_ANY_SERIES)]
+    assert [expected for expected, series in mine if not expected and series]
+    if alert.name not in WITHOUT_ANY_SERIES:
+        tried = {
+            name
+            for _, test in groups()
+            if not test["input_series"]
+            for name in [one["alertname"] for one in test["alert_rule_test"]]
+        }
+        assert alert.name in tried
+
+
+def test_the_unit_tests_speak_of_real_series():
+    """Every series of the tests is in the catalogue with these labels: none fires on a name that nobody exposes."""
+    known = promql.series()
+    for name, test in groups():
+        for line in test["input_series"]:
+            metric, _, rest = line["series"].partition("{")
+            labels = {part.split("=")[0].strip() for part in rest.removesuffix("}").split(", ") if part}
+            assert metric in known, (name, test["name"], metric)
+            assert labels <= known[metric].labels, (name, test["name"], metric)
+
+
+def test_no_unit_test_asks_for_an_alert_that_is_not_there():
+    """A renamed alert would be silent for ever."""
+    assert set() == {name for name, _, _ in asked()} - {alert.name for alert in ALERTS}
