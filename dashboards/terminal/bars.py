@@ -7,6 +7,7 @@ Pure. Legible without colour (every part has its own sign) and without Unicode.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -50,20 +51,33 @@ def cells(amounts: Sequence[int], width: int) -> list[int]:
     return result
 
 
-def bar(memory: Memory, width: int, signs: Signs = BLOCKS) -> Text:
-    """The memory in exactly `width` cells; memory over promise shows however little it is."""
-    parts = cells([memory.within or 0, memory.idle, memory.over, memory.other, memory.free], width)
-    if memory.over and not parts[2] and width > 0:
-        parts[max(range(len(parts)), key=lambda i: parts[i])] -= 1
-        parts[2] = 1
-    within, idle, over, other, _ = parts
-    return Text.assemble(
+def pieces(memory: Memory, width: int, signs: Signs = BLOCKS) -> list[tuple[str, str]]:
+    """The memory in exactly `width` cells, each part with its style; memory over promise shows however little it is."""
+    within, idle, over, other = _parts(
+        (memory.within or 0, memory.idle, memory.over, memory.other, memory.free), max(0, width)
+    )
+    return [
         (signs.used * within, USED_STYLE),
         (signs.idle * idle, IDLE_STYLE),
         (signs.over * over, OVER_STYLE),
         (signs.other * other, OTHER_STYLE),
         (signs.free * (width - within - idle - over - other), FREE_STYLE),
-    )
+    ]
+
+
+@lru_cache(4096)
+def _parts(amounts: tuple[int, int, int, int, int], width: int) -> tuple[int, int, int, int]:
+    """Cells for all but what is free; cards alike are many."""
+    parts = cells(amounts, width)
+    if amounts[2] and not parts[2] and width > 0:
+        parts[max(range(len(parts)), key=lambda i: parts[i])] -= 1
+        parts[2] = 1
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def bar(memory: Memory, width: int, signs: Signs = BLOCKS) -> Text:
+    """The same as a rich text."""
+    return Text.assemble(*pieces(memory, width, signs))
 
 
 def legend(signs: Signs = BLOCKS) -> Text:

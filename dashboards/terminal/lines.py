@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from dashboards.terminal.figures import Tally, add, standing
 from dashboards.terminal.rows import happening_text, memory_text
+from dashboards.terminal.stack import stack_news, stack_status
 from dashboards.terminal.words import clock, count, printable
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from isolation.contract.reading import Frame, Happening
+    from isolation.contract.stack import Stack
 
 STATUS_SECONDS: Final = 5.0
 """Of the reader's time, between two lines on how things stand."""
@@ -60,6 +62,7 @@ class Lines:
         self._last: float | None = None
         self._seen: Sequence[Happening] = ()
         self._said: set[str] = set()
+        self._stack: Stack | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -69,8 +72,12 @@ class Lines:
     ) -> None:
         """Nothing to give back: every line is already out."""
 
-    def show(self, frame: Frame, notes: Sequence[str] = ()) -> None:
+    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
         """Write what happened since the last frame, notes not said before, and how things stand if it is time."""
+        if stack is not None:
+            for line in stack_news(self._stack, stack):
+                self._write(line)
+            self._stack = stack
         news, gap = fresh(self._seen, frame.happenings)
         if gap:
             self._write(f"{clock(news[0].at if news else frame.at)} {GAP}")
@@ -85,6 +92,8 @@ class Lines:
         if self._last is None or now - self._last >= self._every:
             self._last = now
             self._write(status(frame))
+            if stack is not None:
+                self._write(stack_status(stack))
 
     def _write(self, line: str) -> None:
         encoding = self._stream.encoding or "utf-8"

@@ -16,6 +16,7 @@ from rich.text import Text
 from dashboards.terminal.bars import ASCII, BLOCKS
 from dashboards.terminal.figures import Tally
 from dashboards.terminal.lines import Lines
+from dashboards.terminal.stack import machine
 from dashboards.terminal.view import screen
 
 if TYPE_CHECKING:
@@ -23,7 +24,24 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TextIO
 
+    from dashboards.terminal.bars import Signs
     from isolation.contract.reading import Frame
+    from isolation.contract.stack import Stack
+
+
+def drawn(
+    frame: Frame,
+    size: tuple[int, int],
+    notes: Sequence[str] = (),
+    stack: Stack | None = None,
+    *,
+    signs: Signs = BLOCKS,
+    tally: Tally | None = None,
+) -> list[Text]:
+    """The whole screen at (columns, lines): the machine's processes, where there are any, above the cluster."""
+    width, height = size
+    above = [] if stack is None else machine(stack, width, height, signs)
+    return [*above, *screen(frame, width, height - len(above), notes, signs=signs, tally=tally)]
 
 
 class LiveScreen:
@@ -44,10 +62,9 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, frame: Frame, notes: Sequence[str] = ()) -> None:
-        """Draw this frame at the size that the terminal has now."""
-        width, height = self._console.size
-        lines = screen(frame, width, height, notes, signs=self._signs, tally=self._tally)
+    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
+        """Draw this frame at the size that the terminal has now; the machine's processes above the cluster."""
+        lines = drawn(frame, self._console.size, notes, stack, signs=self._signs, tally=self._tally)
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
         self._live.update(Group(*lines), refresh=True)

@@ -1,0 +1,150 @@
+"""
+Views as data for programs: JSON or YAML, amounts in bytes, null for what is not known.
+
+Pure. The shape is versioned; names come from outside and are quoted by the format.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from dashboards.terminal.sums import card_sums, namespace_sums, node_sums, pod_sums
+
+if TYPE_CHECKING:
+    from dashboards.terminal.breach_values import Breached
+    from dashboards.terminal.fleet import Fleet
+    from dashboards.terminal.sums import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.top_view import Choice
+    from dashboards.terminal.usage import Usage
+
+FORMAT: Final = 1
+
+
+def dumped(document: Any, form: str) -> str:
+    """The document as text; `form` is json or yaml."""
+    if form == "json":
+        return json.dumps(document, indent=2)
+    text: str = import_module("yaml").safe_dump(document, sort_keys=False, allow_unicode=False)
+    return text.rstrip("\n")
+
+
+def top_document(fleet: Fleet, usage: Usage, choice: Choice) -> dict[str, Any]:
+    """`gpushare top` for programs."""
+    cards = [card for card in card_sums(fleet, usage) if choice.node in ("", card.node.name)]
+    pods = [one for one in pod_sums(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
+    rows: list[dict[str, Any]]
+    match choice.by:
+        case "card":
+            rows = [_card(one) for one in cards]
+        case "node":
+            rows = [_node(one) for one in node_sums(cards)]
+        case "pod":
+            rows = [_pod(one) for one in pods]
+        case _:
+            rows = [_namespace(one) for one in namespace_sums(pods)]
+    return {"format": FORMAT, "by": choice.by, "items": rows, "notes": list(fleet.notes)}
+
+
+def _card(one: CardSum) -> dict[str, Any]:
+    told = one.usage.figures if one.usage else {}
+    return {
+        "node": one.node.name,
+        "card": one.card.index,
+        "uuid": one.card.uuid,
+        "model": one.card.model or None,
+        "mode": one.node.mode.value,
+        "state": one.state or "ok",
+        "total_bytes": one.memory.total or None,
+        "offered_bytes": one.offered if one.card.total_bytes else None,
+        "allocated_bytes": one.promised,
+        "allocated_is_least": one.partly,
+        "reserved_for_bytes": one.kept,
+        "used_bytes": one.memory.used,
+        "over_promise_bytes": one.memory.over if one.memory.used is not None else None,
+        "free_bytes": one.free,
+        "stranded_bytes": one.stranded if one.free is not None else None,
+        "compute_allocated_percent": one.core,
+        "utilisation_ratio": told.get("utilisation"),
+        "power_watts": told.get("power"),
+        "pods": sorted(pod.key for pod in one.pods),
+    }
+
+
+def _node(one: GroupSum) -> dict[str, Any]:
+    return {
+        "node": one.node.name,
+        "pool": one.node.pool or None,
+        "mode": one.node.mode.value,
+        "state": one.node.state or "ok",
+        "cards": len(one.cards),
+        "total_bytes": one.memory.total,
+        "offered_bytes": one.offered,
+        "allocated_bytes": one.promised,
+        "allocated_is_least": one.partly,
+        "used_bytes": one.memory.used,
+        "used_is_least": one.memory.partly,
+        "free_bytes": one.free,
+        "stranded_bytes": one.stranded,
+        "pods": one.pods,
+    }
+
+
+def _pod(one: PodSum) -> dict[str, Any]:
+    return {
+        "namespace": one.pod.namespace or None,
+        "pod": one.pod.name,
+        "node": one.pod.node or None,
+        "cards": [{"uuid": part.uuid, "card": part.index, "bytes": part.bytes} for part in one.pod.slices],
+        "allocated_bytes": one.promised if one.pod.node else 0,
+        "allocated_is_least": one.partly,
+        "wanted_bytes": one.promised,
+        "used_bytes": one.used,
+        "over_promise_bytes": one.over if one.used is not None else None,
+        "compute_used_cards": one.core_used,
+        "fault": one.pod.fault or None,
+    }
+
+
+def _namespace(one: NamespaceSum) -> dict[str, Any]:
+    return {
+        "namespace": one.name or None,
+        "pods": one.pods,
+        "waiting": one.waiting,
+        "allocated_bytes": one.promised,
+        "wanted_bytes": one.wanted,
+        "used_bytes": one.used,
+        "used_is_least": one.partly,
+        "over_promise_bytes": one.over,
+    }
+
+
+def breach_document(breaches: tuple[Breached, ...], notes: tuple[str, ...]) -> dict[str, Any]:
+    """`gpushare breaches` for programs."""
+    return {
+        "format": FORMAT,
+        "items": [
+            {
+                "kind": one.kind,
+                "node": one.node,
+                "card": one.card,
+                "uuid": one.uuid,
+                "namespace": one.namespace or None,
+                "pod": one.pod or None,
+                "container": one.container or None,
+                "process": one.process or None,
+                "promise": one.promise or None,
+                "open": one.open,
+                "begun": one.begun,
+                "last": one.last,
+                "times": one.times,
+                "used_bytes": one.used,
+                "allocated_bytes": one.promised,
+                "source": one.source,
+                "text": one.text,
+            }
+            for one in breaches
+        ],
+        "notes": list(notes),
+    }

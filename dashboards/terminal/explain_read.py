@@ -1,0 +1,205 @@
+"""
+What `gpushare explain` reads of the API server: the pod, its Events, and as much of the cluster as it needs.
+
+For a bound pod that is its node, the pods there and its exporter; for one that waits everything, as the
+scheduler sees it. Decides nothing about the pod; raises ClusterError where the server cannot be read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from dashboards.terminal.explain_help import helps
+from dashboards.terminal.explain_room import node_whys
+from dashboards.terminal.explain_subject import events_of, faults_of, subject_of
+from dashboards.terminal.explain_values import Bound, Explained, Waits
+from dashboards.terminal.gather import NODES, PODS, ask_exporters, items, reservations
+from isolation.cluster.failure import MalformedError, RefusedError
+from isolation.cluster.live import NOT_ENDED
+from isolation.cluster.store import Store
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.model import Placement, Request
+from isolation.contract.names import ALLOCATION
+from isolation.placement.place import engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dashboards.terminal.explain_values import Subject, Told
+    from dashboards.terminal.gather import Heard
+    from isolation.cluster.access import Access
+    from isolation.contract.model import Cluster, Slice
+    from isolation.contract.reservation import Reservation
+
+_NOT_FOUND: Final = 404
+
+
+async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -> Explained | None:
+    """Everything there is to say; None: there is no such pod."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    try:
+        raw = _json(await access.send("GET", path))
+    except RefusedError as exc:
+        if exc.status == _NOT_FOUND:
+            return None
+        raise
+    notes: list[str] = []
+    subject = _subject(raw, {}, unit_bytes)
+    if subject.node:
+        return await _bound(access, raw, subject, notes, unit_bytes)
+    waits = None
+    if isinstance(subject.request, Request):
+        waits = await _waits(access, subject, notes, unit_bytes)
+    return Explained(subject, faults_of(subject), waits, None, await _events(access, subject, notes), tuple(notes))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise MalformedError(f"an object that is none: {exc}") from None
+
+
+def _subject(raw: Any, uuids: dict[int, str], unit_bytes: int) -> Subject:
+    try:
+        return subject_of(raw, uuids, unit_bytes)
+    except CodecError as exc:
+        raise MalformedError(f"a pod that is none: {exc}") from None
+
+
+async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[Told, ...]:
+    path = f"/api/v1/namespaces/{quote(subject.namespace, safe='')}/events"
+    query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={subject.name}"}
+    try:
+        return events_of([raw async for raw in items(access, path, query)], subject.uid)
+    except RefusedError as exc:
+        notes.append(f"its Events may not be listed ({exc.status})")
+        return ()
+
+
+# A pod that waits.
+
+
+async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes: int) -> Waits:
+    request = subject.request
+    if not isinstance(request, Request):
+        raise TypeError("a pod that no fleet could serve waits for none")
+    store = Store(unit_bytes=unit_bytes)
+    await _into(store.node_is, access, NODES, {}, notes)
+    await _into(store.pod_is, access, PODS, {"fieldSelector": NOT_ENDED}, notes)
+    view = store.view()
+    if view.unreadable:
+        notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are left out")
+    kept = await reservations(access, notes)
+    return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
+
+
+async def _into(
+    take: Callable[[msgspec.Raw], str], access: Access, path: str, query: dict[str, str], notes: list[str]
+) -> None:
+    async for raw in items(access, path, query):
+        try:
+            take(raw)
+        except MalformedError as exc:
+            notes.append(f"left out: {exc}")
+
+
+def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_bytes: int, now: float) -> Waits:
+    """Why it waits, by the engine that places pods, and what would help. Pure."""
+    request = subject.request
+    if not isinstance(request, Request):
+        raise TypeError("a pod that no fleet could serve waits for none")
+    engine = engine_of(cluster)
+    used = {pod.reservation for pod in cluster.pods if pod.reservation}
+    mine = ""
+    for one in kept:
+        if one.name in used or one.expires <= now or one.placement.node not in engine.nodes:
+            continue
+        if one.holder in {subject.uid, subject.owner_uid}:
+            mine = f"{one.name}: {one.placement.node}"
+            continue
+        slices = one.placement.slices
+        size, core = max(part.bytes for part in slices), max(part.core for part in slices)
+        hold = Request(cards=len(slices), card_bytes=size, card_core=core)
+        engine.hold(f"reservation/{one.name}", hold, one.placement, force=True)
+    verdict = engine.place(request)
+    whys = node_whys(engine, request)
+    if isinstance(verdict, Placement):
+        return Waits(verdict, whys, (), mine)
+    pods = {pod.uid: pod for pod in cluster.pods}
+    return Waits(verdict, whys, helps(engine, request, whys, pods, unit_bytes), mine)
+
+
+# A pod that is bound.
+
+
+async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], unit_bytes: int) -> Explained:
+    store = Store(unit_bytes=unit_bytes)
+    node_path = f"{NODES}/{quote(subject.node, safe='')}"
+    try:
+        store.node_is(msgspec.Raw(await access.send("GET", node_path)))
+    except (RefusedError, MalformedError) as exc:
+        notes.append(f"node {subject.node} cannot be read: {exc}")
+    await _into(store.pod_is, access, PODS, {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}, notes)
+    node = store.nodes.get(subject.node)
+    subject = _subject(raw, {card.index: card.uuid for card in node.cards} if node else {}, unit_bytes)
+    heard = await ask_exporters(access, [subject.node])
+    notes += heard.notes
+    bound = Bound(
+        node.mode.value if node else "",
+        _used(heard, subject),
+        _containers(raw, subject),
+        _neighbours(store, subject),
+        _over(store, subject),
+    )
+    return Explained(subject, faults_of(subject), None, bound, await _events(access, subject, notes), tuple(notes))
+
+
+def _used(heard: Heard, subject: Subject) -> tuple[tuple[str, int, int | None, int | None], ...] | None:
+    if not heard.usage.heard:
+        return None
+    return tuple(
+        (one.container, one.index, one.bytes("used"), one.bytes("allocated"))
+        for one in heard.usage.tenants
+        if (one.namespace, one.pod) == (subject.namespace, subject.name)
+    )
+
+
+def _containers(raw: Any, subject: Subject) -> tuple[tuple[str, tuple[Slice, ...]], ...]:
+    if subject.record != ALLOCATION:
+        return ()
+    record = raw["metadata"]["annotations"][ALLOCATION]
+    return tuple((part.container, part.slices) for part in decode_allocation(record).parts)
+
+
+def _on(store: Store, subject: Subject) -> dict[str, int]:
+    """Bytes promised on each card of the pod."""
+    taken = {part.uuid: 0 for part in subject.slices}
+    for pod in store.pods.values():
+        placement = pod.placement or Placement("")
+        for part in placement.slices:
+            if part.uuid in taken:
+                taken[part.uuid] += part.bytes
+    return taken
+
+
+def _neighbours(store: Store, subject: Subject) -> tuple[str, ...]:
+    mine = {part.uuid for part in subject.slices}
+    found = (
+        pod.key
+        for pod in store.pods.values()
+        if pod.uid != subject.uid and pod.placement and any(part.uuid in mine for part in pod.placement.slices)
+    )
+    return tuple(sorted(found))
+
+
+def _over(store: Store, subject: Subject) -> tuple[int, ...]:
+    node = store.nodes.get(subject.node)
+    if node is None:
+        return ()
+    taken = _on(store, subject)
+    return tuple(card.index for card in node.cards if taken.get(card.uuid, 0) > card.offered_bytes)

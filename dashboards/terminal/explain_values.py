@@ -1,0 +1,133 @@
+"""
+What there is to say of one pod, as values: where it is, or why it waits and what would help.
+
+No decision is taken here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Placement, Refusal, Request, Slice, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An Event of the pod."""
+
+    at: float
+    """Seconds since the epoch; 0: not known."""
+    kind: str
+    reason: str
+    text: str
+    times: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The pod as its own object tells of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    created: float
+    scheduler: str
+    request: Request | Refusal
+    slices: tuple[Slice, ...] = ()
+    record: str = ""
+    """Which record names its cards: the annotation's name; empty: none that can be read."""
+    record_fault: str = ""
+    """Why a record that is there cannot be read."""
+    promise: str = ""
+    reservation: str = ""
+    marked: bool = False
+    """Carries the label by which everything of ours watches it."""
+    gates: tuple[str, ...] = ()
+    deleting: bool = False
+    unscheduled: str = ""
+    """What the scheduler wrote into its condition."""
+    owner_uid: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CardRoom:
+    """What is left of one card, and whether that is enough."""
+
+    index: int
+    offered: int
+    free: int
+    core: int
+    """Percent of compute that is left."""
+    fits: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWhy:
+    """What keeps the pod off one node."""
+
+    name: str
+    pool: str
+    why: Why | None
+    """None: the node would take it."""
+    text: str
+    cards: tuple[CardRoom, ...] = ()
+    """Empty where no card is the matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """One thing that would help; tried out on a copy of the cluster."""
+
+    kind: str
+    """room, smaller, split, mode, node, pool, move: a closed set for programs."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a pod waits."""
+
+    verdict: Placement | Refusal
+    """A placement: there is room now."""
+    nodes: tuple[NodeWhy, ...] = ()
+    helps: tuple[Help, ...] = ()
+    reserved: str = ""
+    """A reservation that is made out to it: its name, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a pod is."""
+
+    mode: str
+    """What its node serves; empty: the node is not known."""
+    used: tuple[tuple[str, int, int | None, int | None], ...] | None
+    """Container, card, bytes used, bytes promised, as the node's exporter tells; None: nobody was heard."""
+    containers: tuple[tuple[str, tuple[Slice, ...]], ...] = ()
+    neighbours: tuple[str, ...] = ()
+    """Other pods on its cards."""
+    over: tuple[int, ...] = ()
+    """Cards on which more is promised than they offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Everything."""
+
+    subject: Subject
+    faults: tuple[str, ...]
+    waits: Waits | None = None
+    bound: Bound | None = None
+    events: tuple[Told, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,124 @@
+"""
+Samples out of a metrics page or out of Prometheus' answer; nothing of what they mean.
+
+What comes over the network may be anybody's: sizes are bounded, a line that is no sample is left out, and
+so is a value that is no finite number. Pure.
+
+Sources: Prometheus, "Exposition formats" (text-based format), "HTTP API" (instant queries).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_BYTES: Final = 256 << 20
+MOST_SAMPLES: Final = 2_000_000
+_MOST_LINE: Final = 8192
+_MOST_WORD: Final = 512
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +([^ ]+)(?: +[^ ]+)?")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:, *|$)')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+class PageError(ValueError):
+    """An answer that holds no samples at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples_of(page: bytes, wanted: frozenset[str]) -> Iterator[Sample]:
+    """The wanted families of a page."""
+    if len(page) > MOST_BYTES:
+        raise PageError(f"a metrics page of more than {MOST_BYTES >> 20} MiB")
+    count = 0
+    for line in page.decode("utf-8", "replace").split("\n"):
+        name = line.split("{", 1)[0].split(" ", 1)[0]
+        if name not in wanted or len(line) > _MOST_LINE:
+            continue
+        found = _sample(line.rstrip("\r"))
+        if found is not None:
+            count += 1
+            if count > MOST_SAMPLES:
+                raise PageError(f"a metrics page of more than {MOST_SAMPLES:,} samples")
+            yield found
+
+
+def _sample(line: str) -> Sample | None:
+    match = _SAMPLE.fullmatch(line)
+    if match is None:
+        return None
+    value, labels = _number(match[3]), _labels(match[2] or "")
+    return None if value is None or labels is None else Sample(match[1], labels, value)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = _LABEL.match(text, at)
+        if match is None or len(match[2]) > _MOST_WORD:
+            return None
+        word = match[2]
+        labels[match[1]] = _ESCAPED.sub(_unescape, word) if "\\" in word else word
+        at = match.end()
+    return labels
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    resultType: str = ""  # noqa: N815 (Prometheus' spelling)
+    result: list[_Series] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+def samples_in_answer(body: bytes) -> Iterator[Sample]:
+    """The series of an instant query."""
+    try:
+        answer = _ANSWER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise PageError("an answer that is not Prometheus'") from None
+    if answer.status != "success" or answer.data is None:
+        raise PageError(f"Prometheus refuses: {answer.error[:200] or 'no reason given'}")
+    for series in answer.data.result[:MOST_SAMPLES]:
+        value = _number(series.value[1])
+        if value is not None and all(len(word) <= _MOST_WORD for word in series.metric.values()):
+            yield Sample(series.metric.get("__name__", ""), series.metric, value)

@@ -1,0 +1,91 @@
+"""
+A cluster as the views see it: nodes with cards, pods with their parts of cards, what could not be read.
+
+Values only, smaller than the model: a fleet of thousands of nodes is read for one screen. Knows neither
+where they come from nor how they are shown; `None` means cannot tell, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isolation.contract.model import Mode
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Card, Slice
+    from isolation.contract.reservation import Reservation
+
+SHARED_MODES = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pod asks of cards: the same of each."""
+
+    cards: int = 0
+    bytes: int = 0
+    core: int = 0
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """One machine with cards."""
+
+    name: str
+    mode: Mode
+    cards: tuple[Card, ...]
+    ready: bool = True
+    cordoned: bool = False
+    serving: bool = True
+    pool: str = ""
+    address: str = ""
+
+    @property
+    def state(self) -> str:
+        """Why no pod may start there, in a word; empty: it may."""
+        if not self.ready:
+            return "not ready"
+        if self.cordoned:
+            return "cordoned"
+        return "" if self.serving else "no agent"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPod:
+    """One pod that has to do with cards and has not ended."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty: it waits."""
+    wanted: Wanted
+    slices: tuple[Slice, ...] = ()
+    """Empty on a bound pod: nobody wrote down which cards."""
+    created: float = 0.0
+    fault: str = ""
+    """Why no fleet could serve it; empty: one could."""
+    reservation: str = ""
+    """Name of the reservation that it has used up."""
+    partly: bool = False
+    """How much some of its containers were promised is not known: it has at least this."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`; a command of `gpushare run` has no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One reading."""
+
+    nodes: tuple[FleetNode, ...] = ()
+    pods: tuple[FleetPod, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    partly: bool = False
+    """Not every pod could be read: what is promised is at least what is known."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, for people."""

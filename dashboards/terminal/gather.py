@@ -1,0 +1,226 @@
+"""
+A fleet from the API server, once: nodes, pods, reservations, and the exporters behind it.
+
+Decides what is listed and how many exporters are asked one by one; everything ends by its deadline. Pages are
+read while the next one comes. Watches nothing: a view that is drawn again lists again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+
+from dashboards.terminal.breach_values import BreachError, breaches_in
+from dashboards.terminal.exposition import PageError, samples_of
+from dashboards.terminal.fleet import Fleet
+from dashboards.terminal.lists import Lists
+from dashboards.terminal.usage import FAMILIES, Usage, usage_of
+from dashboards.terminal.words import count
+from isolation.cluster.failure import ClusterError, GoneError, MalformedError, RefusedError
+from isolation.cluster.live import NOT_ENDED
+from isolation.cluster.wire import page_of
+from isolation.contract.codec import CodecError
+from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
+from isolation.contract.reservation import Reservation, reservation_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from dashboards.terminal.breach_values import Breached
+    from dashboards.terminal.fleet import FleetNode, FleetPod
+    from isolation.cluster.access import Access
+
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+_PAGE: Final = 2500
+_MOST_PAGES: Final = 10_000
+MOST_ASKED: Final = 64
+"""Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
+_AT_ONCE: Final = 16
+_EXPORTER_SECONDS: Final = 4.0
+_FORBIDDEN, _NOT_FOUND = 403, 404
+_EXPORTER_PORT: Final = 9445
+_EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Placed(msgspec.Struct):
+    nodeName: str = ""  # noqa: N815 (Kubernetes' spelling)
+
+
+class _ExporterPod(msgspec.Struct):
+    metadata: _Named
+    spec: _Placed
+
+
+_EXPORTER: Final = msgspec.json.Decoder(_ExporterPod)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What exporters told."""
+
+    usage: Usage = field(default_factory=Usage)
+    breaches: tuple[Breached, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+async def items(access: Access, path: str, query: Mapping[str, str]) -> AsyncIterator[msgspec.Raw]:
+    """Every object of a list; the next page is asked for before this one is read."""
+    asked = {**query, "limit": str(_PAGE)}
+    coming = asyncio.create_task(access.page(path, asked))
+    try:
+        for _ in range(_MOST_PAGES):
+            page = page_of(await coming)
+            more = page.metadata.continue_
+            if more:
+                coming = asyncio.create_task(access.page(path, asked | {"continue": more}))
+                await asyncio.sleep(0)
+            for raw in page.items or ():
+                yield raw
+            if not more:
+                return
+        raise MalformedError("a list without end")
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+async def read_fleet(access: Access, unit_bytes: int, namespace: str = "") -> Fleet:
+    """The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError."""
+    try:
+        return await _read_fleet(access, unit_bytes, namespace)
+    except GoneError:  # a page's version was compacted away while we read: once more
+        return await _read_fleet(access, unit_bytes, namespace)
+
+
+async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
+    lists = Lists(unit_bytes)
+    notes: list[str] = []
+    kept = asyncio.create_task(reservations(access, notes))
+    try:
+        nodes = [node async for raw in items(access, NODES, {}) if (node := lists.node(raw)) is not None]
+        pods, partly = await _pods(access, lists, namespace, notes)
+        stored = await kept
+    finally:
+        kept.cancel()
+        await asyncio.gather(kept, return_exceptions=True)
+    notes += _complaints(lists, nodes, pods)
+    used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
+    standing = tuple(one for one in stored if one.name not in used and one.expires > now)
+    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes))
+
+
+async def _pods(access: Access, lists: Lists, namespace: str, notes: list[str]) -> tuple[list[FleetPod], bool]:
+    query = {"fieldSelector": NOT_ENDED}
+    try:
+        return [pod async for raw in items(access, PODS, query) if (pod := lists.pod(raw)) is not None], False
+    except RefusedError as exc:
+        if exc.status != _FORBIDDEN or not namespace:
+            raise
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+    notes.append(f"pods of other namespaces than {namespace} may not be listed: what is allocated is at least this")
+    return [pod async for raw in items(access, path, query) if (pod := lists.pod(raw)) is not None], True
+
+
+async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
+    """What is kept for somebody; a cluster without our kind keeps nothing, and one that may not be asked is a note."""
+    found = []
+    try:
+        async for raw in items(access, f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}", {}):
+            try:
+                found.append(reservation_of(msgspec.json.decode(raw)))
+            except (CodecError, msgspec.MsgspecError) as exc:
+                notes.append(f"a reservation cannot be read: {exc}")
+    except RefusedError as exc:
+        if exc.status != _NOT_FOUND:
+            notes.append(f"reservations may not be listed ({exc.status}): what they keep is not counted")
+    return found
+
+
+def _complaints(lists: Lists, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
+    notes = lists.unreadable[:3]
+    if len(lists.unreadable) > len(notes):
+        notes.append(f"{len(lists.unreadable) - len(notes)} more objects cannot be read")
+    known = {node.name for node in nodes}
+    loose = [pod for pod in pods if pod.node in known and not pod.slices and not pod.wanted.whole]
+    if loose:
+        notes.append(
+            f"{count(len(loose), 'pod')} with shares but no record of the cards, such as {loose[0].key} on "
+            f"{loose[0].node}: not counted on any card"
+        )
+    return notes
+
+
+# Exporters, through the API server.
+
+
+async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool = False) -> Heard:
+    """What the exporters on these nodes tell; one that cannot be asked is a note."""
+    heard, wanted = Heard(), frozenset(nodes)
+    if not wanted:
+        return heard
+    if len(wanted) > MOST_ASKED:
+        heard.notes.append(
+            f"{len(wanted):,} nodes: their exporters are not asked one by one (at most {MOST_ASKED}); "
+            "name a Prometheus with --prometheus URL, or a node with --node"
+        )
+        return heard
+    try:
+        found = await _exporters(access)
+    except ClusterError as exc:
+        heard.notes.append(f"exporters cannot be found, what is used is not known: {exc}")
+        return heard
+    asked = {node: name for node, name in found.items() if node in wanted}
+    if silent := sorted(wanted - asked.keys()):
+        heard.notes.append(_unheard(silent, "no exporter runs there"))
+    turn, failed = asyncio.Semaphore(_AT_ONCE), dict[str, str]()
+
+    async def ask(node: str, pod: tuple[str, str]) -> None:
+        async with turn:
+            try:
+                page = await _ask(access, pod, "metrics")
+                heard.usage = heard.usage.plus(usage_of(samples_of(page, FAMILIES), node))
+                if breaches:
+                    page = await _ask(access, pod, "breaches")
+                    heard.breaches += breaches_in(page, node)
+            except (ClusterError, PageError, BreachError) as exc:
+                failed[node] = str(exc)
+
+    await asyncio.gather(*(ask(node, pod) for node, pod in sorted(asked.items())))
+    if failed:
+        heard.notes.append(_unheard(sorted(failed), next(iter(failed.values()))))
+    return heard
+
+
+async def _ask(access: Access, pod: tuple[str, str], what: str) -> bytes:
+    namespace, name = (quote(part, safe="") for part in pod)
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_EXPORTER_PORT}/proxy/{what}"
+    return await access.send("GET", path, seconds=_EXPORTER_SECONDS)
+
+
+async def _exporters(access: Access) -> dict[str, tuple[str, str]]:
+    """Namespace and name of the exporter that runs on each node."""
+    found = {}
+    query = {"labelSelector": _EXPORTERS, "fieldSelector": "status.phase=Running"}
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
+    async for raw in items(access, path, query):
+        try:
+            pod = _EXPORTER.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        found[pod.spec.nodeName] = (SYSTEM_NAMESPACE, pod.metadata.name)
+    return found
+
+
+def _unheard(nodes: list[str], why: str) -> str:
+    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")  # noqa: PLR2004 (names)
+    return f"what is used on {shown} is not known: {why}"

@@ -1,0 +1,115 @@
+"""
+Options that all views share, and what they make of them: where to look, what to write on.
+
+Decides what is usage (exit status 2) and reads the environment: NO_COLOR, COLUMNS, the terminal's size.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from dashboards.terminal.fetch import checked
+from dashboards.terminal.paint import NARROWEST, Paper
+from dashboards.terminal.where import LOCAL, Where
+from isolation.contract.quantity import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+UNITS: Final = {"1GiB": GIB, "256MiB": 256 * MIB}
+_WIDEST: Final = 400
+EXIT_CODES: Final = "Exit status: 0 done, 2 wrong usage, 3 nobody could be read, 4 no such pod or node."
+
+
+class Address(click.ParamType[str]):
+    """An http or https URL."""
+
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The URL, checked."""
+        try:
+            return checked(str(value))
+        except ValueError as exc:
+            self.fail(f"{str(value)[:80]!r}: {exc}", param, ctx)
+
+
+def where_options(command: F) -> F:
+    """Where to look."""
+    options = (
+        click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE"),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--local",
+            is_flag=False,
+            flag_value=LOCAL,
+            type=Address(),
+            metavar="[URL]",
+            help=f"Read one machine's exporter, {LOCAL} if no other is named, and no cluster; without any kubeconfig "
+            "this is what is read.",
+        ),
+        click.option(
+            "--prometheus",
+            type=Address(),
+            metavar="URL",
+            help="Ask this Prometheus what is used, rather than exporters one by one.",
+        ),
+        click.option(
+            "--timeout",
+            "seconds",
+            type=click.FloatRange(0.1, 600),
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="For everything that is read.",
+        ),
+        click.option(
+            "--unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help="One unit of gpu-mem."
+        ),
+        click.option("--no-color", "plain", is_flag=True, help="No colour on terminals either; also $NO_COLOR."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
+    """Where to look and what to write on, taken out of a command's options."""
+    kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local")
+    if local and (kubeconfig or context):
+        raise click.UsageError("--local reads no cluster: leave out --kubeconfig and --context")
+    where = Where(
+        kubeconfig, context, local or "", given.pop("prometheus") or "", given.pop("seconds"), UNITS[given.pop("unit")]
+    )
+    return where, paper(plain=given.pop("plain"))
+
+
+def paper(*, plain: bool) -> Paper:
+    """What standard output is: a terminal with its size, or a pipe."""
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    unicode = encoding.startswith("utf")
+    if not sys.stdout.isatty():
+        return Paper(None, unicode=unicode)
+    colour = not plain and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size().columns
+    return Paper(min(_WIDEST, max(NARROWEST, width)), colour, unicode)
+
+
+def lines_left(used: int) -> int | None:
+    """Lines that a terminal has left for rows; None for a pipe."""
+    return max(1, shutil.get_terminal_size().lines - used) if sys.stdout.isatty() else None
+
+
+def written(lines: list[str]) -> None:
+    """Put lines out; what the encoding cannot say is replaced."""
+    text = "\n".join(lines) + "\n"
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()

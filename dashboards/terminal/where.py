@@ -1,0 +1,173 @@
+"""
+Where a view looks: an API server with the exporters behind it, a Prometheus, or one machine's exporter.
+
+Decides which of them is meant where nobody says so, and turns everything that can go wrong into one sentence
+and one exit status. The API server's client is loaded only where it is asked: one machine needs none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dashboards.terminal.breach_values import Breached, BreachError, breaches_in
+from dashboards.terminal.exposition import PageError, samples_in_answer, samples_of
+from dashboards.terminal.fetch import FetchError, fetch
+from dashboards.terminal.usage import FAMILIES, LIVELY, Usage, fleet_of, usage_of
+from dashboards.terminal.words import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from dashboards.terminal.fleet import Fleet
+
+LOCAL: Final = "http://127.0.0.1:9445"
+CANNOT_READ: Final = 3
+NOT_FOUND: Final = 4
+_LONGEST_WHY: Final = 600
+_BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
+"""Whoever scraped it, and how often: a series that is there twice counts once."""
+
+
+class CannotReadError(click.ClickException):
+    """Nobody answers, or nobody may look."""
+
+    exit_code = CANNOT_READ
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message)[:_LONGEST_WHY])
+
+
+class NoSuchError(CannotReadError):
+    """Nothing has that name."""
+
+    exit_code = NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the person said."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    local: str = ""
+    prometheus: str = ""
+    seconds: float = 60.0
+    unit_bytes: int = 1 << 30
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether no API server is asked."""
+        return bool(self.local) or not (self.kubeconfig or self.context or _cluster_is_known())
+
+    @property
+    def exporter(self) -> str:
+        """This machine's exporter."""
+        return self.local.removesuffix("/metrics") or LOCAL
+
+
+_NOTHING: Final = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything a view needs."""
+
+    fleet: Fleet
+    usage: Usage = _NOTHING
+    breaches: tuple[Breached, ...] = ()
+    unheard: tuple[str, ...] = ()
+    """Notes on exporters alone."""
+
+
+def _cluster_is_known() -> bool:
+    """As the official client looks: $KUBECONFIG, a pod's service account, ~/.kube/config."""
+    named = any(name in os.environ for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"))
+    return named or (Path.home() / ".kube" / "config").exists()
+
+
+def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True, breaches: bool = False) -> Reading:
+    """One reading; CannotReadError. `used`: exporters are asked too, those of `node` alone where it is given."""
+    if where.on_one_machine:
+        return _read_local(where, breaches=breaches)
+    gather: Any = import_module("dashboards.terminal.gather")
+
+    async def ask(access: Any) -> Reading:
+        fleet: Fleet = await gather.read_fleet(access, where.unit_bytes, namespace)
+        if where.prometheus or not used:
+            return Reading(fleet)
+        nodes = [one.name for one in fleet.nodes if node in ("", one.name)]
+        heard = await gather.ask_exporters(access, nodes, breaches=breaches)
+        notes = tuple(heard.notes)
+        return Reading(replace(fleet, notes=fleet.notes + notes), heard.usage, heard.breaches, notes)
+
+    reading = through_api(where, ask)
+    return _with_prometheus(where, reading) if where.prometheus and used else reading
+
+
+def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What `ask` answers, given the API server; CannotReadError."""
+    access: Any = import_module("isolation.cluster.access")
+    failure: Any = import_module("isolation.cluster.failure")
+
+    answer: list[Any] = []
+
+    async def run() -> None:
+        # Not returned: asyncio (3.11) writes the result of what it runs as text, twice, and throws that away.
+        async with asyncio.timeout(where.seconds), access.Access(where.kubeconfig, where.context) as server:
+            answer.append(await ask(server))
+
+    try:
+        asyncio.run(run())
+    except TimeoutError:
+        raise CannotReadError(f"no whole answer within {where.seconds:.0f} s: give it more with --timeout") from None
+    except failure.CredentialsError as exc:
+        raise CannotReadError(f"{exc}; name a file with --kubeconfig, or read this machine with --local") from None
+    except failure.RefusedError as exc:
+        hint = "; ask for the right to list nodes and pods, or name a namespace with -n" if exc.status == 403 else ""  # noqa: PLR2004 (Forbidden)
+        raise CannotReadError(f"the API server refuses: {exc}{hint}") from None
+    except failure.ClusterError as exc:
+        raise CannotReadError(f"the API server cannot be read: {exc}") from None
+    return answer[0]
+
+
+def _read_local(where: Where, *, breaches: bool) -> Reading:
+    try:
+        usage = usage_of(samples_of(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
+    except (FetchError, PageError) as exc:
+        hint = "start `gpushare exporter`, or name a cluster with --kubeconfig"
+        raise CannotReadError(f"{exc}; {hint}") from None
+    found: tuple[Breached, ...] = ()
+    notes: tuple[str, ...] = ()
+    if not usage.cards:
+        notes = (f"{where.exporter} tells of no cards; is it a gpushare exporter, and has it read them yet?",)
+    if breaches:
+        node = next(iter(sorted(usage.heard)), "")
+        try:
+            found = breaches_in(fetch(where.exporter + "/breaches", seconds=min(10.0, where.seconds)), node)
+        except (FetchError, BreachError) as exc:
+            notes += (f"since when cannot be told: {exc}",)
+    return Reading(replace(fleet_of(usage), notes=notes), usage, found, notes)
+
+
+def _with_prometheus(where: Where, reading: Reading) -> Reading:
+    """What a Prometheus knows of what is used."""
+    query = f'max by ({_BY}) ({{__name__=~"{"|".join(sorted(LIVELY))}"}})'
+    try:
+        body = fetch(where.prometheus + "/api/v1/query", {"query": query}, seconds=where.seconds)
+        usage = usage_of(samples_in_answer(body))
+    except (FetchError, PageError) as exc:
+        note = f"what is used is not known: {exc}"
+        return replace(reading, fleet=replace(reading.fleet, notes=(*reading.fleet.notes, note)), unheard=(note,))
+    silent = sorted({node.name for node in reading.fleet.nodes} - usage.heard)
+    if not silent:
+        return replace(reading, usage=usage)
+    note = f"Prometheus knows nothing of {len(silent):,} nodes, such as {silent[0]}"
+    fleet = replace(reading.fleet, notes=(*reading.fleet.notes, note))
+    return replace(reading, usage=usage, fleet=fleet, unheard=(note,))
