@@ -7,7 +7,7 @@ Reads files and builds the world; knows nothing of how long it runs or where it 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from autoscaler.sim import fleet, openb
 from autoscaler.sim.csvfile import TraceError
@@ -19,6 +19,7 @@ from isolation.offline.manifest import STDIN, ManifestError, read, wanted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from autoscaler.sim.stack.turns import Turns
     from isolation.contract.model import Request
 
 DEMO_SPEED: Final = 60.0
@@ -38,9 +39,11 @@ class Scene:
     """What of the input was passed over."""
 
 
-def demo(seed: int) -> Scene:
-    """Pools of every mode and pods without end."""
-    world = fleet.Embedded(fleet.demo_fleet(), fleet.demo_workload(seed), seed=seed, limits=fleet.demo_limits())
+def demo(seed: int, turns: Turns | None = None) -> Scene:
+    """Pools of every mode and pods without end; `turns` watches the autoscaler's loop."""
+    hooks: dict[str, Any] = {} if turns is None else {"decider": turns.decide, "done": turns.done}
+    workload, limits = fleet.demo_workload(seed), fleet.demo_limits()
+    world = fleet.Embedded(fleet.demo_fleet(), workload, seed=seed, limits=limits, **hooks)
     return Scene(world, DEMO_SPEED)
 
 

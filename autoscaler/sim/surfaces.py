@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.metrics import Family
     from isolation.contract.reading import Frame
+    from isolation.contract.stack import Stack
 
     Collector = Callable[[Frame], Iterable[Family]]
     """What turns a frame into metrics."""
@@ -33,8 +34,8 @@ class Screen(Protocol):
         """Give it back."""
         ...
 
-    def show(self, frame: Frame, notes: Sequence[str] = ()) -> None:
-        """Show this frame."""
+    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
+        """Show this frame, and the real processes beside it where there are any."""
         ...
 
 

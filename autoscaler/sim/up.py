@@ -1,9 +1,10 @@
 """
 `gpushare up`: an embedded cluster, driven by the wall clock, shown and measured while it runs.
 
-Decides which fleet and workload run, at which speed and for how long, and how the run ends. The
-screen and the metrics endpoint come from the front door (`Surfaces`): rooms do not know each
-other. Bad input ends with status 2; Ctrl-C and SIGTERM end with a summary and status 0.
+Decides which fleet and workload run, at which speed and for how long, whether real processes on
+simulated cards run beside them (`stack`), and how the run ends. The screen and the metrics endpoint
+come from the front door (`Surfaces`): rooms do not know each other. Bad input ends with status 2;
+Ctrl-C and SIGTERM end with a summary and status 0.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from io import BytesIO
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +29,8 @@ from autoscaler.sim.csvfile import TraceError
 from autoscaler.sim.fleet import SupplyError
 from autoscaler.sim.pace import Progress, run
 from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
+from autoscaler.sim.stack.beside import Beside
+from autoscaler.sim.stack.turns import Turns
 from isolation.offline.manifest import ManifestError
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from autoscaler.sim.surfaces import Exposition, Surfaces
 
 DEFAULT_PORT: Final = 9445
+OTHER_PORT: Final = "--port N, or --no-metrics"
 LARGEST_SPEED: Final = 1e6
 LARGEST_SEED: Final = 2**32 - 1
 
@@ -81,6 +86,8 @@ class Settings:
     seed: int
     port: int | None
     as_json: bool
+    addresses: Path | None = None
+    """Where to write down what listens where."""
 
 
 class BadInput(click.ClickException):
@@ -118,9 +125,16 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port of /metrics on 127.0.0.1; 0 takes any free one.",
+    help="First port on 127.0.0.1; 0 takes any free ones.",
 )
-@click.option("--no-metrics", is_flag=True, help="Serve no metrics.")
+@click.option("--no-metrics", is_flag=True, help="Serve no metrics; so no stack either.")
+@click.option("--no-stack", is_flag=True, help="The embedded cluster alone, without processes on simulated cards.")
+@click.option(
+    "--addresses",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what listens where to this file, as JSON, once it is decided.",
+)
 @click.option(
     "--seed", type=click.IntRange(0, LARGEST_SEED), default=42, show_default=True, help="Same seed, same events."
 )
@@ -138,16 +152,27 @@ def up(
     seconds: float | None,
     port: int,
     no_metrics: bool,
+    no_stack: bool,
+    addresses: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
-    """An embedded cluster of simulated cards: pods come, are placed and measured; pools grow and shrink."""
-    scene = _scene(manifests, nodes_csv, pods_csv, seed)
+    """
+    Simulated cards, live: real processes on this machine's, and an embedded cluster whose pools grow and shrink.
+
+    Tenants run under the isolation library and are measured by the exporter; where Prometheus and
+    Alertmanager are installed, alerts fire. With pods or a trace of your own: the embedded cluster alone.
+    """
+    turns = None if no_stack or no_metrics or manifests or nodes_csv or pods_csv else Turns()
+    if addresses is not None and turns is None:
+        raise click.UsageError("--addresses tells where the stack listens: not with an option that leaves it out")
+    scene = _scene(manifests, nodes_csv, pods_csv, seed) if turns is None else demo(seed, turns)
     for remark in scene.remarks:
         click.echo(remark, err=True)
-    settings = Settings(speed or scene.speed, seconds, seed, None if no_metrics else port, as_json)
+    served = None if no_metrics else port
+    settings = Settings(speed or scene.speed, seconds, seed, served, as_json, addresses)
     try:
-        click.echo(show(scene.world, surfaces, settings))
+        click.echo(show(scene.world, surfaces, settings, turns))
         sys.stdout.flush()
     except OSError as exc:
         # Without this the interpreter would try once more at exit, and complain.
@@ -171,26 +196,31 @@ def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | No
         raise BadInput(str(exc)) from exc
 
 
-def show(world: Embedded, surfaces: Surfaces, settings: Settings) -> str:
-    """Run to the end; returns what is to be said about it."""
-    with ExitStack() as stack:
-        stop = stack.enter_context(Stop())
+def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns | None = None) -> str:
+    """Run to the end, with the stack where `turns` watches the loop; returns what is to be said about it."""
+    beside = Beside(settings.port, turns=turns, note=settings.addresses, say=lambda text: click.echo(text, err=True))
+    with ExitStack() as held:
+        stop = held.enter_context(Stop())
         endpoint: Exposition | None = None
-        if settings.port is not None:
-            try:
-                endpoint = stack.enter_context(surfaces.metrics(settings.port, COLLECTORS))
-            except OSError as exc:
-                raise BadInput(f"{exc}: --port N, or --no-metrics") from exc
-        screen = stack.enter_context(surfaces.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
+        try:
+            held.enter_context(beside)
+            if beside.port is not None:
+                endpoint = held.enter_context(surfaces.metrics(beside.port, COLLECTORS))
+        except OSError as exc:
+            raise BadInput(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
+        screen = held.enter_context(surfaces.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
 
         def draw(progress: Progress) -> None:
             frame = world.frame()
+            beside.look(world, time.monotonic())
             if endpoint is not None:
                 endpoint.publish(frame)
-            screen.show(frame, notes(settings.speed, progress, endpoint.url if endpoint else None))
+            screen.show(frame, notes(settings.speed, progress, endpoint.url if endpoint else None), beside.now)
 
         ran = run(world, draw, speed=settings.speed, seconds=settings.seconds, clock=time.monotonic, wait=stop.wait)
-    return document(world, settings, ran) if settings.as_json else epilogue(world.summary(), ran)
+    return (
+        document(world, settings, ran, beside) if settings.as_json else epilogue(world.summary(), ran, beside.words())
+    )
 
 
 def notes(speed: float, progress: Progress, url: str | None) -> tuple[str, ...]:
@@ -199,8 +229,8 @@ def notes(speed: float, progress: Progress, url: str | None) -> tuple[str, ...]:
     return (said, url) if url else (said,)
 
 
-def epilogue(summary: Mapping[str, int | float], ran: Progress) -> str:
-    """The summary for people."""
+def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | None = None) -> str:
+    """The summary for people; `machine` is what is to be said of the real processes."""
     head = f"ended after {ran.wall_seconds:.1f} s; {ran.fleet_seconds:,.0f} s passed in the fleet"
     if ran.behind_seconds >= 1:
         head += f", {ran.behind_seconds:,.0f} s less than asked for"
@@ -209,10 +239,10 @@ def epilogue(summary: Mapping[str, int | float], ran: Progress) -> str:
         f"  {name.replace('_', ' '):<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}"
         for name, value in summary.items()
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([head, *lines, *((machine,) if machine else ())])
 
 
-def document(world: Embedded, settings: Settings, ran: Progress) -> str:
+def document(world: Embedded, settings: Settings, ran: Progress, beside: Beside) -> str:
     """Summary and last frame as one line of JSON."""
     return json.dumps(
         {
@@ -223,6 +253,7 @@ def document(world: Embedded, settings: Settings, ran: Progress) -> str:
             "behind_seconds": ran.behind_seconds,
             "summary": dict(world.summary()),
             "frame": asdict(world.frame()),
+            "stack": beside.document(),
         },
         allow_nan=False,
     )

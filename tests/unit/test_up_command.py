@@ -56,7 +56,7 @@ def until(process, pattern):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_scraped_while_it_runs_and_ended_by_a_signal(number):
     """Piped: plain lines, a page that promtool likes and that reconciles, and after the signal a summary and 0."""
-    with start("--port", "0", "--speed", "100") as process:
+    with start("--no-stack", "--port", "0", "--speed", "100") as process:
         lines, match = until(process, r"^(http://127\.0\.0\.1:\d+)/metrics$")
         lines += until(process, r" place demo/welcome-1: on shared-1 card ")[0]
         lines += until(process, r" pods on cards, ")[0]

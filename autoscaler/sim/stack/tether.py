@@ -1,0 +1,27 @@
+"""
+Becomes another program that cannot outlive its starter, however that one ends.
+
+Run as a script: `python tether.py PID COMMAND...`. Knows nothing of what it starts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of <linux/prctl.h>; kept over an exec of a program without privileges of its own."""
+
+
+def main(arguments: list[str]) -> None:
+    """Tie, then become the command; ends where the starter has gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == int(arguments[0]):
+        os.execvp(arguments[1], arguments[1:])  # noqa: S606 (a command that our own program wrote down)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,217 @@
+"""
+Processes of a stack by themselves: kept running, tied to their starter, swept up by their mark alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autoscaler.sim.stack import janitor, tether
+from autoscaler.sim.stack.crew import MOST_TRIES, Crew, Job, environment
+from isolation.contract.stack import DOWN, STARTING, UP
+
+PATIENCE = 30.0
+SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+READS = (sys.executable, "-c", "import sys; sys.stdin.read(); print('ended by itself')")
+
+
+def soon(check, seconds=PATIENCE):
+    """What `check` says as soon as it says something."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        """Seconds."""
+        return self.now
+
+
+@pytest.fixture
+def mark():
+    """One that no other stack has; who bears it does not outlive the test."""
+    made = secrets.token_hex(16)
+    yield made
+    wanted = janitor.signs(made)
+    for pid in janitor.marked(wanted):
+        janitor.tell(wanted, pid, signal.SIGKILL)
+
+
+def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_path, mark):
+    """Pauses double; what it said last is told; after so many tries nothing more is started."""
+    clock = Clock()
+    crew = Crew([Job("bad", ("/bin/sh", "-c", "echo no card >&2; exit 3"))], tmp_path, mark, clock=clock)
+    begun = []
+    for _ in range(3 * MOST_TRIES):
+        crew.look()
+        if crew.pid("bad") is not None:
+            begun.append(clock.now)
+            assert soon(lambda: (crew.look(), crew.pid("bad") is None)[1])
+        clock.now += 0.5 if "again" in crew.parts["bad"].remark and len(begun) < 3 else 31.0
+        if "given up" in crew.parts["bad"].remark:
+            break
+    clock.now += 1000
+    crew.look()
+    crew.end()
+
+    assert MOST_TRIES == len(begun)
+    assert (0.0, 1.0, 3.0) == tuple(begun[:3])
+    assert (DOWN, "ended with status 3: no card; given up") == (crew.parts["bad"].state, crew.parts["bad"].remark)
+    assert None is crew.pid("bad")
+    assert "bad ended with status 3: no card; again in 1 s" == crew.happened[0]
+
+
+def test_a_program_that_is_not_there_is_said(tmp_path, mark):
+    """The reason is told like any other."""
+    crew = Crew([Job("gone", ("/nonexistent/program",), tied=False)], tmp_path, mark)
+    crew.look()
+    crew.end()
+
+    assert "cannot be started: No such file or directory; again in 1 s" == crew.parts["gone"].remark
+
+
+def test_services_are_told_to_end_and_tenants_end_with_their_input(tmp_path, mark):
+    """A service gets SIGTERM; a tenant no signal at all; nobody is left, and it takes no time."""
+    crew = Crew([Job("service", SLEEP), Job("tenant", READS, tied=False)], tmp_path, mark)
+    assert soon(lambda: (crew.look(), crew.pid("service") and crew.pid("tenant"))[1])
+    assert (STARTING, STARTING) == (crew.parts["service"].state, crew.parts["tenant"].state)
+    crew.answers("service")
+    assert UP == crew.parts["service"].state
+    time.sleep(0.3)
+    begun = time.monotonic()
+
+    crew.end()
+
+    assert time.monotonic() - begun < 3
+    assert "ended by itself" == crew.last_line("tenant")
+    assert [] == janitor.marked(janitor.signs(mark))
+
+
+def test_one_that_has_worked_and_does_not_answer_is_down(tmp_path, mark):
+    """Running is not working; one that has only just been started is not called down for it."""
+    crew = Crew([Job("service", SLEEP)], tmp_path, mark)
+    assert soon(lambda: (crew.look(), crew.pid("service"))[1])
+
+    states = []
+    for yes in (False, True, False, False, True):
+        crew.answers("service", yes=yes)
+        states.append((crew.parts["service"].state, crew.parts["service"].remark))
+    crew.end()
+
+    silent = (DOWN, "does not answer")
+    assert [(STARTING, ""), (UP, ""), silent, silent, (UP, "")] == states
+
+
+def test_one_that_does_not_listen_is_killed(tmp_path, mark):
+    """After some seconds, so that an end always comes."""
+    crew = Crew([Job("deaf", (sys.executable, "-c", STUBBORN))], tmp_path, mark)
+    assert soon(lambda: (crew.look(), crew.last_line("deaf") == "1")[1])
+
+    crew.end()
+
+    assert [] == janitor.marked(janitor.signs(mark))
+
+
+def test_what_a_killed_runner_leaves_behind_ends_before_it_is_started_again(tmp_path, mark):
+    """Two of one tenant would share one name: the old command goes first."""
+    leaves = f"sleep 600 & echo $!; exec {sys.executable} -c 'import sys; sys.stdin.read()'"
+    crew = Crew([Job("tenant", ("/bin/sh", "-c", leaves), tied=False)], tmp_path, mark)
+    assert soon(lambda: (crew.look(), crew.last_line("tenant"))[1])
+    left = int(crew.last_line("tenant"))
+
+    os.kill(crew.pid("tenant"), signal.SIGKILL)
+
+    assert soon(lambda: (crew.look(), crew.parts["tenant"].restarts)[1])
+    assert soon(lambda: not janitor.bears(left, janitor.signs(mark)))
+    crew.end()
+
+
+def test_a_tied_process_ends_with_its_starter_however_that_ends():
+    """SIGKILL leaves no time to tidy: the kernel does."""
+    program = (
+        "import os, subprocess, sys, time\n"
+        f"tied = [sys.executable, '-I', '-S', {tether.__file__!r}, str(os.getpid())]\n"
+        "child = subprocess.Popen([*tied, 'sleep', '600'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as starter:
+        child = int(starter.stdout.readline())
+        comm = Path(f"/proc/{child}/comm")
+        assert soon(lambda: comm.read_text() == "sleep\n")
+
+        starter.kill()
+
+    assert soon(lambda: not _lives(child))
+
+
+def _lives(pid):
+    """Whether it runs; one that nobody has waited for does not."""
+    with contextlib.suppress(OSError):
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return False
+
+
+def test_a_tied_process_does_not_begin_without_its_starter():
+    """Who was starting it has gone already: nothing is started."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", tether.__file__, "1", "echo", "began"],
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+    assert b"" == done.stdout
+
+
+def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
+    """Same program, same user, another mark, or part of a name in another variable: all of them live on."""
+    others = [
+        subprocess.Popen(SLEEP, env=environment(os.environ, secrets.token_hex(16), "x")),
+        subprocess.Popen(SLEEP, env={**os.environ, "OTHER": f"{janitor.VARIABLE}={mark}"}),
+    ]
+    mine = subprocess.Popen((sys.executable, "-c", STUBBORN), env=environment(os.environ, mark, "x"))
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    sweeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", janitor.__file__, mark, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        time.sleep(0.3)
+        assert None is sweeper.poll()
+        sweeper.stdin.close()
+
+        assert -signal.SIGKILL == mine.wait(PATIENCE)
+        assert 0 == sweeper.wait(PATIENCE)
+        assert [None, None] == [other.poll() for other in others]
+        assert [kept] == list(tmp_path.iterdir())
+    finally:
+        for process in (*others, mine):
+            process.kill()
+            process.wait()
+
+
+def test_settings_of_other_runs_do_not_reach_the_stack():
+    """A book or a policy that the user has set for gpushare would put tenants where the exporter does not look."""
+    given = {"GPUSHARE_BOOK": "/b", "GPUSHARE_EXPORTER_CYCLE": "9s", "PATH": "/bin", janitor.VARIABLE: "old"}
+
+    assert {"PATH": "/bin", janitor.VARIABLE: "m", janitor.PART: "p"} == environment(given, "m", "p")
