@@ -1,0 +1,67 @@
+"""
+Expressions that several dashboards show, each written once: free memory, waste, what is stranded, what waits.
+
+Pure text over the catalogue, within the variables of the dashboard that asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dashboards.board.frame import ASK
+from dashboards.promql import or_zero, total, with_card
+from isolation.contract import metrics as m
+from isolation.contract.metrics import CARD_LABELS
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from dashboards.promql import Scope
+
+_ASKED: Final = f"(${ASK} * {GIB})"
+
+
+def in_pool(scope: Scope, expr: str, *labels: str) -> str:
+    """Of cards of the chosen pools only; with more labels of their info series."""
+    return with_card(expr, scope(m.CARD_INFO), *labels)
+
+
+def free(scope: Scope) -> str:
+    """Memory of each card that can still be promised; one that is wholly somebody's, or not well, has none."""
+    return scope(m.CARD_LARGEST_FREE)
+
+
+def stranded(scope: Scope) -> str:
+    """Free memory of each card that pods of the asked size would leave over."""
+    room = free(scope)
+    return f"({room} - floor({room} / {_ASKED}) * {_ASKED})"
+
+
+def fitting(scope: Scope) -> str:
+    """How many more pods of the asked size each card takes."""
+    return f"floor({free(scope)} / {_ASKED})"
+
+
+def waste(scope: Scope) -> str:
+    """Promised to each container and not used by it; one that uses more than promised wastes nothing."""
+    return f"clamp_min({scope(m.CONTAINER_ALLOCATED)} - {scope(m.CONTAINER_USED)}, 0)"
+
+
+def over(scope: Scope) -> str:
+    """What each container uses beyond its promise; nothing for one that keeps it."""
+    return f"({scope(m.CONTAINER_USED)} - {scope(m.CONTAINER_ALLOCATED)}) > 0"
+
+
+def waiting(scope: Scope) -> str:
+    """Pods that wait, by reason: only reasons that some pod has, or one 0 that says that none waits."""
+    found = f"{total(scope(m.PENDING), 'reason')} > 0"
+    return or_zero(found, scope(m.PENDING_LONGEST), "reason", "none waits")
+
+
+def most(expr: str) -> str:
+    """The twenty largest at each moment: a page about everything stays readable, one about a few shows them all."""
+    return f"topk(20, {expr})"
+
+
+def of_cards(expr: str) -> str:
+    """Summed to one figure a card."""
+    return total(expr, *CARD_LABELS)

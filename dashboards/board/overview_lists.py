@@ -1,0 +1,191 @@
+"""
+Of a cluster's dashboard: who waits, its nodes and namespaces, its work and energy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.board.figures import in_pool, waiting, waste
+from dashboards.board.frame import to_namespace, to_node
+from dashboards.board.grid import Section, even, wide
+from dashboards.board.panel import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    TROUBLE,
+    YELLOW,
+    Column,
+    Key,
+    Query,
+    Step,
+    lines,
+    stat,
+    table,
+)
+from dashboards.promql import Scope, increase, total
+from isolation.contract import metrics as m
+
+_SCOPE: Final = Scope(("cluster", "job", "pool", "node"))
+_FLEET: Final = Scope(("cluster", "job"))
+
+
+def _pooled(expr: str) -> str:
+    return total(in_pool(_SCOPE, expr))
+
+
+DEMAND: Final = Section(
+    "Demand",
+    (
+        wide(
+            8,
+            (
+                10,
+                lines(
+                    "Pods waiting, by reason",
+                    "Why pods have no place. Fragmented: the sums have room, no card set has it.",
+                    (Query(waiting(_FLEET), "{{reason}}"),),
+                    stacked=True,
+                ),
+            ),
+            (
+                4,
+                stat(
+                    "Longest wait",
+                    "How long the pod that waits longest has waited; 0 when none waits.",
+                    f"max({_FLEET(m.PENDING_LONGEST)})",
+                    "s",
+                    steps=(Step(GREEN), Step(YELLOW, 300), Step(RED, 1800)),
+                ),
+            ),
+            (
+                4,
+                stat(
+                    "Misled by sums",
+                    "Pods that wait although a node's sums have room for them: what a scheduler that counts sums "
+                    "would send to a node where it fails.",
+                    f"max({_FLEET(m.PHANTOMS)})",
+                    steps=TROUBLE,
+                ),
+            ),
+            (
+                6,
+                lines(
+                    "Breaches begun",
+                    "New breaches by kind, in each step of the graph.",
+                    (Query(total(increase(_SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
+                    stacked=True,
+                ),
+            ),
+        ),
+    ),
+)
+
+NODES: Final = Section(
+    "Nodes and namespaces",
+    (
+        wide(
+            9,
+            (
+                14,
+                table(
+                    "Nodes",
+                    "Memory, work and trouble of each node; its name leads to its cards.",
+                    (Key("node", "Node", to_node(), "Cards of this node"),),
+                    (
+                        Column("Cards", f"count by (node) ({_SCOPE(m.CARD_INFO)})", "short", width=70),
+                        Column(
+                            "Promised",
+                            f"{total(in_pool(_SCOPE, _SCOPE(m.CARD_ALLOCATED)), 'node')} / "
+                            f"({total(in_pool(_SCOPE, _SCOPE(m.CARD_OFFERED)), 'node')} > 0)",
+                            "percentunit",
+                            steps=(Step(BLUE),),
+                            bar=1.0,
+                        ),
+                        Column(
+                            "Used",
+                            f"{total(in_pool(_SCOPE, _SCOPE(m.CARD_USED)), 'node')} / "
+                            f"({total(in_pool(_SCOPE, _SCOPE(m.CARD_TOTAL)), 'node')} > 0)",
+                            "percentunit",
+                            steps=(Step(GREEN), Step(ORANGE, 0.9)),
+                            bar=1.0,
+                        ),
+                        Column(
+                            "Busy",
+                            f"avg by (node) ({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})",
+                            "percentunit",
+                            width=80,
+                        ),
+                        Column("Power", total(in_pool(_SCOPE, _SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
+                        Column(
+                            "Breaches",
+                            total(in_pool(_SCOPE, _SCOPE(m.BREACHED)), "node"),
+                            "short",
+                            steps=TROUBLE,
+                            width=90,
+                        ),
+                    ),
+                    sort="Promised",
+                ),
+            ),
+            (
+                10,
+                table(
+                    "Namespaces",
+                    "Who was promised how much and uses how much of it; the name leads to its account.",
+                    (Key("namespace", "Namespace", to_namespace(), "Account of this namespace"),),
+                    (
+                        Column("Promised", total(in_pool(_SCOPE, _SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
+                        Column("Used", total(in_pool(_SCOPE, _SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
+                        Column("Wasted", total(in_pool(_SCOPE, waste(_SCOPE)), "namespace"), "bytes"),
+                    ),
+                    sort="Promised",
+                ),
+            ),
+        ),
+    ),
+)
+
+WORK: Final = Section(
+    "Work and energy",
+    (
+        even(
+            8,
+            lines(
+                "Busy cards",
+                "Mean and busiest part of the time in which cards ran a kernel.",
+                (
+                    Query(f"avg({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})", "mean"),
+                    Query(f"max({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})", "busiest card"),
+                ),
+                "percentunit",
+                top=1.0,
+            ),
+            lines(
+                "Power",
+                "Drawn by all cards, and by cards of which nothing is promised.",
+                (
+                    Query(_pooled(_SCOPE(m.CARD_POWER)), "all cards"),
+                    Query(
+                        _pooled(f"({_SCOPE(m.CARD_POWER)} * ({_SCOPE(m.CARD_HOLDERS)} == bool 0))"), "cards of nobody"
+                    ),
+                ),
+                "watt",
+            ),
+            lines(
+                "Fullest cards",
+                "Part of the card's memory in use, the ten fullest.",
+                (
+                    Query(
+                        f"topk(10, {in_pool(_SCOPE, f'{_SCOPE(m.CARD_USED)} / {_SCOPE(m.CARD_TOTAL)}')})",
+                        "{{node}} card {{card}}",
+                    ),
+                ),
+                "percentunit",
+                top=1.0,
+                steps=(Step(GREEN), Step(ORANGE, 0.95)),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,166 @@
+"""
+The dashboard of gpushare itself: exporter, scheduler, node agent and autoscaler, whether they live and keep up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.board.figures import most
+from dashboards.board.frame import Board
+from dashboards.board.grid import Section, even, wide
+from dashboards.board.own_control import AGENT, LOOP, SCHEDULER
+from dashboards.board.panel import (
+    GREEN,
+    ORANGE,
+    RED,
+    TROUBLE,
+    YES_NO,
+    Column,
+    Key,
+    Query,
+    Step,
+    Word,
+    bars,
+    lines,
+    stat,
+    states,
+    table,
+)
+from dashboards.promql import (
+    PROCESS_CPU,
+    PROCESS_MEMORY,
+    SCRAPE_SECONDS,
+    SCRAPED,
+    UP,
+    Scope,
+    rate,
+    total,
+)
+from isolation.contract import metrics as m
+from isolation.contract import metrics_node as n
+from isolation.contract import metrics_scheduler as s
+
+_SCOPE: Final = Scope(("cluster", "job", "instance"))
+_TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
+
+
+def _target(expr: str, of: str = "max") -> str:
+    return f"{of} by (job, instance) ({expr})"
+
+
+_ALIVE: Final = Section(
+    "Alive",
+    (
+        even(
+            4,
+            stat(
+                "Processes up",
+                "Targets whose last scrape succeeded.",
+                total(_SCOPE(UP)),
+                steps=(Step(RED), Step(GREEN, 1)),
+            ),
+            stat(
+                "Processes down", "Targets whose last scrape failed.", total(f"{_SCOPE(UP)} == bool 0"), steps=TROUBLE
+            ),
+            stat(
+                "Oldest reading",
+                "Age of the oldest values that an exporter serves.",
+                f"max(time() - {_SCOPE(m.SAMPLE_TIME)})",
+                "s",
+                steps=(Step(GREEN), Step(ORANGE, 30), Step(RED, 60)),
+                decimals=0,
+            ),
+            stat(
+                "Failed collectors",
+                "Parts of exporters that failed at their last reading; their series are absent.",
+                total(f"{_SCOPE(m.COLLECTOR_SUCCESS)} == bool 0"),
+                steps=TROUBLE,
+            ),
+            stat(
+                "Scheduler leads",
+                "Whether a replica may bind; without one no share is bound.",
+                f"max({_SCOPE(s.LEADS)})",
+                words=YES_NO,
+                spark=False,
+            ),
+            stat(
+                "Nodes not ready",
+                "Node agents to whose nodes no pod may be bound.",
+                total(f"{_SCOPE(n.READY)} == bool 0"),
+                steps=TROUBLE,
+            ),
+        ),
+        wide(
+            8,
+            (
+                14,
+                table(
+                    "Processes",
+                    "Each target with what it costs.",
+                    _TARGETS,
+                    (
+                        Column("Up", _target(_SCOPE(UP), "min"), "short", words=YES_NO, width=70),
+                        Column("Scrape", _target(_SCOPE(SCRAPE_SECONDS)), "s"),
+                        Column("Samples", _target(_SCOPE(SCRAPED)), "short"),
+                        Column("CPU", _target(rate(_SCOPE(PROCESS_CPU))), "percentunit"),
+                        Column("Memory", _target(_SCOPE(PROCESS_MEMORY)), "bytes"),
+                    ),
+                    sort="Memory",
+                ),
+            ),
+            (
+                10,
+                states(
+                    "Up",
+                    "Whether scrapes of each target succeeded.",
+                    (Query(_target(_SCOPE(UP), "min"), "{{job}} {{instance}}"),),
+                    (Word(0, "down", RED), Word(1, "up", GREEN)),
+                ),
+            ),
+        ),
+    ),
+)
+
+_EXPORTER: Final = Section(
+    "Exporter",
+    (
+        even(
+            8,
+            lines(
+                "Age of the values",
+                "Time since the values that each exporter serves were read, the twenty oldest.",
+                (Query(most(f"time() - {_SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
+                "s",
+                steps=(Step(GREEN), Step(RED, 60)),
+            ),
+            lines(
+                "Time of collectors",
+                "The slowest exporter, by part.",
+                (Query(f"max by (collector) ({_SCOPE(m.COLLECTOR_DURATION)})", "{{collector}}"),),
+                "s",
+            ),
+            states(
+                "Collectors",
+                "Whether each part succeeded on every node; where not, its series are absent.",
+                (Query(f"min by (collector) ({_SCOPE(m.COLLECTOR_SUCCESS)})", "{{collector}}"),),
+                (Word(0, "failed", RED), Word(1, "ok", GREEN)),
+            ),
+            bars(
+                "Versions",
+                "Exporters by version of gpushare.",
+                (Query(f"count by (version) ({_SCOPE(m.BUILD_INFO)})", "{{version}}"),),
+                "short",
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = Board(
+    "gpushare-own",
+    "gpushare / Itself",
+    "Exporter, scheduler, node agent and autoscaler: whether they live, keep up and are right.",
+    ("cluster", "job", "instance"),
+    (_ALIVE, _EXPORTER, SCHEDULER, AGENT, LOOP),
+    start="now-1h",
+)

@@ -1,0 +1,232 @@
+"""
+Of the dashboard of gpushare itself: scheduler, node agent, autoscaler.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.board.figures import most
+from dashboards.board.grid import Section, even
+from dashboards.board.panel import (
+    BLUE,
+    GREEN,
+    GREY,
+    RED,
+    TROUBLE,
+    YES_NO,
+    Column,
+    Key,
+    Query,
+    Step,
+    Word,
+    lines,
+    stat,
+    states,
+    table,
+)
+from dashboards.promql import (
+    Scope,
+    increase,
+    or_zero,
+    quantile,
+    rate,
+    total,
+)
+from isolation.contract import metrics_autoscaler as a
+from isolation.contract import metrics_node as n
+from isolation.contract import metrics_scheduler as s
+
+_SCOPE: Final = Scope(("cluster", "job", "instance"))
+_TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
+_AGE: Final = (Step(GREEN), Step(RED, 90))
+
+
+def _target(expr: str, of: str = "max") -> str:
+    return f"{of} by (job, instance) ({expr})"
+
+
+SCHEDULER: Final = Section(
+    "Scheduler",
+    (
+        even(
+            8,
+            lines(
+                "Questions by outcome",
+                "Per second. failed is a defect; closed: the replica does not lead, or has not read the cluster.",
+                (Query(total(rate(_SCOPE(s.REQUESTS)), "verb", "outcome"), "{{verb}} {{outcome}}"),),
+                "reqps",
+                stacked=True,
+            ),
+            lines(
+                "Time of answers",
+                "The 99th of a hundred, by question; of bind with the write to the API server.",
+                (Query(quantile(0.99, _SCOPE(s.DURATION, suffix="_bucket"), "verb"), "{{verb}}"),),
+                "s",
+            ),
+            lines(
+                "Silence of the API server",
+                "By watch; a healthy one is below 90 s.",
+                (Query(f"max by (watch) ({_SCOPE(s.VIEW_AGE)})", "{{watch}}"),),
+                "s",
+                steps=_AGE,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "What it knows",
+                "Nodes with cards, pods with shares, and pods for which room is taken before their binding is seen.",
+                (
+                    Query(f"max({_SCOPE(s.NODES)})", "nodes"),
+                    Query(f"max({_SCOPE(s.PODS)})", "pods"),
+                    Query(f"max({_SCOPE(s.ASSUMED)})", "assumed"),
+                    Query(f"max({_SCOPE(s.WAITING)})", "waiting"),
+                ),
+            ),
+            lines(
+                "Reservations",
+                "That keep room, by reason.",
+                (
+                    Query(
+                        or_zero(f"max by (reason) ({_SCOPE(s.RESERVED)})", _SCOPE(s.LEADS), "reason", "none"),
+                        "{{reason}}",
+                    ),
+                ),
+            ),
+            lines(
+                "Pre-emption and waking",
+                "Reliefs and evictions by outcome, pods told of room, in each step of the graph.",
+                (
+                    Query(total(increase(_SCOPE(s.RELIEFS)), "outcome"), "relief {{outcome}}"),
+                    Query(total(increase(_SCOPE(s.EVICTIONS)), "outcome"), "eviction {{outcome}}"),
+                    Query(total(increase(_SCOPE(s.WOKEN))), "woken"),
+                ),
+            ),
+        ),
+        even(
+            4,
+            stat(
+                "Cluster read",
+                "Whether every replica has read the cluster.",
+                f"min({_SCOPE(s.SYNCED)})",
+                words=YES_NO,
+                spark=False,
+            ),
+            stat(
+                "Overcommitted cards",
+                "Cards of which more is promised than they offer: a defect, or a foreign hand.",
+                f"max({_SCOPE(s.OVERCOMMITTED)})",
+                steps=TROUBLE,
+            ),
+            stat(
+                "Unreadable objects",
+                "Nodes and pods that could not be read and keep their last readable value.",
+                f"max({_SCOPE(s.UNREADABLE)})",
+                steps=TROUBLE,
+            ),
+            stat(
+                "Certificate read",
+                "How long ago the certificate in use was read.",
+                f"max(time() - {_SCOPE(s.CERTIFICATE)})",
+                "s",
+                steps=(Step(BLUE),),
+                spark=False,
+            ),
+        ),
+    ),
+)
+
+AGENT: Final = Section(
+    "Node agent",
+    (
+        even(
+            8,
+            lines(
+                "Answers to the kubelet",
+                "Per second, by what was asked and what it heard. late and broken cost a check at the pod's start.",
+                (Query(total(rate(_SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
+                "reqps",
+                stacked=True,
+            ),
+            lines(
+                "Time of answers",
+                "The 99th of a hundred, by what was asked. Allocate holds up every pod of the node.",
+                (Query(quantile(0.99, _SCOPE(n.DURATION, suffix="_bucket"), "method"), "{{method}}"),),
+                "s",
+            ),
+            lines(
+                "Silence of the API server",
+                "By agent, the twenty longest; a healthy watch is below 90 s.",
+                (Query(most(_SCOPE(n.SILENCE)), "{{instance}}"),),
+                "s",
+                steps=_AGE,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Units",
+                "Of shared memory as the kubelet is told, and those that the agents' books give to containers.",
+                (
+                    Query(total(_SCOPE(n.DEVICES), "health"), "{{health}}"),
+                    Query(total(_SCOPE(n.HELD)), "held"),
+                ),
+                colours=(("healthy", GREEN), ("unhealthy", RED), ("held", BLUE)),
+            ),
+            lines(
+                "Trouble",
+                "Failed turns of the agents' loops and writes to their nodes, in each step of the graph.",
+                (
+                    Query(total(increase(_SCOPE(n.FAILED_TURNS))), "failed turns"),
+                    Query(total(f"delta({_SCOPE(n.WRITES)}[$__rate_interval])"), "node writes"),
+                ),
+            ),
+            table(
+                "Agents",
+                "Whether pods may be bound, whether the kubelet knows the plugin, and how often it had to register.",
+                _TARGETS,
+                (
+                    Column("Ready", _target(_SCOPE(n.READY), "min"), "short", words=YES_NO),
+                    Column("Registered", _target(_SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
+                    Column("Registrations", _target(_SCOPE(n.REGISTRATIONS)), "short"),
+                    Column("Holders", _target(_SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
+                ),
+            ),
+        ),
+    ),
+)
+
+LOOP: Final = Section(
+    "Autoscaler",
+    (
+        even(
+            8,
+            states(
+                "Leads",
+                "Which replica may act.",
+                (Query(_target(_SCOPE(a.LEADS)), "{{instance}}"),),
+                (Word(0, "waits", GREY), Word(1, "leads", GREEN)),
+            ),
+            lines(
+                "Since the last turn",
+                "By replica. Only the one that leads takes turns.",
+                (Query(f"time() - {_SCOPE(a.LAST_TURN)}", "{{instance}}"),),
+                "s",
+                steps=(Step(GREEN), Step(RED, 60)),
+            ),
+            lines(
+                "Time of a turn",
+                "The 99th of a hundred, by part.",
+                (Query(quantile(0.99, _SCOPE(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
+                "s",
+            ),
+            states(
+                "Cluster read",
+                "Whether each replica has read the cluster as a whole.",
+                (Query(_target(_SCOPE(a.SYNCED), "min"), "{{instance}}"),),
+                YES_NO,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,218 @@
+"""
+Everything that dashboards show, alive at once, and a real Prometheus that scrapes it.
+
+    async with whole(plane, tmp_path) as prometheus: ...
+
+`gpushare up` as its users start it (simulated cards, tenants under the library, the real exporter, the embedded
+cluster); on the real control plane our scheduler, a node agent with a second exporter on its cards, and the
+autoscaler. What is rare is made to happen: a pod waits, one is pre-empted, a card reports errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from e2e.apiclient import RefusedError, connected
+from e2e.autoscaler_process import LEASE, STATE, SWITCH, autoscaler, config, one_pool
+from e2e.autoscaler_stage import Growing, forget, pool_node
+from e2e.machine_deployments import MachineDeployments
+from e2e.node_stage import PODS, stage
+from e2e.plane import free_port
+from e2e.sharing import clear, our_pod, prepare, replica, scheduler_file, untainted
+from prometheus_stand import stand
+from simbox import HOLD, Program, programs
+
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from e2e.apiclient import ApiClient
+    from e2e.plane import ControlPlane
+    from e2e.sharing import Replica
+    from prometheus_stand import Stand
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, str(ROOT / "gpushare.py"))
+NODE, POOL = "dash-node", "gpu-a"
+STAY_SECONDS = 4.0
+START_SECONDS = 40.0
+
+
+@contextlib.contextmanager
+def running(folder: Path, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One `gpushare` process; ended with the block."""
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen([*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+@contextlib.contextmanager
+def up(folder: Path, speed: float) -> Iterator[dict[str, str]]:
+    """`gpushare up` on free ports: host and port by what listens there."""
+    told = folder / "addresses.json"
+    words = ("--port", "0", "--addresses", str(told), "--for", "900", "--speed", str(speed))
+    with running(folder, "up", "up", *words) as process:
+        end = time.monotonic() + START_SECONDS
+        while not told.is_file() or not told.read_text().strip():
+            assert process.poll() is None, (folder / "up.log").read_text()
+            assert time.monotonic() < end, "gpushare up named no addresses"
+            time.sleep(0.1)
+        named = json.loads(told.read_text())
+        yield {name: url.removeprefix("http://") for name, url in named.items() if url}
+        assert process.poll() is None, (folder / "up.log").read_text()
+
+
+@contextlib.contextmanager
+def exporter(folder: Path, cards: Path, run_dir: Path) -> Iterator[str]:
+    """The exporter of the node agent's cards: its address."""
+    where = f"127.0.0.1:{free_port()}"
+    words = ("--simgpu", str(cards), "--run-dir", str(run_dir), "--listen", where, "--cycle", "1s", "--no-kubernetes")
+    named = ("--node", NODE, "--pool", "shared", "--mode", "cgpu", "--isolation", "library")
+    with running(folder, "exporter", "exporter", *words, *named):
+        yield where
+
+
+async def shared_out(client: ApiClient) -> None:
+    """Pods of low priority on every card of the node, then one of high priority that fits by sum alone."""
+    for name, value in (("high", 1000), ("low", 10)):
+        thing = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        with contextlib.suppress(RefusedError):
+            await client.create(thing | {"value": value})
+    here = {"nodeSelector": {"kubernetes.io/hostname": NODE}}
+    for name in ("low-a", "low-b"):
+        await client.create(our_pod(name, 8, priorityClassName="low", **here))
+        await client.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/{name}", 30)
+    await client.create(our_pod("vip", 10, priorityClassName="high", **here))
+    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/vip", 30)
+
+
+async def bought(client: ApiClient) -> None:
+    """A pod for which a node is bought, and one that no pool could ever host."""
+    await client.create(our_pod("grows", 12, priorityClassName="low"))
+    await client.create(our_pod("too-large", 40, priorityClassName="low"))
+    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/grows", 60)
+
+
+@contextlib.asynccontextmanager
+async def passing(client: ApiClient) -> AsyncIterator[None]:
+    """Small pods come to the node and go, as long as the block lasts."""
+
+    async def come_and_go() -> None:
+        for number in itertools.count():
+            path = f"{PODS}/job-{number}"
+            await client.create(our_pod(f"job-{number}", 2, nodeSelector={"kubernetes.io/hostname": NODE}))
+            await client.until(lambda pod: pod["status"].get("phase") == "Running", path, 60)
+            await asyncio.sleep(STAY_SECONDS)
+            await client.delete(path)
+            await asyncio.sleep(STAY_SECONDS)
+
+    task = asyncio.create_task(come_and_go())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def scheduling(plane: ControlPlane, folder: Path) -> AsyncIterator[tuple[ApiClient, Replica]]:
+    """Our scheduler with its certificate, and a kube-scheduler beside it."""
+    pair = plane.serving_pair("dashboards", ("127.0.0.1",))
+    door = (f"--listen=127.0.0.1:{free_port()}", f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
+    async with connected(plane) as client:
+        await prepare(client)
+        with replica(plane, folder, "dash") as ours:
+            ours.start(*door)
+            plane.add_scheduler("kube-scheduler-ours", scheduler_file(plane, folder, ours.sidecar))
+            try:
+                await ours.leads()
+                yield client, ours
+            finally:
+                plane.kill("kube-scheduler-ours")
+                await clear(client)
+
+
+@contextlib.asynccontextmanager
+async def machines(client: ApiClient) -> AsyncIterator[None]:
+    """A machine controller with an empty pool, whose nodes are served."""
+    async with Growing(client, ()).alive() as kubelets:
+
+        def made(name: str, of: str) -> dict[str, Any]:
+            node = pool_node(name, of)
+            kubelets.adopt(node)
+            return node
+
+        async with MachineDeployments(client, made).running() as controller:
+            await controller.create(POOL, 0)
+            try:
+                yield
+            finally:
+                await forget(client)
+                for path in (SWITCH, STATE, LEASE):
+                    await client.delete(path)
+
+
+def broken(cards: Path) -> None:
+    """Errors of a card, as its driver reports them."""
+    for fault in (("xid", "48"), ("ecc-corrected", "3")):
+        words = ("simgpu", "break", str(cards), *fault)
+        made = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=30)
+        assert 0 == made.returncode, made.stderr
+
+
+@contextlib.asynccontextmanager
+async def whole(plane: ControlPlane, folder: Path, *, speed: float = 60.0) -> AsyncIterator[Stand]:
+    """See the module; scraped every second from before anything happens. `speed` is that of the embedded fleet."""
+    spread = {"ack.node.gpu.placement": "spread"}
+    async with (
+        scheduling(plane, folder) as (client, ours),
+        stage(plane, folder, NODE, **spread) as at,
+        machines(client),
+    ):
+        await untainted(client)
+        address = {"type": "InternalIP", "address": "127.0.0.1"}  # figures are asked of nodes that can be reached
+        await client.merge(f"{at.node.path}/status", {"status": {"addresses": [address]}})
+        await asyncio.to_thread(at.agent.page)  # waits until it serves
+        agent = at.agent.words().rsplit("metrics at http://", 1)[1].split("/metrics")[0]
+        with (
+            programs() as strangers,
+            exporter(folder, folder / "cards", at.agent.run_dir) as seen,
+            autoscaler(plane, folder, "scaler") as scaler,
+            up(folder, speed) as there,
+        ):
+            targets = {
+                "gpushare-scheduler": [f"127.0.0.1:{ours.metrics}"],
+                "gpushare-node": [agent],
+                "gpushare-exporter": [seen, there["exporter"], there["cluster"]],
+                "gpushare-autoscaler": [f"127.0.0.1:{scaler.metrics}", there["autoscaler"]],
+            }
+            with stand(targets) as prometheus:
+                figures = {"source": "exporter", "port": int(seen.rpartition(":")[2])}
+                scaler.config.write_text(config(one_pool(POOL), figures=figures))
+                scaler.start()
+                await scaler.shows("gpushare_autoscaler_leader", 1)
+                await shared_out(client)
+                await bought(client)
+                await asyncio.to_thread(broken, folder / "cards")
+                strangers.append(Program(folder / "cards", HOLD, BYTES=GIB, CARD=1))  # nobody promised it anything
+                async with passing(client):
+                    yield prometheus

@@ -1,0 +1,54 @@
+"""
+Every query of every dashboard returns data from a real Prometheus that scraped the whole stack for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+
+from e2e.dashboards_stage import whole
+
+from dashboards.board import asked, files
+
+SECONDS = 60.0
+NOTHING = {
+    ("gpushare-card", "Errors", "D"): "these cards have no NVLink",
+    ("gpushare-autoscaler", "Questions by gRPC", "A"): "neither cluster-autoscaler nor KEDA asks here",
+}
+"""Queries that cannot have data here, and why."""
+
+
+def without_data(prometheus):
+    """[(dashboard, panel, letter)] of queries that return nothing."""
+    found = []
+    for board in files.BOARDS:
+        dashboard = json.loads((files.FOLDER / f"{board.uid}.json").read_text())
+        values = asked.defaults(dashboard) | asked.windows("1m", "5m")
+        found += [
+            (board.uid, one.panel, one.letter)
+            for one in asked.asked(dashboard)
+            if not _told(prometheus, asked.filled(one.expr, values))
+        ]
+    return found
+
+
+def _told(prometheus, expr):
+    """Whether any series has a number; a quantile of nothing is NaN, which a graph does not show."""
+    return any(not math.isnan(value) for _, value in prometheus.series(expr))
+
+
+def test_every_query_returns_data(plane, tmp_path):
+    """After a minute; the exceptions are listed with their reason, and are exceptions indeed."""
+
+    async def story():
+        async with whole(plane, tmp_path) as prometheus:
+            begun = time.monotonic()
+            while time.monotonic() - begun < SECONDS:  # noqa: ASYNC110 (scraping takes its time)
+                await asyncio.sleep(1)
+            return await asyncio.to_thread(without_data, prometheus)
+
+    missing = asyncio.run(story())
+    assert sorted(NOTHING) == sorted(missing), "\n".join(map(str, missing))
