@@ -110,7 +110,7 @@ def _lines(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
         inner.stackplot(times, stacks, colors=inks, alpha=0.55)
     else:
         for one, ink in zip(answers, inks, strict=True):
-            inner.plot(*zip(*one.points, strict=True), color=ink, linewidth=1.1)
+            inner.plot(*zip(*_with_gaps(one.points), strict=True), color=ink, linewidth=1.1)
     values = [value for one in answers for _, value in one.points if not math.isnan(value)]
     top = defaults.get("max") or (inner.get_ylim()[1] if max(values, default=0.0) > 0 else 1.0)
     inner.set_ylim(min(0.0, *values, 0.0), top)
@@ -120,6 +120,17 @@ def _lines(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
                 inner.axhline(step["value"], color=NAMED[step["color"]], linewidth=0.8, linestyle="--")
     _time_axis(inner, defaults["unit"])
     _legend(axes, [(one.name, ink) for one, ink in zip(answers, inks, strict=True)])
+
+
+def _with_gaps(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """A line ends where nothing was told for two steps."""
+    step = min((later - at for (at, _), (later, _) in itertools.pairwise(points)), default=0.0)
+    made = points[:1]
+    for before, point in itertools.pairwise(points):
+        if point[0] - before[0] > 2 * step:
+            made.append((before[0] + step, math.nan))
+        made.append(point)
+    return made
 
 
 def _states(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:

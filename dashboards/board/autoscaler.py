@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.board.autoscaler_moves import MOVES, TRUST
-from dashboards.board.figures import waiting
+from dashboards.board.figures import once, waiting
 from dashboards.board.frame import Board
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
@@ -38,8 +38,8 @@ _SWITCH: Final = (Word(0, "off", ORANGE), Word(1, "on", GREEN))
 _MOOD: Final = (Word(0, "acts", GREEN), Word(1, "dry run", YELLOW))
 
 
-def _by_pool(spec: m.MetricSpec, *more: str, of: str = "max") -> str:
-    return f"{of} by (pool) ({_SCOPE(spec, *more)})"
+def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
+    return f"{of} by (pool) ({_SCOPE(spec)})"
 
 
 _NOW: Final = Section(
@@ -69,13 +69,13 @@ _NOW: Final = Section(
             stat(
                 "Doubts",
                 "Reasons for which something is withheld now. The list below says which.",
-                total(_LOOP(a.DOUBTS)),
+                once(_LOOP, a.DOUBTS),
                 steps=DOUBT,
             ),
             stat(
                 "Pods waiting",
                 "Pods that asked for cards and have no place.",
-                or_zero(total(_LOOP(m.PENDING)), _LOOP(m.PENDING_LONGEST)),
+                or_zero(once(_LOOP, m.PENDING), _LOOP(m.PENDING_LONGEST)),
                 steps=DOUBT,
             ),
             stat("Moves left", "Pods that may still be evicted within this hour.", f"min({_LOOP(a.MOVES_LEFT)})"),
@@ -104,8 +104,10 @@ _POOLS: Final = Section(
                     "idle compute in cards and how much of it is of no use to the pods that come.",
                     (Key("pool", "Pool"),),
                     (
-                        Column("Ready", _by_pool(m.POOL_NODES, 'state="ready"', of="sum"), "short", width=80),
-                        Column("Booting", _by_pool(m.POOL_NODES, 'state="booting"', of="sum"), "short", width=80),
+                        Column("Ready", once(_SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
+                        Column(
+                            "Booting", once(_SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
+                        ),
                         Column("Asked", _by_pool(a.POOL_TARGET), "short", width=80),
                         Column("Fewest", _by_pool(m.POOL_SMALLEST), "short", width=80),
                         Column("Most", _by_pool(m.POOL_LARGEST), "short", width=80),
@@ -126,15 +128,15 @@ _POOLS: Final = Section(
             lines(
                 "Nodes",
                 "Of each pool, by state.",
-                (Query(f"sum by (pool, state) ({_SCOPE(m.POOL_NODES)})", "{{pool}} {{state}}"),),
+                (Query(once(_SCOPE, m.POOL_NODES, "pool", "state"), "{{pool}} {{state}}"),),
                 stacked=True,
             ),
             lines(
                 "Idle cards, and those of no use",
                 "Compute that is idle on usable nodes, in cards, and what of it no pod that comes can have: stranded.",
                 (
-                    Query(total(_SCOPE(a.POOL_IDLE)), "idle"),
-                    Query(total(_SCOPE(a.POOL_LOST)), "of no use"),
+                    Query(once(_SCOPE, a.POOL_IDLE), "idle"),
+                    Query(once(_SCOPE, a.POOL_LOST), "of no use"),
                 ),
                 colours=(("idle", GREEN), ("of no use", ORANGE)),
             ),
@@ -173,7 +175,7 @@ _DEMAND: Final = Section(
                 (
                     Query(
                         or_zero(
-                            total(_SCOPE(a.PENDING_BYTES), "namespace", "pool"),
+                            once(_SCOPE, a.PENDING_BYTES, "namespace", "pool"),
                             _LOOP(m.PENDING_LONGEST),
                             "namespace",
                             "nobody",
@@ -188,7 +190,7 @@ _DEMAND: Final = Section(
                 "What waiting pods were told",
                 "fits: there is room; coming: a machine was bought; kept: a drain was called off; capped: a pool may "
                 "not grow now; hopeless: no pool could ever host it.",
-                (Query(total(_LOOP(a.ANSWERS), "answer"), "{{answer}}"),),
+                (Query(once(_LOOP, a.ANSWERS, "answer"), "{{answer}}"),),
                 stacked=True,
             ),
             lines(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.board.figures import once
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
     BLUE,
@@ -95,7 +96,7 @@ TRUST: Final = Section(
                 "Each keeps at least one step from being decided or done; the log says which.",
                 (
                     Query(
-                        or_zero(f"{total(_LOOP(a.DOUBTS), 'reason')} > 0", _LOOP(a.LEADS), "reason", "none"),
+                        or_zero(f"{once(_LOOP, a.DOUBTS, 'reason')} > 0", _LOOP(a.LEADS), "reason", "none"),
                         "{{reason}}",
                     ),
                 ),
@@ -111,7 +112,7 @@ TRUST: Final = Section(
             lines(
                 "Nodes by their figures",
                 "stale: older than three scrapes; silent: none yet. Nothing is taken from a node that cannot be seen.",
-                (Query(total(_LOOP(a.FIGURES_NODES), "state"), "{{state}}"),),
+                (Query(once(_LOOP, a.FIGURES_NODES, "state"), "{{state}}"),),
                 stacked=True,
                 colours=(("fresh", GREEN), ("stale", ORANGE), ("silent", RED)),
             ),

@@ -37,7 +37,7 @@ _BY_CARD: Final = (Key("node", "Node"), Key("card", "Card", width=70), Key("uuid
 
 
 def _of_node(spec: m.MetricSpec) -> str:
-    return total(f"{_SCOPE(spec)} * on (node) group_left (driver) {_SCOPE(m.NODE_INFO)}", "node", "driver")
+    return total(f"{_SCOPE(spec)} * on (cluster, node) group_left (driver) {_SCOPE(m.NODE_INFO)}", "node", "driver")
 
 
 def _by_container(spec: m.MetricSpec) -> str:

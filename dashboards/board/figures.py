@@ -51,9 +51,15 @@ def over(scope: Scope) -> str:
     return f"({scope(m.CONTAINER_USED)} - {scope(m.CONTAINER_ALLOCATED)}) > 0"
 
 
+def once(scope: Scope, spec: m.MetricSpec, *by: str, only: tuple[str, ...] = ()) -> str:
+    """A fact that each replica of the autoscaler tells alike, counted once a cluster and summed by these labels."""
+    alike = ", ".join(("cluster", *spec.labels))
+    return total(f"max by ({alike}) ({scope(spec, *only)})", *by)
+
+
 def waiting(scope: Scope) -> str:
     """Pods that wait, by reason: only reasons that some pod has, or one 0 that says that none waits."""
-    found = f"{total(scope(m.PENDING), 'reason')} > 0"
+    found = f"{once(scope, m.PENDING, 'reason')} > 0"
     return or_zero(found, scope(m.PENDING_LONGEST), "reason", "none waits")
 
 

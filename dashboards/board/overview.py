@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.figures import fitting, free, in_pool, stranded, waste
+from dashboards.board.figures import fitting, free, in_pool, once, stranded, waste
 from dashboards.board.frame import ASK, Board
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.overview_lists import DEMAND, NODES, WORK
@@ -59,7 +59,7 @@ _NOW: Final = Section(
             stat(
                 "Pods waiting",
                 "Pods that asked for cards and have no place. Below it says why.",
-                or_zero(total(_FLEET(m.PENDING)), _FLEET(m.PENDING_LONGEST)),
+                or_zero(once(_FLEET, m.PENDING), _FLEET(m.PENDING_LONGEST)),
                 steps=(Step(GREEN), Step(YELLOW, 1)),
             ),
             stat(

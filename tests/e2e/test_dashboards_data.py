@@ -10,6 +10,7 @@ import math
 import time
 
 from e2e.dashboards_stage import whole
+from prometheus_stand import stand
 
 from dashboards.board import asked, files
 
@@ -52,3 +53,18 @@ def test_every_query_returns_data(plane, tmp_path):
 
     missing = asyncio.run(story())
     assert sorted(NOTHING) == sorted(missing), "\n".join(map(str, missing))
+
+
+def test_an_empty_prometheus_tells_nothing():
+    """No query is refused, and none makes up a figure: what nobody measured is absent, never 0."""
+    with stand({}) as prometheus:
+        told = []
+        for board in files.BOARDS:
+            dashboard = json.loads((files.FOLDER / f"{board.uid}.json").read_text())
+            values = asked.defaults(dashboard) | asked.windows("1m", "5m")
+            told += [
+                (board.uid, one.panel)
+                for one in asked.asked(dashboard)
+                if prometheus.series(asked.filled(one.expr, values))
+            ]
+    assert [] == told
