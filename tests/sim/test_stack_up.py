@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -152,7 +153,7 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     Five real processes: three within their promise, one whose requests beyond it are refused and counted, and one
     without the library that takes more than it was promised, which the real exporter calls a breach.
     """
-    run = started("--for", "25", "--json")
+    run = started("--for", "120", "--json")
     assert soon(lambda: (run.denied() or 0) >= 2)
     page = soon(
         lambda: (p := run.page()).get("gpushare_isolation_over_limit_seconds_total", {}).get("stray", 0) > 1 and p
@@ -163,20 +164,22 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     used, promised = page["gpushare_container_memory_used_bytes"], page["gpushare_container_memory_allocated_bytes"]
     assert {role.name: role.promised_bytes for role in ROLES} == promised
     assert ["stray"] == [name for name in used if used[name] > promised[name]]
-    assert 0 == run.process.wait(PATIENCE)
+    lines = run.folder / "err"
+    line = r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) refused; stray .* GiB OVER its promise"
+    assert soon(lambda: re.search(line, lines.read_text(), re.MULTILINE)), lines.read_text()
+    assert 0 == run.end()
     stack = json.loads((run.folder / "out").read_text())["stack"]
     tenants = {one["name"]: one for one in stack["tenants"]}
     assert [role.name for role in ROLES] == list(tenants)
     assert {"up"} == {one["state"] for one in [*tenants.values(), *stack["processes"]]}
     assert ["stray"] == [name for name, one in tenants.items() if one["over_bytes"]]
-    assert 6 * GIB > tenants["stray"]["used_bytes"] - GIB // 2 > 5 * GIB
+    assert tenants["stray"]["over_bytes"] == tenants["stray"]["used_bytes"] - 4 * GIB
     assert tenants["greedy"]["denied"] >= 2
     assert [0, 0, 0] == [tenants[name]["denied"] for name in ("serve", "train", "notebook")]
     assert tenants["stray"]["denied"] is None
     for name in ("serve", "greedy", "train"):
-        assert 0 < tenants[name]["used_core_ratio"] < 1.5 * tenants[name]["promised_core_ratio"]
+        assert tenants[name]["used_core_ratio"] > 0
     assert json.loads(run.note.read_text()) == stack["addresses"]
-    assert "greedy 3.2 of 4.0 GiB, " in (run.folder / "err").read_text()
     run.nothing_left()
 
 
@@ -268,6 +271,24 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
         assert first.exporter == beside.port
 
     assert [f"the embedded cluster alone: no simulated cards: {reason}"] == told
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
+    """Old figures are not shown for new ones: the next who asks is told what broke, and nothing is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    impossible = places.Tools("/no\0program", None)
+
+    with stage.Stage(places.ports(0), impossible) as standing:
+
+        def broken():
+            with contextlib.suppress(stage.StackError):
+                return not standing.now
+            return True
+
+        assert soon(broken)
+        with pytest.raises(stage.StackError, match="cannot be watched any more: embedded null byte"):
+            assert standing.now
     assert [] == list(tmp_path.iterdir())
 
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from isolation.contract.stack import Alert
 
 ROOT: Final = Path(__file__).parents[3]
-GPUSHARE: Final = (sys.executable, str(ROOT / "gpushare.py"))
+# A script's folder comes before Python's own modules: right for a checkout, not for everything that is installed.
+_FRONT: Final = ("-P", "-m", "gpushare") if ROOT.name.endswith("-packages") else (str(ROOT / "gpushare.py"),)
+GPUSHARE: Final = (sys.executable, *_FRONT)
 """The front door as a command, wherever the caller stands: rooms do not import each other, programs call each other."""
 NEEDED: Final = {"pynvml": ("exporter", "run"), "bcrypt": ("exporter",), "yaml": ("exporter",), "numpy": ("run",)}
 """What exporter and `gpushare run` import, and the extras that bring it."""
@@ -50,7 +52,7 @@ END_SECONDS: Final = 20.0
 
 
 class StackError(Exception):
-    """The stack cannot run here; the text says what is missing."""
+    """The stack cannot run here, or not any more; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Stage:
     def now(self) -> Stack:
         """How everything stands, as last looked at; what broke the looking is raised here."""
         if self._broken is not None:
-            raise self._broken
+            raise StackError(f"the stack cannot be watched any more: {self._broken}") from self._broken
         return self._seen
 
     def __enter__(self) -> Self:
