@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(C_PARTS)
 	  || { cat $(VENV)/setup.log; echo "set-up failed; its log is above and in $(VENV)/setup.log"; exit 1; }
 	@touch $@
 
-up: $(STAMP)     ## an embedded cluster of simulated cards, live (ARGS="--for 20")
+up: $(STAMP)     ## the whole on one machine, on simulated cards, live (ARGS="--for 60")
 	@$(BIN)/gpushare up $(ARGS)
 
 check: $(STAMP)  ## ruff, mypy --strict, import contracts
@@ -32,7 +32,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports --no-cache
 
 promtool:
-	@command -v promtool >/dev/null || bash tests/get_promtool.sh
+	@bash tests/get_promtool.sh
 
 libcs: $(STAMP)
 	@bash tests/get_libcs.sh $(BIN)/python

@@ -30,6 +30,7 @@ from autoscaler.sim.fleet import SupplyError
 from autoscaler.sim.pace import Progress, run
 from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
 from autoscaler.sim.stack.beside import Beside
+from autoscaler.sim.stack.stage import StackError
 from autoscaler.sim.stack.turns import Turns
 from isolation.offline.manifest import ManifestError
 
@@ -174,6 +175,8 @@ def up(
     try:
         click.echo(show(scene.world, surfaces, settings, turns))
         sys.stdout.flush()
+    except StackError as exc:
+        raise click.ClickException(str(exc)) from exc
     except OSError as exc:
         # Without this the interpreter would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
