@@ -21,11 +21,21 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = MappingProxyType(
     {
+        "autoscaler": (
+            "autoscaler.kube.cli:autoscaler",
+            "autoscaler",
+            "The right number of nodes, and pods where they fit.",
+        ),
+        "breaches": ("dashboards.views_cli:breaches", "views", "Who uses more than was promised, or around it."),
+        "dashboards": ("dashboards.cli:dashboards", "dashboards", "Grafana dashboards, from the metric catalogue."),
         "doctor": ("isolation.doctor.cli:doctor", "doctor", "Is this machine, or cluster, fit for shared cards?"),
+        "explain": ("dashboards.views_cli:explain", "views", "Why a pod waits, card by card, and what would help."),
         "exporter": ("exporter.cli:exporter", "exporter", "Metrics of this machine's cards and who uses them."),
+        "inspect": ("dashboards.views_cli:inspect", "views", "Allocated memory of each card, as of old."),
         "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
         "node": ("isolation.node.cli:node", "node", "The agent of one node: shares of its cards."),
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
+        "rules": ("dashboards.rules.cli:rules", "dashboards", "Recording and alert rules, from the metric catalogue."),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "scheduler": (
             "isolation.scheduler.cli:scheduler",
@@ -34,7 +44,8 @@ COMMANDS: Final = MappingProxyType(
         ),
         "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a cluster's workload under placement policies."),
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "A simulated NVIDIA driver: cards in a file."),
-        "up": ("autoscaler.sim.up:up", "up", "An embedded cluster of simulated cards, live."),
+        "top": ("dashboards.views_cli:top", "views", "Cards now: allocated, used, free, stranded."),
+        "up": ("autoscaler.sim.up:up", "up", "The whole on one machine, on simulated cards, live."),
     }
 )
 

@@ -33,6 +33,8 @@ class Market:
         """
         Node after node, each of the pool with the lowest price for what that node would serve.
 
+        Pools of a higher priority come first; price decides among those of the same.
+
         `free` says how many each pool may still open; pods leave the groups as they are served.
         """
         while True:
@@ -44,8 +46,10 @@ class Market:
             free[name] -= 1
             yield name, served
 
-    def _offers(self, free: Mapping[str, int], groups: list[Group]) -> Iterable[tuple[float, str, list[Served]]]:
-        """For each pool that has one free: price for demand served by its node, name, who would be served."""
+    def _offers(
+        self, free: Mapping[str, int], groups: list[Group]
+    ) -> Iterable[tuple[tuple[int, float], str, list[Served]]]:
+        """For each pool that has one free: rank and price for demand served by its node, name, who would be served."""
         for name in sorted(free):
             served = (
                 fill(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
@@ -53,7 +57,9 @@ class Market:
                 else []
             )
             if served:
-                yield self.pools[name].price / sum(self.weigh(each.pod.request) for each in served), name, served
+                pool = self.pools[name]
+                price = pool.price / sum(self.weigh(each.pod.request) for each in served)
+                yield (-pool.priority, price), name, served
 
     def weigh(self, request: Request) -> float:
         """Demand as a share of the largest that any pool's node has: the largest of its three shares."""

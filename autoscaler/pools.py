@@ -33,6 +33,8 @@ class Pool:
     largest: int = 1000
     price: float = 1.0
     """Of one node, in any currency that all pools share."""
+    priority: int = 0
+    """A pool of a higher one is asked first, whatever it costs; among equals the price decides."""
 
     def __post_init__(self) -> None:
         if not self.name:

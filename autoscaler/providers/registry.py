@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from isolation.cluster.access import Access
     from isolation.contract.codec_shape import At
 
-NAMES: Final = (ack.NAME, aws.NAME, scale.NAME)
+ORDERED: Final = "externalgrpc"
+"""Pools that are ordered of a cluster-autoscaler, which asks the provider named inside."""
+NAMES: Final = (ack.NAME, aws.NAME, scale.NAME, ORDERED)
 _MOST_POOLS: Final = 1000
 
 
@@ -50,6 +52,13 @@ class Reading:
     states: Mapping[str, PoolState] = field(default_factory=dict)
     failed: Mapping[str, ProviderError] = field(default_factory=dict)
     """Pools that cannot be told now, and why: they are neither empty nor as they were."""
+
+
+class Ordering(Protocol):
+    """Who makes a pool's provider one that orders of cluster-autoscaler instead of buying."""
+
+    def __call__(self, pool: str, provider: Provider) -> Provider:
+        """The provider to use instead."""
 
 
 class Naming(Protocol):
@@ -147,14 +156,19 @@ async def _asked(provider: Provider) -> tuple[PoolState, ...] | ProviderError:
 
 
 def open_providers(
-    sources: Sequence[PoolSource], access: Access | None, clock: Callable[[], float] = monotonic
+    sources: Sequence[PoolSource],
+    access: Access | None,
+    clock: Callable[[], float] = monotonic,
+    order: Ordering | None = None,
 ) -> Providers:
     """
     A provider for each pool; ConfigError with everything that is wrong, MissingError without the SDK.
 
-    `access` to the cluster serves `scale` pools, and names the nodes of clouds that know machines only.
+    `access` to the cluster serves `scale` pools, and names the nodes of clouds that know machines only. `order`
+    serves `externalgrpc` pools; without it there may be none.
     """
     problems: list[str] = []
+    sources, ordered = _inner(sources, order, problems)
     scaled: dict[str, scale.ScaleSettings] = {}
     groups: dict[str, aws.AwsSettings] = {}
     node_pools: dict[str, ack.AckSettings] = {}
@@ -184,7 +198,36 @@ def open_providers(
     if problems:
         raise ConfigError("\n".join(problems))
     naming = NodeNames(access, clock) if groups and access is not None else None
-    return Providers(_built(scaled, groups, node_pools, access), naming)
+    built = _built(scaled, groups, node_pools, access)
+    return Providers(built | {pool: wrap(pool, built[pool]) for pool, wrap in ordered.items()}, naming)
+
+
+def _inner(
+    sources: Sequence[PoolSource], order: Ordering | None, problems: list[str]
+) -> tuple[list[PoolSource], dict[str, Ordering]]:
+    """Every pool by the provider that is asked for machines in the end, and which of them are ordered."""
+    found: list[PoolSource] = []
+    ordered: dict[str, Ordering] = {}
+    for source in sources:
+        if source.provider != ORDERED:
+            found.append(source)
+            continue
+        try:
+            inside = source.settings["provider"].text()
+            for key, value in source.settings.fields():
+                if key not in {"provider", "settings"}:
+                    raise value.wrong(f"unknown; an {ORDERED} pool has provider and settings")
+            if not inside or inside == ORDERED:
+                raise source.settings["provider"].wrong(f"one of {', '.join(NAMES[:-1])} is needed here")
+        except CodecError as exc:
+            problems.append(f"pool {source.pool}: {exc}")
+            continue
+        found.append(PoolSource(source.pool, inside, source.settings["settings"]))
+        if order is None:
+            problems.append(f"pool {source.pool}: nobody listens for cluster-autoscaler; give --grpc-listen")
+        else:
+            ordered[source.pool] = order
+    return found, ordered
 
 
 def _shared(places: Mapping[str, object]) -> list[str]:

@@ -66,6 +66,14 @@ class Relay:
 
     # -- our own loop --------------------------------------------------------------------------
 
+    def offer(self, offers: Iterable[Offer]) -> None:
+        """From now on these pools and no others; what is known and ordered of those that stay, stays."""
+        self._offers = {offer.name: offer for offer in offers}
+        for name in self._known.keys() - self._offers.keys():
+            del self._known[name]
+        for name in self._commanded.keys() - self._offers.keys():
+            del self._commanded[name]
+
     def command(self, pool: str, size: int) -> None:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
         if pool not in self._offers:
@@ -149,6 +157,8 @@ class Relay:
 
     def _told(self, group: str, target: int) -> None:
         self._changes[group] += 1
+        if group not in self._known:
+            return  # not offered any more
         self._known[group] = replace(self._known[group], target=target)
         self._reached(group)
 

@@ -28,6 +28,8 @@ class Book:
         self.on: dict[str, dict[str, Pod]] = {}
         self.load: dict[str, float] = {}
         self.reserved: dict[str, Reservation] = {}
+        self.broken: dict[str, int] = {}
+        """Promises broken on each node so far, once per container and card."""
         self.changed: set[str] = set()
         """Nodes that look different since somebody last asked; whoever asks empties it."""
 
@@ -35,6 +37,7 @@ class Book:
         """A node becomes usable."""
         self.engine.put_node(node)
         self.on[node.name] = {}
+        self.broken[node.name] = 0
         self._weigh(node.name)
 
     def cordon(self, name: str, *, cordoned: bool) -> None:
@@ -50,7 +53,7 @@ class Book:
         for home in [home for home in self.reserved.values() if home.placement.node == name]:
             self.unreserve(home)
         self.engine.drop_node(name)
-        del self.on[name], self.load[name]
+        del self.on[name], self.load[name], self.broken[name]
         self.changed.add(name)
 
     def bind(self, pod: Pod, placement: Placement) -> Pod:

@@ -4,9 +4,7 @@ Two autoscalers on the same pods: ours, and one that adds up nodes; what each co
 Decides the input (a trace's pods in its order, arrivals spread over a span with a daily wave, lifetimes
 stretched so that many run at once) and what is counted. The cluster, the scheduler and the loop are the
 same for both; only the decider differs.
-
-A flap is one thing done and undone within an hour: a node bought and drained, a drain called off, a pod moved
-again.
+What a flap is, `flaps` says.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autoscaler.decide import decide
-from autoscaler.lifecycle import STANDING, State
+from autoscaler.flaps import Flaps
+from autoscaler.lifecycle import STANDING
 from autoscaler.limits import Limits
 from autoscaler.phantom import phantoms
 from autoscaler.plan import Buy, Drain, Evict, Keep, Move
@@ -146,9 +145,7 @@ class _Run:
     def __init__(self, name: str, pool: Pool, arrivals: Sequence[Arrival], course: Course, seed: int) -> None:
         self.score = Score(name)
         self._phantom: set[str] = set()
-        self._usable_since: dict[str, float] = {}
-        self._drained: dict[str, float] = {}
-        self._moved: dict[str, float] = {}
+        self._flaps = Flaps()
         self._pool = pool
         fleet = Fleet((Supply(pool, boot_seconds=120.0),))
         decider, limits_of = DECIDERS[name]
@@ -156,6 +153,7 @@ class _Run:
         def watched(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
             plan, after = decider(seen, limits, memory)
             self._count(seen, plan)
+            self._flaps.saw(seen, plan, HOUR)
             return plan, after
 
         self._cluster = Embedded(fleet, arrivals, seed=seed, limits=limits_of, decider=watched, done=self._done)
@@ -166,9 +164,6 @@ class _Run:
 
     def _count(self, seen: Observation, plan: Plan) -> None:
         """What a plan buys beside what it should."""
-        for name, machine in seen.machines.items():
-            if machine.state is State.READY:
-                self._usable_since.setdefault(name, seen.at)
         bought = sum(isinstance(step, Buy) for step in plan.steps)
         needed = needed_nodes(seen, self._pool) if seen.pending else 0
         # a node called back from its drain, or room made by moves, stands for one that is not bought
@@ -181,18 +176,10 @@ class _Run:
         """What was carried out, and what of it was undone."""
         score = self.score
         for step in plan.steps:
-            if isinstance(step, Buy):
-                score.bought += 1
-            elif isinstance(step, Drain):
-                score.drained += 1
-                score.flaps += plan.at - self._usable_since.get(step.node, float("-inf")) < HOUR
-                self._drained[step.node] = plan.at
-            elif isinstance(step, Keep):
-                score.flaps += plan.at - self._drained.get(step.node, float("-inf")) < HOUR
-            elif isinstance(step, Evict | Move):
-                score.moves += 1
-                score.flaps += plan.at - self._moved.get(step.owner, float("-inf")) < HOUR
-                self._moved[step.owner] = plan.at
+            score.bought += isinstance(step, Buy)
+            score.drained += isinstance(step, Drain)
+            score.moves += isinstance(step, Evict | Move)
+            score.flaps += self._flaps.undone(step, plan.at) is not None
 
     def _sample(self) -> None:
         cluster, score = self._cluster, self.score

@@ -32,6 +32,8 @@ STRANGERS: Final = 8
 """One card in so many has processes that no hold explains."""
 WATTS: Final = {"Tesla-T4": (10.0, 70.0), "NVIDIA-A10": (20.0, 150.0), "NVIDIA-A100-SXM4-80GB": (55.0, 400.0)}
 """Idle and most power; NVIDIA's data sheets give the latter, the former is a usual reading."""
+OVER_LIMIT: Final = "over_limit"
+"""The one kind of breach that happens here, as exporters call it; the others are not looked for."""
 COOL_CELSIUS: Final = 32.0
 WARM_CELSIUS: Final = 42.0
 """On top, at full use."""
@@ -105,7 +107,7 @@ class Viewer:
         cards: list[CardReading] = []
         containers: list[ContainerReading] = []
         for card, (free, _) in zip(node.cards, self._world.book.engine.room(node.name), strict=True):
-            cards.append(_read_card(card, uses[card.uuid], card.offered_bytes - free, seed, containers))
+            cards.append(_read_card(card, uses[card.uuid], free, seed, containers))
         return NodeReading(
             node=machine.name,
             pool=machine.pool,
@@ -114,10 +116,11 @@ class Viewer:
             cards=tuple(cards),
             containers=tuple(containers),
             state=state,
+            breach_counts=((OVER_LIMIT, self._world.book.broken[node.name]),),
         )
 
 
-def _read_card(card: Card, uses: list[_Use], held: int, seed: int, out: list[ContainerReading]) -> CardReading:
+def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[ContainerReading]) -> CardReading:
     """One card, and onto `out` the containers on it."""
     strange = _unattributed(card, seed)
     room = card.total_bytes - card.reserved_bytes - strange
@@ -136,13 +139,18 @@ def _read_card(card: Card, uses: list[_Use], held: int, seed: int, out: list[Con
         total_bytes=card.total_bytes,
         reserved_bytes=card.reserved_bytes,
         used_bytes=sum(used) + strange + card.reserved_bytes,
-        allocated_bytes=held,
+        allocated_bytes=card.offered_bytes - free,
         offered_bytes=card.offered_bytes,
         unattributed_bytes=strange,
         utilisation_ratio=utilisation,
         power_watts=None if watts is None else watts[0] + (watts[1] - watts[0]) * utilisation,
         temperature_celsius=COOL_CELSIUS + WARM_CELSIUS * utilisation,
         healthy=card.healthy,
+        largest_free_bytes=max(0, free) // card.unit_bytes * card.unit_bytes if card.healthy else 0,
+        exclusive=any(use.ask.whole for use in uses),
+        holders=len(uses),
+        attributable=True,
+        breaches=sum(memory > use.promised for use, memory in zip(uses, used, strict=True)),
     )
 
 
@@ -161,6 +169,7 @@ def _read_container(card: Card, use: _Use, memory: int, core: float) -> Containe
         used_core_ratio=core,
         source="simulation",
         over_limit_seconds=use.habit.over_seconds(use.age),
+        over_limit_episodes=int(use.habit.over_seconds(use.age) > 0),
     )
 
 

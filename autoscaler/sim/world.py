@@ -214,6 +214,7 @@ class World:
         if pod.uid in self.book.pods and pod.placement is not None:
             promised = show_bytes(sum(part.bytes for part in pod.placement.slices))
             excess = self.lives[pod.uid].arrival.excess or 0.0
+            self.book.broken[pod.placement.node] += len(pod.placement.slices)
             self.ledger.say("breach", pod.key, f"uses {excess:.0%} more than the {promised} promised", "breaches")
 
     def _finish(self, uid: str) -> None:

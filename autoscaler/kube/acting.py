@@ -1,0 +1,199 @@
+"""
+Steps of a plan as real calls: each with a deadline, each asked for right before it is made, each safe to repeat.
+
+Decides what a step is outside and in which order its parts come, so that whoever ends in between leaves something that
+the next one understands: room is reserved before a node is marked, marked before anybody is evicted, empty before it is
+given back. A refusal of the cluster or of a provider is a value. Whether a step is wise was decided in the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.budget import resident
+from autoscaler.kube.doubt import Doubt, Kind
+from autoscaler.kube.drains import Marks
+from autoscaler.kube.moves import Moves
+from autoscaler.kube.tools import RefusedStepError, Tools
+from autoscaler.lifecycle import Machine, State
+from autoscaler.observation import Home
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
+from autoscaler.providers.base import DeniedError, OutOfStockError, ProviderError
+from isolation.cluster.failure import ClusterError
+from isolation.contract.model import Refusal, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoscaler.kube.kept import Kept
+    from autoscaler.kube.observe import Seen
+    from autoscaler.limits import Limits
+    from autoscaler.plan import Step
+
+log = logging.getLogger(__name__)
+__all__ = ["Actor", "Tools"]
+_MOST_DOUBTS: Final = 20
+
+
+class Actor:
+    """Carries out steps; knows what this turn has done already."""
+
+    def __init__(self, tools: Tools, limits: Limits) -> None:
+        self._tools, self._limits = tools, limits
+        self._marks, self._moves = Marks(tools), Moves(tools, limits)
+        self._targets: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+        self._bought = ""
+        self._doubts: list[Doubt] = []
+        self.dry: dict[str, str] = {}
+        """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
+
+    def begin(self, seen: Seen, *, recheck: bool = False) -> None:
+        """
+        A new reading: what was done before is in it.
+
+        At a recheck the targets stay those on which the plan was made: who buys in between has bought for us too.
+        """
+        if not recheck:
+            self._targets = dict(seen.targets)
+        self._slots, self._doubts = {}, []
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What steps since the last reading ran into, and what keeps evictions from being made."""
+        return (*self._doubts, *self._moves.doubts())
+
+    async def apply(self, step: Step, seen: Seen) -> Refusal | None:
+        """Do it; why not, where that was refused."""
+        self._bought = ""
+        try:
+            await self._do(step, seen)
+        except RefusedStepError as exc:
+            return self._refused(Doubt(exc.kind, str(exc), pool=exc.pool, node=exc.node))
+        except ProviderError as exc:
+            if isinstance(step, Buy) and isinstance(exc, OutOfStockError | DeniedError):
+                self.dry[step.pool] = str(exc)
+            pool = step.pool if isinstance(step, Buy | Discard) else ""
+            return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
+        except ClusterError as exc:
+            return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
+        log.info("%s: %s", _name(step), step.reason)
+        return None
+
+    def _refused(self, doubt: Doubt) -> Refusal:
+        log.warning("not done: %s", doubt.text)
+        if len(self._doubts) < _MOST_DOUBTS:
+            self._doubts.append(doubt)
+        return Refusal(Why.NOT_READY, doubt.text)
+
+    def remembered(self, kept: Kept, step: Step, refused: Refusal | None) -> Kept:
+        """A machine that was just bought stands among the others at once, and who waits for it too."""
+        if refused is not None or not isinstance(step, Buy) or not self._bought:
+            return kept
+        machine = Machine(self._bought, step.pool, State.REQUESTED, self._tools.now())
+        homes = {uid: Home(machine.name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
+        return replace(kept, machines={**kept.machines, machine.name: machine}, homes={**kept.homes, **homes})
+
+    async def tidy(self, seen: Seen) -> None:
+        """Reservations of ours that have had their day; trouble costs a turn."""
+        try:
+            await self._moves.forget(seen.over)
+        except (RefusedStepError, ClusterError) as exc:
+            log.info("reservations that are over stay for now: %s", exc)
+
+    # -- one kind of step each -------------------------------------------------------------------
+
+    async def _do(self, step: Step, seen: Seen) -> None:
+        if isinstance(step, Buy):
+            await self._buy(step, seen)
+        elif isinstance(step, Drain):
+            await self._drain(step, seen)
+        elif isinstance(step, Keep):
+            await self._keep(step, seen)
+        elif isinstance(step, Evict):
+            await self._moves.evict(step.pod, step.reason, seen)
+        elif isinstance(step, Move):
+            await self._moves.move(step, seen)
+        elif isinstance(step, Delete):
+            await self._delete(step, seen)
+        else:
+            await self._discard(step, seen)
+
+    async def _buy(self, step: Buy, seen: Seen) -> None:
+        target = self._targets.get(step.pool)
+        if target is None:
+            raise RefusedStepError(Kind.PROVIDER, f"pool {step.pool} cannot be told: nothing is bought", pool=step.pool)
+        self._tools.allowed()
+        self._targets[step.pool] = await self._tools.providers.grow(step.pool, 1, seen=target)
+        number = self._slots.get(step.pool, 0)
+        taken = seen.observation.machines.keys()
+        while f"{step.pool}/{number}" in taken:
+            number += 1
+        self._slots[step.pool], self._bought = number + 1, f"{step.pool}/{number}"
+        for uid in step.serves:
+            pod = seen.observation.pods.get(uid)
+            if pod is not None:
+                note = f"A node of pool {step.pool} was asked for: {step.reason}"
+                await self._tools.events.pod(pod.key, uid, "NodeBought", note)
+
+    async def _discard(self, step: Discard, seen: Seen) -> None:
+        if step.node == f"{step.pool}/dry":
+            self.dry.pop(step.pool, None)
+            return
+        self._empty(step.node)
+        self._tools.allowed()
+        if step.node in seen.fleet.slots:
+            await self._tools.providers.cancel(step.pool, 1)
+        else:
+            await self._remove(step.pool, (step.node,))
+        if step.node in seen.uids:
+            await self._tools.events.node(step.node, seen.uids[step.node], "GivenUp", step.reason, warning=True)
+
+    def _empty(self, node: str) -> None:
+        """Raise where somebody runs there, by the watch's latest word."""
+        late = [pod.key for pod in self._tools.on(node) if not resident(pod)]
+        if late:
+            raise RefusedStepError(Kind.CONFLICT, f"node {node} is not empty any more: {late[0]}", node=node)
+
+    async def _remove(self, pool: str, names: Sequence[str]) -> None:
+        gone = await self._tools.providers.remove(pool, names)
+        missing = set(names) - set(gone)
+        if missing:
+            raise RefusedStepError(
+                Kind.CONFLICT, f"pool {pool} has no {', '.join(sorted(missing))} (any more)", pool=pool
+            )
+
+    async def _drain(self, step: Drain, seen: Seen) -> None:
+        made: list[str] = []
+        try:
+            for home in step.homes:
+                made.append(await self._moves.reserve(home, seen))  # noqa: PERF401 (those made before one fails count)
+            await self._marks.put(step.node, seen.uids.get(step.node, ""), step.reason)
+        except (RefusedStepError, ClusterError):
+            # nothing is begun by halves; what cannot be taken back now lapses by itself
+            try:
+                await self._moves.forget(made)
+            except (RefusedStepError, ClusterError) as exc:
+                log.info("homes of a drain that was not begun stay for now: %s", exc)
+            raise
+        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
+
+    async def _keep(self, step: Keep, seen: Seen) -> None:
+        here = seen.observation.on.get(step.node, {})
+        staying = {uid for uid, pod in here.items() if not pod.deleting}
+        await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
+        await self._marks.take(step.node)
+        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Kept", step.reason)
+
+    async def _delete(self, step: Delete, seen: Seen) -> None:
+        machine = seen.observation.machines[step.node]
+        self._empty(step.node)
+        self._tools.allowed()
+        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "GivenBack", step.reason)
+        await self._remove(machine.pool, (step.node,))
+
+
+def _name(step: Step) -> str:
+    what = step.pool if isinstance(step, Buy) else step.pod if isinstance(step, Evict | Move) else step.node
+    return f"{type(step).__name__.lower()} {what}"

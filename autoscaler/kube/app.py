@@ -1,0 +1,209 @@
+"""
+The autoscaler process: everything wired together, from the first open port to the Lease given back.
+
+Decides the order of life and nothing else. The metrics port opens first; then the cluster is read, the switch looked
+at and the Lease campaigned for; turns follow one another. At the end the turn under way takes no further step, what it
+did is written, and the Lease is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.kube.app_turns import Surroundings, Turns
+from autoscaler.kube.app_voice import Voice
+from autoscaler.kube.config_file import ConfigFile
+from autoscaler.kube.events import Recorder
+from autoscaler.kube.sources import Sources
+from autoscaler.kube.state import StateStore
+from autoscaler.kube.switch import Switch
+from autoscaler.kube.telemetry import Telemetry
+from autoscaler.kube.telemetry_process import ProcessRows
+from autoscaler.kube.wiring import KnownPools
+from autoscaler.kube.wiring_doors import measured_app, serving
+from autoscaler.metrics_api.app import metrics_api
+from autoscaler.metrics_api.readings import Board
+from autoscaler.rpc.ports import ports
+from autoscaler.rpc.relay import Relay
+from isolation.cluster.access import Access
+from isolation.cluster.election import Election, boottime
+from isolation.cluster.writes import Leases
+from isolation.contract.names import AUTOSCALER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from typing import Any, Self
+
+    from autoscaler.kube.options import Options
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS: Final = 0.2
+GRACE_SECONDS: Final = 20.0
+"""For the step under way when we are told to stop: as long as a provider may take."""
+
+
+class Autoscaler:
+    """One process."""
+
+    def __init__(self, options: Options, access: Access) -> None:
+        self._options, self._access = options, access
+        me = options.identity or f"{options.pod or AUTOSCALER}_{secrets.token_hex(4)}"
+        self.telemetry, self.board, self._known = Telemetry(), Board(), KnownPools()
+        self.sources = Sources(access, unit_bytes=options.unit_bytes)
+        self.election = Election(Leases(access, options.namespace, options.lease), me)
+        self.switch = Switch(access, options.namespace, boottime)
+        self.file = ConfigFile(options.config)
+        self._relay = Relay(()) if options.grpc.changing else None
+        around = Surroundings(
+            access=access,
+            sources=self.sources,
+            events=Recorder(access, me, self._fence, boottime),
+            board=self.board,
+            telemetry=self.telemetry,
+            election=self.election,
+            switch=self.switch,
+            store=StateStore(access, options.namespace),
+            relay=self._relay,
+            dry_run=options.dry_run,
+            wall=time.time,
+            steady=boottime,
+        )
+        self.turns = Turns(around, self.file)
+        about = (options.namespace, options.pod)
+        leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
+        self.voice = Voice(leads, self.sources, about, boottime)
+        self.telemetry.watch(ProcessRows(self.turns, self.voice, self.sources, self.file, self.board))
+
+    def _fence(self) -> str:
+        return self.turns.fence()
+
+    async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
+        """Turn until told to stop; what breaks for good ends it with its error."""
+        self.turns.start()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.turns.close)
+            background = await stack.enter_async_context(_Background(stop))
+            found = {}
+            if self._options.metrics is not None:
+                doors = measured_app(self.telemetry.page, self.unready)
+                found["metrics"] = await stack.enter_async_context(serving(doors, self._options.metrics))
+            await stack.enter_async_context(self.sources.following())
+            await self.switch.look()
+            background.keep(self.election.run(), self.switch.run())
+            if self._options.grpc.listen is not None or self._options.grpc.expander is not None:
+                background.keep(self._grpc())
+            found |= await self._more_doors(stack)
+            opened(found)
+            turning = asyncio.create_task(self._turn(stop))
+            stack.push_async_callback(self._end, turning)
+            stopped = asyncio.create_task(stop.wait())
+            stack.callback(stopped.cancel)
+            await asyncio.wait((turning, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if turning.done():
+                turning.result()
+
+    async def _more_doors(self, stack: contextlib.AsyncExitStack) -> dict[str, int]:
+        """What was asked for besides metrics; their ports."""
+        options, found = self._options, {}
+        settings = options.metrics_api.settings(self.turns.wired.config.figures.stale_seconds)
+        if settings is not None:
+            found["metrics-api"] = await stack.enter_async_context(metrics_api(self._access, self.board, settings))
+        return found
+
+    async def _grpc(self) -> None:
+        """
+        The gRPC ports, open while we lead and no longer.
+
+        Orders to cluster-autoscaler stand in the leader's memory: whoever is connected to another replica would not
+        hear of them. A refused connection is tried at the next replica.
+        """
+        grpc = self._options.grpc
+        while True:
+            await self._until(leads=True)
+            given = ports(
+                grpc.settings(),
+                state=self._relay,
+                known=self._known if grpc.expander is not None else None,
+                readings=self.board if grpc.listen is not None else None,
+                tally=self.telemetry,
+            )
+            async with given as there:
+                log.info(
+                    "gRPC is served: cloud provider and scaler %s, expander %s", there.number, there.expander_number
+                )
+                await self._until(leads=False)
+            log.info("gRPC is not served any more: another replica leads")
+
+    async def _until(self, *, leads: bool) -> None:
+        while (self.election.fence() is not None) != leads:  # noqa: ASYNC110 (a right that ends by the clock tells nobody)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _turn(self, stop: asyncio.Event) -> None:
+        """One turn every period, counted from beginning to beginning."""
+        loop = asyncio.get_running_loop()
+        while not stop.is_set():
+            began = loop.time()
+            await self.turns.once()
+            self._known.seen = self.turns.last.seen or self._known.seen
+            await self.voice.say(self.turns)
+            rest = self.turns.wired.config.limits.period_seconds - (loop.time() - began)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(0.0, rest))
+
+    async def _end(self, turning: asyncio.Task[None]) -> None:
+        """No further step; what was done is written."""
+        self.turns.stopping = True
+        log.info("stopping: no further step is taken, then the Lease is given back")
+        done, _ = await asyncio.wait((turning,), timeout=GRACE_SECONDS)
+        if not done:
+            log.warning("the turn under way did not end within %.0f s and is broken off", GRACE_SECONDS)
+            turning.cancel()
+            await asyncio.gather(turning, return_exceptions=True)
+        await self.turns.finish()
+
+    def unready(self) -> str:
+        """Why readiness is denied; empty: ready."""
+        missing = self.sources.missing()
+        return f"not read yet: {missing}" if missing else ""
+
+
+class _Background:
+    """Tasks that last as long as the process; the first that breaks stops it, and its error is raised at the end."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    def keep(self, *works: Coroutine[Any, Any, None]) -> None:
+        for work in works:
+            task = asyncio.create_task(work)
+            task.add_done_callback(lambda _: self._stop.set())
+            self._tasks.append(task)
+
+    async def __aexit__(self, *_: object) -> None:
+        broken = [task.exception() for task in self._tasks if task.done() and not task.cancelled()]
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for exc in broken:
+            if exc is not None:
+                raise exc
+
+
+async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:
+    """The whole life of a process, ended by SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(kind, stop.set)
+    async with Access(options.kubeconfig, options.context) as access:
+        await Autoscaler(options, access).run(stop, opened)

@@ -1,0 +1,119 @@
+"""
+One look at the cluster, one decision, nothing touched: what `gpushare autoscaler plan` is made of.
+
+Decides how long it waits for the cluster to be read. Needs rights to read only; what cannot be read for want of them
+(the switch, what is remembered) is said beside the plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.decide import decide
+from autoscaler.kube.app_hold import Facts, Why, hold_of
+from autoscaler.kube.config_file import ConfigFile
+from autoscaler.kube.doubt import DoubtError
+from autoscaler.kube.plan_view import Prospect, prospect_of
+from autoscaler.kube.sources import Sources
+from autoscaler.kube.state import Remembered, StateStore
+from autoscaler.kube.switch import Switch
+from autoscaler.kube.telemetry_rows import Reading
+from autoscaler.kube.wiring import opened
+from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.metrics_api.readings import Board
+from autoscaler.rpc.relay import Relay
+from isolation.cluster.access import Access
+from isolation.cluster.election import boottime
+from isolation.cluster.failure import ClusterError
+from isolation.contract.codec_shape import CodecError
+
+if TYPE_CHECKING:
+    from autoscaler.kube.options import Options
+    from autoscaler.kube.wiring import Wired
+
+READ_SECONDS: Final = 60.0
+"""For the first whole list of a large cluster."""
+
+
+class CannotTellError(Exception):
+    """There is no plan; the message says why."""
+
+
+class _Silent:
+    """Says nothing to the cluster."""
+
+    async def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = False) -> None:
+        """Nothing."""
+
+    async def pod(self, key: str, uid: str, reason: str, note: str, *, warning: bool = False) -> None:
+        """Nothing."""
+
+
+async def looked(options: Options, seconds: float = READ_SECONDS) -> Prospect:
+    """The plan; CannotTellError, and the errors of the configuration and of the credentials."""
+    config = ConfigFile(options.config).first()
+    async with Access(options.kubeconfig, options.context) as access:
+        wired = opened(config, access, Relay(()))
+        try:
+            return await _looked(options, access, wired, seconds)
+        finally:
+            await wired.close()
+
+
+async def _looked(options: Options, access: Access, wired: Wired, seconds: float) -> Prospect:
+    sources, board = Sources(access, unit_bytes=options.unit_bytes), Board()
+    switch = Switch(access, options.namespace, boottime)
+    async with sources.following():
+        await switch.look()
+        remembered, trouble = await _remembered(options, access)
+        try:
+            await asyncio.wait_for(sources.synced(), seconds)
+        except TimeoutError:
+            raise CannotTellError(f"not read within {seconds:.0f} s: {sources.missing()}") from None
+        parts = Parts(
+            access=access,
+            sources=sources,
+            providers=wired.providers,
+            figures=wired.figures,
+            events=_Silent(),
+            fence=lambda: "this is only a plan",
+            now=time.time,
+            board=board,
+        )
+        world = KubeWorld(parts, wired.config.pools, wired.config.limits, remembered.kept)
+        try:
+            seen = await world.observe()
+            seen = replace(seen, pools=wired.config.ranked(seen.pools))
+        except DoubtError as exc:
+            raise CannotTellError(str(exc)) from None
+    plan, memory = decide(seen, wired.config.limits, remembered.memory)
+    reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
+    doubts = (*(doubt.text for doubt in world.doubts()), *trouble)
+    return prospect_of(reading, plan.steps, doubts, _holds(options, switch))
+
+
+async def _remembered(options: Options, access: Access) -> tuple[Remembered, tuple[str, ...]]:
+    """What the running autoscaler remembers: without it every node has been superfluous for no time at all."""
+    store = StateStore(access, options.namespace)
+    try:
+        return await store.load(time.time()) or Remembered(), ()
+    except (ClusterError, CodecError) as exc:
+        return Remembered(), (f"what the running autoscaler remembers ({store.where}) cannot be read: {exc}",)
+
+
+def _holds(options: Options, switch: Switch) -> tuple[str, ...]:
+    """What the switch says to the one that runs; whether one runs is not known here."""
+    facts = Facts(
+        stopping=False,
+        epoch=0,
+        holder=None,
+        position=switch.position(),
+        where=switch.where,
+        dry_run=options.dry_run,
+        inherited=0,
+    )
+    hold = hold_of(facts)
+    return () if hold is None or hold.why not in (Why.SWITCH, Why.DRY_RUN) else (hold.text,)

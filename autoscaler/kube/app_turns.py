@@ -1,0 +1,265 @@
+"""
+Turn after turn: the configuration taken over, what was remembered inherited, the loop turned once, the rest written.
+
+Decides what happens around `autoscaler.loop.turn` and nothing within it. Every replica turns, so that its figures
+are fresh; only the one with the Lease has steps left to take, and only if nothing else holds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autoscaler.kube.app_guard import GuardedWorld, Manners, Turn
+from autoscaler.kube.app_heritage import Heritage
+from autoscaler.kube.app_hold import Facts, Hold, Why, hold_of
+from autoscaler.kube.doubt import DoubtError
+from autoscaler.kube.kept import Kept
+from autoscaler.kube.state import Remembered
+from autoscaler.kube.wiring import Wired, offers_of, opened
+from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.loop import turn
+from autoscaler.memory import Memory
+from autoscaler.providers.base import MissingError
+from autoscaler.providers.registry import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autoscaler.kube.config import Config
+    from autoscaler.kube.config_file import ConfigFile
+    from autoscaler.kube.sources import Sources
+    from autoscaler.kube.state import StateStore
+    from autoscaler.kube.switch import Switch
+    from autoscaler.kube.telemetry import Telemetry
+    from autoscaler.kube.tools import Events
+    from autoscaler.limits import Limits
+    from autoscaler.metrics_api.readings import Board
+    from autoscaler.rpc.relay import Relay
+    from isolation.cluster.access import Access
+    from isolation.cluster.election import Election
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What outlives every configuration."""
+
+    access: Access
+    sources: Sources
+    events: Events
+    board: Board
+    telemetry: Telemetry
+    election: Election
+    switch: Switch
+    store: StateStore
+    relay: Relay | None
+    """None: nobody listens for cluster-autoscaler."""
+    dry_run: bool
+    wall: Callable[[], float]
+    steady: Callable[[], float]
+
+
+class Turns:
+    """One process's turns; `once` after `start`."""
+
+    def __init__(self, around: Surroundings, file: ConfigFile) -> None:
+        self._around, self._file = around, file
+        self._wired: Wired | None = None
+        self.heritage = Heritage(around.store, around.steady)
+        self.stopping = False
+        self.memory = Memory()
+        self.last = Turn()
+        """The latest turn; without a reading where there was none."""
+        self.ended: float | None = None
+        """When the last whole turn ended, since the epoch."""
+        self.broken = ""
+        """What broke the latest turn; empty: nothing did."""
+        self.world: KubeWorld | None = None
+
+    @property
+    def wired(self) -> Wired:
+        """What the configuration in force has opened."""
+        if self._wired is None:
+            raise RuntimeError("not started yet")
+        return self._wired
+
+    @property
+    def problem(self) -> str:
+        """Why the configuration file is not in force; empty: it is."""
+        return self._file.problem
+
+    def steady(self) -> float:
+        """Seconds on a clock that nobody can set."""
+        return self._around.steady()
+
+    def start(self) -> None:
+        """Take the configuration over; raises its errors."""
+        self._take(self._file.first())
+        self._file.accept()
+
+    async def close(self) -> None:
+        """Let everything go that was opened."""
+        if self._wired is not None:
+            await self._wired.close()
+
+    # -- whether it may act ----------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        """What `hold` is decided from, at this moment."""
+        around = self._around
+        fence = around.election.fence()
+        return Facts(
+            stopping=self.stopping,
+            epoch=None if fence is None else fence.epoch,
+            holder=around.election.holder(),
+            position=around.switch.position(),
+            where=around.switch.where,
+            dry_run=around.dry_run,
+            inherited=self.heritage.epoch,
+            trouble=self.heritage.trouble(),
+        )
+
+    def hold(self) -> Hold | None:
+        """Why nothing may be done at this moment."""
+        return hold_of(self.facts())
+
+    def fence(self) -> str:
+        """For the world, right before each write."""
+        hold = self.hold()
+        return "" if hold is None else hold.text
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    async def once(self) -> str:
+        """One turn; its outcome."""
+        await self._reconfigured()
+        await self._inherit()
+        if self.world is None:
+            raise RuntimeError("not started yet")
+        manners = Manners(self.hold, self._around.telemetry, self._around.steady, self.wired.config.ranked)
+        guard = GuardedWorld(self.world, manners)
+        outcome = await self._turned(guard)
+        self.last = guard.turn
+        self._offer()
+        await self._save()
+        self._around.telemetry.turned(outcome)
+        return outcome
+
+    async def _turned(self, guard: GuardedWorld) -> str:
+        before, limits = self.memory, self.wired.config.limits
+        said, self.broken = self.broken, ""
+        try:
+            _, memory = await turn(guard, limits, before, guard.decide)
+        except DoubtError:
+            # there is no picture: what was seen last is not shown as if it were so now
+            guard.turn.seen = None
+            return "withheld" if self._leads() else "standby"
+        except Exception as exc:
+            self.broken = f"{type(exc).__name__}: {exc}"
+            # turn after turn the same defect: its trace once
+            if self.broken != said:
+                log.exception("the turn broke")
+            self.memory = _as_done(guard, before, limits)
+            guard.turn.seen = None
+            return "failed"
+        self.memory, self.ended = guard.settled(memory, before), self._around.wall()
+        return _outcome(guard.turn)
+
+    def _leads(self) -> bool:
+        return self._around.election.fence() is not None
+
+    # -- configuration ---------------------------------------------------------------------------
+
+    async def _reconfigured(self) -> None:
+        config = self._file.look()
+        if config is None:
+            return
+        old = self._wired
+        try:
+            self._take(config)
+        except (ConfigError, MissingError) as exc:
+            self._file.refuse(str(exc))
+            return
+        except Exception as exc:
+            # an SDK that does not like its settings raises errors of its own
+            log.exception("the configuration cannot be taken over")
+            self._file.refuse(f"{type(exc).__name__}: {exc}")
+            return
+        self._file.accept()
+        if old is not None:
+            await old.close()
+
+    def _take(self, config: Config) -> None:
+        self._wired = opened(config, self._around.access, self._around.relay)
+        self._offer()
+        self._build(self.world.kept if self.world is not None else Kept())
+
+    def _offer(self) -> None:
+        """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the latest reading."""
+        if self._around.relay is not None:
+            self._around.relay.offer(offers_of(self.wired, self.last.seen))
+
+    def _build(self, kept: Kept) -> None:
+        around, wired = self._around, self.wired
+        parts = Parts(
+            access=around.access,
+            sources=around.sources,
+            providers=wired.providers,
+            figures=wired.figures,
+            events=around.events,
+            fence=self.fence,
+            now=around.wall,
+            steady=around.steady,
+            board=around.board,
+        )
+        self.world = KubeWorld(parts, wired.config.pools, wired.config.limits, kept)
+
+    # -- what is remembered ----------------------------------------------------------------------
+
+    async def _inherit(self) -> None:
+        """What the leader before us remembered; also our own, after somebody else wrote it."""
+        fence = self._around.election.fence()
+        if fence is None:
+            return
+        found = await self.heritage.taken(fence.epoch, self.memory, self._around.wall())
+        if found is not None:
+            self.memory = found.memory
+            if found.kept is not None:
+                self._build(found.kept)
+
+    async def _save(self) -> None:
+        """Write what the next leader needs; not in a dry run, which touches nothing."""
+        facts = self.facts()
+        hold = hold_of(replace(facts, stopping=False))
+        if self.world is None or facts.epoch is None or (hold is not None and hold.why is not Why.STATE):
+            return
+        if facts.inherited == facts.epoch:
+            again = 2 * self.wired.config.limits.period_seconds
+            outcome = await self.heritage.left(Remembered(self.memory, self.world.kept, facts.epoch), again)
+            if outcome:
+                self._around.telemetry.wrote(outcome)
+
+    async def finish(self) -> None:
+        """The last word of a process that ends: what its last turn did."""
+        await self._save()
+
+
+def _as_done(guard: GuardedWorld, before: Memory, limits: Limits) -> Memory:
+    """What must not be forgotten of a turn that broke: the steps it had taken."""
+    turned = guard.turn
+    if turned.decided is None or turned.memory is None:
+        return before
+    plan = replace(turned.decided, steps=tuple(turned.done))
+    return guard.settled(turned.memory.acted(plan, limits), before)
+
+
+def _outcome(turned: Turn) -> str:
+    if turned.hold is not None:
+        said = {Why.DRY_RUN: "dry_run", Why.STANDBY: "standby"}
+        return said.get(turned.hold.why, "withheld" if turned.decided is not None and turned.decided.steps else "idle")
+    if turned.withheld or turned.failed:
+        return "withheld"
+    return "done" if turned.done or turned.refused else "idle"

@@ -1,0 +1,120 @@
+"""
+What the process says of itself: why it does nothing, or not everything, once when that changes.
+
+Decides what counts as a change: the kinds of doubts and whom they are about, never a number in a text. In the log
+for people, in Events on our own pod for those who look there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.kube.app_guard import told
+from autoscaler.kube.app_hold import Why
+from autoscaler.kube.doubt import Kind
+from autoscaler.kube.telemetry import step_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autoscaler.kube.app_turns import Turns
+    from autoscaler.kube.sources import Sources
+    from autoscaler.kube.tools import Events
+
+log = logging.getLogger(__name__)
+CONFIG: Final = "config"
+FAILED: Final = "failed"
+KINDS: Final = (*(kind.value for kind in Kind), Why.SWITCH.value, Why.STATE.value, CONFIG, FAILED)
+"""Every reason of the metric."""
+_MOST_LINES: Final = 20
+
+
+class Voice:
+    """Knows what was said last."""
+
+    def __init__(self, events: Events, sources: Sources, about: tuple[str, str], steady: Callable[[], float]) -> None:
+        """`about`: namespace and name of our own pod, empty where we are none."""
+        self._events, self._sources, self._about, self._steady = events, sources, about, steady
+        self._said: dict[tuple[str, ...], str] = {}
+        self._would: frozenset[tuple[str, str]] = frozenset()
+        self._hold = ""
+        self.doubts: tuple[tuple[str, str], ...] = ()
+        """Kind and text of every doubt of the latest turn."""
+
+    def counts(self) -> dict[str, int]:
+        """Doubts by kind, those of which there is none included."""
+        found = Counter(dict.fromkeys(KINDS, 0))
+        found.update(kind for kind, _ in self.doubts)
+        return dict(found)
+
+    async def say(self, turns: Turns) -> None:
+        """After a turn."""
+        now = _all(turns)
+        self.doubts = tuple((key[0], text) for key, text in now.items())
+        fresh = {key: text for key, text in now.items() if key not in self._said}
+        over = {key: text for key, text in self._said.items() if key not in now}
+        for key, text in list(fresh.items())[:_MOST_LINES]:
+            log.warning("withheld (%s): %s", key[0], text)
+        if len(fresh) > _MOST_LINES:
+            log.warning("withheld: %d more reasons; `gpushare autoscaler plan` tells all", len(fresh) - _MOST_LINES)
+        for key, text in list(over.items())[:_MOST_LINES]:
+            log.info("no longer (%s): %s", key[0], text)
+        self._said = now
+        self._say_hold(turns)
+        self._say_would(turns)
+        if fresh or over:
+            await self._event(turns)
+
+    def _say_hold(self, turns: Turns) -> None:
+        """Whether it acts, when that changes."""
+        hold = turns.hold()
+        why = "" if hold is None else hold.why.value
+        if why != self._hold:
+            log.info("%s", "it acts" if hold is None else f"it does not act: {hold.text}")
+        self._hold = why
+
+    def _say_would(self, turns: Turns) -> None:
+        """In a dry run: what would be done, each step once while it stands."""
+        turned = turns.last
+        if turned.hold is None or turned.hold.why is not Why.DRY_RUN or turned.decided is None:
+            self._would = frozenset()
+            return
+        steps = {(step_name(step), _subject(step)): step for step in turned.decided.steps}
+        for key, step in list(steps.items())[:_MOST_LINES]:
+            if key not in self._would:
+                log.info("would %s", told(step))
+        self._would = frozenset(steps)
+
+    async def _event(self, turns: Turns) -> None:
+        namespace, name = self._about
+        if not name:
+            return
+        uid = next((p.uid for p in self._sources.notes.pods.values() if (p.namespace, p.name) == self._about), "")
+        if not uid:
+            return
+        if self.doubts:
+            texts = "; ".join(text for _, text in self.doubts)
+            await self._events.pod(f"{namespace}/{name}", uid, "Withheld", texts, warning=True)
+        elif turns.hold() is None:
+            await self._events.pod(f"{namespace}/{name}", uid, "Acting", "nothing is withheld any more")
+
+
+def _all(turns: Turns) -> dict[tuple[str, ...], str]:
+    """Every doubt of now, by what it is about."""
+    found: dict[tuple[str, ...], str] = {}
+    hold = turns.hold()
+    if hold is not None and hold.doubt:
+        found[hold.why.value, hold.text if hold.why is Why.SWITCH else ""] = hold.text
+    if turns.problem:
+        found[CONFIG, turns.problem] = f"the configuration file cannot be used, the old one stays: {turns.problem}"
+    if turns.broken:
+        found[FAILED, turns.broken] = f"the turn broke: {turns.broken}"
+    for doubt in turns.world.doubts() if turns.world is not None else ():
+        found[doubt.kind.value, doubt.pool, doubt.node] = doubt.text
+    return found
+
+
+def _subject(step: object) -> str:
+    return "/".join(str(getattr(step, name, "")) for name in ("pool", "node", "pod"))

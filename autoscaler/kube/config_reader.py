@@ -1,0 +1,215 @@
+"""
+The configuration file, read: every mistake found at once, each with its line and what to write instead.
+
+Decides what is a configuration. Whether a provider takes its settings is the registry's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
+from autoscaler.kube.config_yaml import document
+from autoscaler.limits import Limits, LimitsError
+from autoscaler.providers import profile
+from autoscaler.providers.registry import PoolSource
+from isolation.contract.codec_shape import At, CodecError, show, show_path
+from isolation.contract.model import CardChoice, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from autoscaler.kube.config_yaml import Document
+
+    T = TypeVar("T")
+
+VERSION: Final = 1
+MOST_POOLS: Final = 200
+MOST_PROBLEMS: Final = 50
+_LARGEST_POOL: Final = 100_000
+_HIGHEST_PRIORITY: Final = 1000
+_LARGEST_AMOUNT: Final = 1e12
+_LONGEST_URL: Final = 2048
+_POOL_KEYS: Final = (
+    "name", "provider", "settings", "smallest", "largest", "price", "priority", "buffer", "mode", "placement", "profile"
+)  # fmt: skip
+_COUNTS: Final = frozenset(f.name for f in fields(Limits) if f.type == "int")
+
+
+def read_config(raw: bytes, name: str = "the configuration") -> Config:
+    """A file's bytes; ConfigError with everything that is wrong with them, each with its line."""
+    try:
+        doc = document(raw)
+    except CodecError as exc:
+        raise ConfigError(f"{name}: {exc}") from None
+    reader = _Reader(doc, name)
+    found = reader.config()
+    if reader.problems:
+        raise ConfigError("\n".join(reader.problems[:MOST_PROBLEMS]))
+    return found
+
+
+class _Reader:
+    """One pass over a document; mistakes are collected, and a part that has one keeps its default meanwhile."""
+
+    def __init__(self, doc: Document, name: str) -> None:
+        self._doc, self._name = doc, name
+        self.problems: list[str] = []
+
+    def config(self) -> Config:
+        at = self._doc.at
+        if not self._mapping(at):
+            return Config()
+        self._only(at, "version", "pools", "limits", "figures")
+        self._try(lambda: _version(at["version"]), VERSION)
+        return Config(self._pools(at["pools"]), self._limits(at["limits"]), self._figures(at["figures"]))
+
+    def _pools(self, at: At) -> tuple[PoolConfig, ...]:
+        nothing: list[At] = []
+        items = self._try(at.items, nothing)
+        if len(items) > MOST_POOLS:
+            self._say(at.wrong(f"{len(items)} pools; {MOST_POOLS} are the most"))
+            return ()
+        found: dict[str, PoolConfig] = {}
+        for item in items:
+            pool = self._pool(item)
+            if pool is not None and pool.name in found:
+                self._say(item["name"].wrong(f"a pool {pool.name} stands above already; every pool needs its own name"))
+            elif pool is not None:
+                found[pool.name] = pool
+        return tuple(found.values())
+
+    def _pool(self, at: At) -> PoolConfig | None:
+        if not self._mapping(at):
+            return None
+        self._only(at, *_POOL_KEYS)
+        name = self._try(at["name"].label_name, "")
+        provider = self._try(lambda: _needed(at["provider"]), "")
+        smallest = self._try(lambda: at["smallest"].integer(0, 0, _LARGEST_POOL), 0)
+        largest = self._try(lambda: at["largest"].integer(10, 0, _LARGEST_POOL), _LARGEST_POOL)
+        if smallest > largest:
+            self._say(at["smallest"].wrong(f"{smallest} is more than the largest, {largest}"))
+        pool = PoolConfig(
+            name=name,
+            source=PoolSource(name, provider, at["settings"]),
+            smallest=smallest,
+            largest=largest,
+            price=self._try(lambda: _amount(at["price"], 1.0, lowest=1e-9), 1.0),
+            priority=self._try(lambda: at["priority"].integer(0, -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY), 0),
+            buffer=self._try(lambda: at["buffer"].integer(0, 0, _LARGEST_POOL), 0),
+            mode=self._try(lambda: _choice(at["mode"], Mode), None),
+            choice=self._try(lambda: _choice(at["placement"], CardChoice), None),
+            profile=self._try(lambda: profile.template_at(at["profile"]) if at["profile"] else None, None),
+        )
+        return pool if name and provider else None
+
+    def _limits(self, at: At) -> Limits:
+        known = {f.name for f in fields(Limits)}
+        given: dict[str, float | int] = {}
+        for key, value in self._fields(at):
+            if key not in known:
+                self._say(value.wrong(f"unknown{_meant(key, known)}; docs/autoscaler.md lists the limits"))
+            elif key in _COUNTS:
+                given[key] = self._try(partial(value.integer, 0, 0), getattr(Limits(), key))
+            else:
+                given[key] = self._try(partial(_amount, value, 0.0), getattr(Limits(), key))
+        try:
+            return replace(Limits(), **given)  # type: ignore[arg-type] # each was read as its field's kind
+        except LimitsError as exc:
+            self._say(at.wrong(str(exc)))
+            return Limits()
+
+    def _figures(self, at: At) -> Figures:
+        if not self._mapping(at):
+            return Figures()
+        self._only(at, *(f.name for f in fields(Figures)))
+        usual = Figures()
+        source = self._try(lambda: _one_of(at["source"], SOURCES, usual.source), usual.source)
+        url = self._try(lambda: _url(at["url"]), "")
+        if source == "prometheus" and not url and at["url"].value is None:
+            self._say(at["url"].wrong("missing; source prometheus needs its address, http://prometheus:9090"))
+        return Figures(
+            source=source,
+            url=url,
+            port=self._try(lambda: at["port"].integer(usual.port, 1, 65_535), usual.port),
+            scrape_seconds=self._try(
+                lambda: _amount(at["scrape_seconds"], usual.scrape_seconds, lowest=1.0, highest=600.0), 15.0
+            ),
+        )
+
+    def _only(self, at: At, *known: str) -> None:
+        for key, value in self._fields(at):
+            if key not in known:
+                self._say(value.wrong(f"unknown{_meant(key, known)}; here stand {', '.join(known)}"))
+
+    def _mapping(self, at: At) -> bool:
+        return self._try(lambda: at.mapping() is not None, default=False)
+
+    def _fields(self, at: At) -> list[tuple[str, At]]:
+        nothing: list[tuple[str, At]] = []
+        return self._try(lambda: list(at.fields()), nothing)
+
+    def _try(self, read: Callable[[], T], default: T) -> T:
+        try:
+            return read()
+        except CodecError as exc:
+            self._say(exc)
+            return default
+
+    def _say(self, exc: CodecError) -> None:
+        where = f"{show_path(exc.path)}: " if exc.path else ""
+        self.problems.append(f"{self._name}:{self._doc.line(exc.path)}: {where}{exc.problem}")
+
+
+def _version(at: At) -> int:
+    if at.integer(VERSION) != VERSION:
+        raise at.wrong(f"{show(at.value)} is unknown; this program reads version {VERSION}")
+    return VERSION
+
+
+def _needed(at: At) -> str:
+    if not at.text():
+        raise at.wrong("missing; docs/providers.md lists the providers")
+    return at.text()
+
+
+def _amount(at: At, default: float, lowest: float = 0.0, highest: float = _LARGEST_AMOUNT) -> float:
+    value = default if at.value is None else at.value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise at.wrong(f"{show(value)} stands where a number is expected")
+    if not isfinite(value) or not lowest <= value <= highest:
+        raise at.wrong(f"{show(value)} is outside {lowest:g} to {highest:g}")
+    return float(value)
+
+
+def _one_of(at: At, allowed: tuple[str, ...], default: str) -> str:
+    value = at.text(default)
+    if value not in allowed:
+        raise at.wrong(f"{show(value)} is none of {', '.join(allowed)}")
+    return value
+
+
+def _choice(at: At, kind: type[T]) -> T | None:
+    if at.value is None:
+        return None
+    allowed = {each.value: each for each in kind}  # type: ignore[attr-defined] # both are enumerations of text
+    return allowed[_one_of(at, tuple(filter(None, allowed)), "")]  # type: ignore[no-any-return]
+
+
+def _url(at: At) -> str:
+    url = at.text()
+    if url and (not url.startswith(("http://", "https://")) or len(url) > _LONGEST_URL or not url.isprintable()):
+        raise at.wrong(f"{show(url)} is no address; write http://prometheus.monitoring:9090")
+    return url.rstrip("/")
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    """A hint where only the spelling differs."""
+    plain = key.replace("-", "_").replace(" ", "_").lower()
+    names = {name.replace("_", "").lower(): name for name in known}
+    meant = names.get(plain.replace("_", ""))
+    return f" (is {meant} meant?)" if meant and meant != key else ""

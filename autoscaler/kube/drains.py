@@ -1,0 +1,93 @@
+"""
+The mark of a node that is being emptied: our taint, and beside it since when and why.
+
+Decides how it is put and taken away: in one write over exactly the node that was read, so that nobody's taint is
+overwritten. A node that somebody else takes out of service is not touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from autoscaler.kube.doubt import Kind
+from autoscaler.kube.notes import Drain, ours, taken_by
+from autoscaler.kube.tools import RefusedStepError
+from isolation.cluster.failure import RefusedError
+from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.model import Taint
+from isolation.contract.names import DRAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autoscaler.kube.tools import Tools
+
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_TRIES: Final = 4
+"""A heartbeat changes a node's version too: what nobody else wants is tried again."""
+
+
+class Marks:
+    """See the module."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def put(self, node: str, uid: str, why: str) -> None:
+        """No new pods from now on; RefusedStepError where somebody else has other plans."""
+        mark = Drain(self._tools.now(), why).text()
+
+        def marked(at: At) -> dict[str, Any] | None:
+            taints = [item.mapping() for item in at["spec"]["taints"].items()]
+            other = taken_by(Taint(At(item)["key"].text()) for item in taints)
+            if at["spec"]["unschedulable"].flag() or other:
+                text = f"node {node}: somebody else takes it out of service ({other or 'cordoned'})"
+                raise RefusedStepError(Kind.CONFLICT, text, node=node)
+            if uid and at["metadata"]["uid"].text() != uid:
+                raise RefusedStepError(Kind.CONFLICT, f"node {node} is another one of that name now", node=node)
+            rest = [item for item in taints if not ours(str(item.get("key")))]
+            return {"mark": mark, "taints": [*rest, {"key": DRAIN, "effect": "NoSchedule"}]}
+
+        await self._change(node, marked)
+
+    async def take(self, node: str) -> None:
+        """Pods are welcome again; a node that is gone, or is not marked, needs nothing."""
+
+        def cleared(at: At) -> dict[str, Any] | None:
+            taints = [item.mapping() for item in at["spec"]["taints"].items()]
+            rest = [item for item in taints if not ours(str(item.get("key")))]
+            if len(rest) == len(taints) and DRAIN not in at["metadata"]["annotations"].texts():
+                return None
+            return {"mark": None, "taints": rest}
+
+        await self._change(node, cleared)
+
+    async def _change(self, node: str, wish: Callable[[At], dict[str, Any] | None]) -> None:
+        path = f"/api/v1/nodes/{quote(node, safe='')}"
+        for _ in range(_TRIES):
+            try:
+                at = At(await self._tools.read(path))
+                wanted = wish(at)
+                version = at["metadata"]["resourceVersion"].text()
+            except CodecError as exc:
+                raise RefusedStepError(Kind.UNREADABLE, f"node {node}: {exc}", node=node) from None
+            except RefusedError as exc:
+                if exc.status == _NOT_FOUND:
+                    raise RefusedStepError(Kind.CONFLICT, f"node {node} is gone", node=node) from None
+                raise
+            if wanted is None:
+                return
+            meta = {"resourceVersion": version, "annotations": {DRAIN: wanted["mark"]}}
+            body = {"metadata": meta, "spec": {"taints": wanted["taints"]}}
+            try:
+                await self._tools.write("PATCH", path, body, "merge-patch")
+            except RefusedError as exc:
+                if exc.status != _CONFLICT:
+                    raise
+            else:
+                return
+        raise RefusedStepError(
+            Kind.CONFLICT, f"node {node}: others change it all the time; nothing was written", node=node
+        )

@@ -1,0 +1,132 @@
+"""
+What is measured of cards and pods, as the autoscaler takes it: figures with their age, and who could not be told.
+
+Decides how old a figure is and when it is too old to be acted upon. The age is counted on a clock that nobody can set,
+from the moment at which an exporter was first seen to say that it had measured anew: an exporter that hangs, or a
+Prometheus that repeats its last words, grows old whatever the clocks of other machines say. Pure but for `Nothing`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from autoscaler.metrics_api.readings import Sample, Spot
+from isolation.contract import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from isolation.contract.model import Pod
+
+WANTED: Final = (metrics.CONTAINER_USED, metrics.CONTAINER_CORE_USED, metrics.CARD_UTILISATION, metrics.SAMPLE_TIME)
+"""What is asked for."""
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+_LARGEST: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample as it was told."""
+
+    metric: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The latest of every node."""
+
+    samples: Mapping[Spot, Sample] = field(default_factory=lambda: _EMPTY)
+    measured: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
+    """By node, when its exporter measured, on the steady clock."""
+    heat: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
+    """By card's UUID, part of its compute in use; old ones are absent."""
+    stale: frozenset[str] = frozenset()
+    """Nodes whose figures are too old to be acted upon."""
+    failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    """Nodes of which nothing could be told now, or only something old, and why."""
+
+    def busy(self, pods: Iterable[Pod]) -> dict[str, float]:
+        """By UID: the most that a pod uses of the compute of one of its cards; absent where that cannot be told."""
+        found: dict[str, float] = {}
+        for pod in pods if self.samples else ():
+            if pod.placement is None or pod.placement.node in self.stale:
+                continue
+            by_card: dict[str, float] = defaultdict(float)
+            whole = True
+            for hold in pod.holds:
+                sample = self.samples.get(Spot(pod.namespace, pod.name, hold.container, hold.uuid))
+                if sample is None or sample.used_core is None:
+                    whole = False
+                    break
+                by_card[hold.uuid] += sample.used_core
+            if whole and by_card:
+                found[pod.uid] = max(by_card.values())
+        return found
+
+
+class Ages:
+    """When each node was first seen to have measured what it shows now."""
+
+    def __init__(self, stale_seconds: float) -> None:
+        self.stale_seconds = stale_seconds
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def joined(self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float) -> Measured:
+        """Everything of one reading; `told` by the node that was asked. A node's word about another is not taken."""
+        samples: dict[Spot, Sample] = {}
+        heat: dict[str, float] = {}
+        wrong = dict(failed)
+        for node, rows in told.items():
+            own = [row for row in rows if row.labels.get("node", node) in {"", node}]
+            stamp = next((row.value for row in own if row.metric == metrics.SAMPLE_TIME.name), None)
+            if stamp is None or not isfinite(stamp):
+                wrong[node] = "its exporter does not say when it measured"
+                continue
+            before = self._last.get(node)
+            if before is None or before[0] != stamp:
+                self._last[node] = (stamp, now)
+            samples.update(_samples(own))
+            heat.update({uuid: value for uuid, value in _heat(own) if self._age(node, now) <= self.stale_seconds})
+        self._last = {node: seen for node, seen in self._last.items() if node in told or node in failed}
+        stale = {node for node in self._last if self._age(node, now) > self.stale_seconds}
+        for node in stale:
+            wrong.setdefault(node, f"figures are {self._age(node, now):.0f} s old; no card there is relieved for heat")
+        times = {node: seen for node, (_, seen) in self._last.items()}
+        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong)
+
+    def _age(self, node: str, now: float) -> float:
+        return now - self._last[node][1]
+
+
+def _samples(rows: Sequence[Row]) -> dict[Spot, Sample]:
+    used: dict[Spot, float] = {}
+    core: dict[Spot, float] = {}
+    for row in rows:
+        into = {metrics.CONTAINER_USED.name: used, metrics.CONTAINER_CORE_USED.name: core}.get(row.metric)
+        if into is not None and isfinite(row.value) and 0 <= row.value < _LARGEST:
+            labels = row.labels
+            into[Spot(*(labels.get(key, "") for key in ("namespace", "pod", "container", "uuid")))] = row.value
+    return {
+        spot: Sample(None if spot not in used else int(used[spot]), core.get(spot))
+        for spot in used.keys() | core.keys()
+    }
+
+
+def _heat(rows: Sequence[Row]) -> Iterable[tuple[str, float]]:
+    for row in rows:
+        if row.metric == metrics.CARD_UTILISATION.name and row.labels.get("uuid") and 0 <= row.value <= 1:
+            yield row.labels["uuid"], row.value
+
+
+class Nothing:
+    """Nobody measures: nothing rests on figures."""
+
+    async def read(self, addresses: Mapping[str, str]) -> Measured:  # noqa: ARG002 (a Figures is asked so)
+        """Nothing."""
+        return Measured()

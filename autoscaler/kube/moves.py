@@ -1,0 +1,182 @@
+"""
+Pods on the move: a home reserved, then the eviction through the Eviction API, and nothing without the home.
+
+Decides what is checked at the last moment (the home is still there and has the room, the pod is the one that was
+meant) and what an answer means: a budget's no rests that owner, an answer of trouble from the API server stops every
+eviction for a while.
+
+Source: Kubernetes, "API-initiated Eviction" (429: a disruption budget or a rate limit; 500: misconfiguration, such as
+two budgets over one pod).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from autoscaler.kube.doubt import Doubt, Kind
+from autoscaler.kube.homes import used_by
+from autoscaler.kube.sources import RESERVATIONS_PATH
+from autoscaler.kube.tools import RefusedStepError
+from isolation.cluster.failure import ClusterError, RefusedError, UnreachableError
+from isolation.contract.model import FULL_CORE, Phase
+from isolation.contract.names import MOVED
+from isolation.contract.reservation import LONGEST_SECONDS, Reservation, manifest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autoscaler.kube.observe import Seen
+    from autoscaler.kube.tools import Tools
+    from autoscaler.limits import Limits
+    from autoscaler.observation import Reservation as Wanted
+    from autoscaler.plan import Move
+    from isolation.contract.model import Placement, Pod
+
+log = logging.getLogger(__name__)
+REASON: Final = "move"
+SEEN_SECONDS: Final = 0.5
+"""Until the scheduler has seen a new reservation, and we a bind that was under way."""
+LEFT_SECONDS: Final = 30.0
+"""A home must be kept for so long after the eviction, or the successor may come too late."""
+_NOT_FOUND, _CONFLICT, _TOO_MANY, _OWN_TROUBLE = 404, 409, 429, 500
+
+
+def name_of(uid: str, now: float) -> str:
+    """Never the same twice: a bound pod names the one that it has used up for as long as it lives."""
+    return f"{REASON}-{uid}-{int(now * 1000):x}"
+
+
+class Moves:
+    """See the module."""
+
+    def __init__(self, tools: Tools, limits: Limits) -> None:
+        self._tools, self._limits = tools, limits
+        self._stopped: tuple[float, str] | None = None
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why nobody is evicted."""
+        if self._stopped is None or self._tools.now() >= self._stopped[0]:
+            return ()
+        return (Doubt(Kind.EVICTION, f"{self._stopped[1]}; nothing is evicted for a while"),)
+
+    async def reserve(self, home: Wanted, seen: Seen) -> str:
+        """Keep the home; its name."""
+        pod = seen.observation.pods.get(home.pod)
+        if pod is None or not pod.owner_uid:
+            raise RefusedStepError(Kind.CONFLICT, f"pod {home.pod} has nobody who would make it again")
+        now = self._tools.now()
+        made = Reservation(
+            name=name_of(pod.uid, now),
+            holder=pod.owner_uid,
+            placement=home.placement,
+            expires=min(home.until, now + LONGEST_SECONDS),
+            namespace=pod.namespace,
+            reason=REASON,
+        )
+        thing = manifest_of(made)
+        thing["metadata"]["annotations"] = {MOVED: pod.uid}
+        try:
+            await self._tools.write("POST", RESERVATIONS_PATH, thing)
+        except RefusedError as exc:
+            raise RefusedStepError(Kind.CONFLICT, f"no home can be reserved for {pod.key}: {exc.message}") from None
+        return made.name
+
+    async def forget(self, names: Iterable[str]) -> None:
+        """Delete these; what is gone already is fine."""
+        for name in names:
+            try:
+                await self._tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
+            except RefusedError as exc:
+                if exc.status != _NOT_FOUND:
+                    raise
+
+    async def move(self, step: Move, seen: Seen) -> None:
+        """Reserve, see that it holds, evict."""
+        name = await self.reserve(step.home, seen)
+        await asyncio.sleep(SEEN_SECONDS)
+        try:
+            await self.evict(step.pod, step.reason, seen, name)
+        except UnreachableError:
+            raise  # it may have happened: the home stays, and the next reading tells
+        except (RefusedStepError, ClusterError):
+            await self.forget((name,))
+            raise
+
+    async def evict(self, uid: str, why: str, seen: Seen, home: str = "") -> None:
+        """Let one pod go to its home; gone already is done. `home`: the reservation, where it was just made."""
+        pod = seen.observation.pods.get(uid)
+        if pod is None:
+            return
+        if stopped := self.doubts():
+            raise RefusedStepError(Kind.EVICTION, stopped[0].text)
+        await self._home_stands(pod, home or seen.names.get(uid, ""))
+        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._tools.write("POST", path, body)
+        except RefusedError as exc:
+            self._answered(pod, exc)
+            return
+        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted {why}")
+
+    def _answered(self, pod: Pod, exc: RefusedError) -> None:
+        """Return where the pod is gone; else raise what it means."""
+        if exc.status in (_NOT_FOUND, _CONFLICT):
+            return
+        said = exc.message or exc.reason
+        if exc.status >= _OWN_TROUBLE:
+            text = f"the API server failed at evicting {pod.key}: {said}"
+            self._stopped = (self._tools.now() + self._limits.backoff_longest_seconds, text)
+            log.error("%s; nothing is evicted for %.0f s", text, self._limits.backoff_longest_seconds)
+            raise RefusedStepError(Kind.EVICTION, text)
+        kind = Kind.EVICTION if exc.status != _TOO_MANY else Kind.CONFLICT
+        raise RefusedStepError(kind, f"{pod.key} may not go now: {said}")
+
+    async def _home_stands(self, pod: Pod, name: str) -> None:
+        """Whether the home is still stored, for nobody else yet, with room on its cards: asked past the watch."""
+        sources = self._tools.sources
+        stored = sources.reservations.all().get(name)
+        if stored is None:
+            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no home reserved")
+        if not await self._tools.stored(RESERVATIONS_PATH, name):
+            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no home reserved any more")
+        if name in used_by({name: stored}, sources.notes.pods.values()):
+            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} was used up by a sibling")
+        if stored.made.expires < self._tools.now() + LEFT_SECONDS:
+            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} lapses too soon")
+        if full := self._crowded(stored.made.placement):
+            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} is gone: {full}")
+
+    def _crowded(self, place: Placement) -> str:
+        """Why a reserved place is none, by what is held on its cards now; empty: it is one."""
+        sources = self._tools.sources
+        node = sources.notes.nodes.get(place.node)
+        if node is None or not node.ready or node.cordoned:
+            return f"node {place.node} is not usable"
+        kept, now = sources.reservations.all(), self._tools.now()
+        used = used_by(kept, sources.notes.pods.values())
+        slices = [
+            part
+            for pod in sources.notes.pods.values()
+            if pod.placement is not None and pod.placement.node == place.node and pod.phase is not Phase.DONE
+            for part in pod.placement.slices
+        ]
+        for name, stored in kept.items():
+            if stored.made.placement.node == place.node and stored.made.expires > now and name not in used:
+                slices += stored.made.placement.slices
+        for part in place.slices:
+            card = next((card for card in node.cards if card.uuid == part.uuid), None)
+            if card is None or not card.healthy:
+                return f"card {part.uuid} is not there"
+            on_it = [other for other in slices if other.uuid == part.uuid]
+            if sum(one.bytes for one in on_it) > card.offered_bytes or sum(one.core for one in on_it) > FULL_CORE:
+                return f"card {part.index} of {place.node} is full"
+        return ""

@@ -1,0 +1,62 @@
+"""
+What could not be told, or must not be touched, as sentences for people.
+
+Decides which of it stops everything. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.kube.doubt import Doubt, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autoscaler.kube.observe import Snapshot
+    from autoscaler.kube.observe_machines import Fleet
+    from autoscaler.limits import Limits
+    from isolation.contract.model import Node
+
+UNREADY_RATIO: Final = 1 / 3
+"""More nodes unwell than this part: the fault is the network's or the API server's."""
+_SHOWN: Final = 3
+
+
+def doubts_of(now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: Mapping[str, str]) -> list[Doubt]:
+    """What rests on something that cannot be told; `unknown` are pools without a template."""
+    found = [
+        Doubt(Kind.PROVIDER, f"pool {pool}: {error}; it neither grows nor shrinks", pool=pool)
+        for pool, error in sorted(now.failed.items())
+    ]
+    for name, why in sorted(fleet.lost.items()):
+        found.append(Doubt(Kind.LOST, f"node {name}: {why}; left alone", pool=fleet.machines[name].pool, node=name))
+    for pool in unknown:
+        text = f"pool {pool}: nobody knows what its nodes look like; give it a profile, or one node to learn from"
+        found.append(Doubt(Kind.TEMPLATE, text, pool=pool))
+    if now.held_still:
+        found.append(Doubt(Kind.CLOCK, now.held_still))
+    for node, why in sorted(now.measured.failed.items()):
+        found.append(Doubt(Kind.FIGURES, f"node {node}: {why}", node=node))
+    if unanswered:
+        few = "; ".join(list(dict.fromkeys(unanswered.values()))[:_SHOWN])
+        found.append(Doubt(Kind.UNMODELLED, f"{len(unanswered)} waiting pods: {few}"))
+    if now.view.unreadable:
+        few = ", ".join(sorted(now.view.unreadable)[:_SHOWN])
+        found.append(Doubt(Kind.UNREADABLE, f"{len(now.view.unreadable)} objects cannot be read: {few}"))
+    return found
+
+
+def unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Doubt]:
+    """A node on its way up is not unwell; one that has its cards, or has had its time, is."""
+    notes = now.notes.of_node
+    old = [
+        node
+        for name, node in nodes.items()
+        if node.ready or node.cards or (name in notes and now.at - notes[name].created > limits.provision_seconds)
+    ]
+    bad = [node.name for node in old if not node.ready]
+    if not bad or len(bad) <= len(old) * UNREADY_RATIO:
+        return []
+    few = ", ".join(sorted(bad)[:_SHOWN])
+    return [Doubt(Kind.UNREADY, f"{len(bad)} of {len(old)} nodes are not ready ({few}); nothing is done", blocks=True)]

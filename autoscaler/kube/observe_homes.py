@@ -1,0 +1,105 @@
+"""
+Homes: those kept for pods on the move, and those that waiting pods have on machines to come.
+
+Decides which still stand, and for whom machines came in vain. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.kube.homes import homes_of, used_by
+from autoscaler.lifecycle import STANDING, State
+from autoscaler.observation import Home, Reservation
+from isolation.contract.model import Request
+from isolation.placement.engine import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from autoscaler.kube.kept import Kept
+    from autoscaler.kube.observe_machines import Fleet
+    from autoscaler.kube.sources import Stored
+    from autoscaler.limits import Limits
+    from isolation.contract.model import Placement, Pod
+    from isolation.contract.reservation import Reservation as Made
+    from isolation.placement.engine import Engine
+
+HOME_SECONDS: Final = 60.0
+"""A pod that is not where it was expected so long after its machine became usable is weighed anew."""
+IN_VAIN: Final = 2
+"""So many machines may come for a pod in vain before it is left alone for a while."""
+
+
+def reserved_of(
+    stored: Mapping[str, Stored], pods: Mapping[str, Pod], engine: Engine, draining: Collection[str], at: float
+) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
+    """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
+    used, found = used_by(stored, pods.values()), {}
+    names = homes_of(stored, pods, draining, at)
+    whose = {name: uid for uid, name in names.items()}
+    over: list[str] = []
+    for name, one in sorted(stored.items()):
+        made, uid = one.made, whose.get(name, one.moved)
+        if name in used or made.expires <= at:
+            over += [name] if one.moved else []
+            continue
+        request = _request_of(made, uid, pods)
+        if not _held(engine, f"reserved/{uid}" if name in whose else f"reservation/{name}", request, made.placement):
+            # somebody was bound there before the scheduler saw it: it is no home
+            over += [name] if one.moved else []
+        elif name in whose:
+            found[uid] = Reservation(uid, request, made.placement, one.at, made.expires)
+    return found, names, tuple(over)
+
+
+def _held(engine: Engine, hold: str, request: Request, placement: Placement) -> bool:
+    """Take the room of a reservation; False where it is not there."""
+    if placement.node not in engine.nodes:
+        return True  # a node that nobody may use now: nothing to take
+    try:
+        engine.hold(hold, request, placement)
+    except PlacementError:
+        return False
+    return True
+
+
+def _request_of(made: Made, uid: str, pods: Mapping[str, Pod]) -> Request:
+    """What the pod that moves asks for; of one that is gone, what its siblings ask; else what was reserved."""
+    moving = pods.get(uid)
+    if moving is not None:
+        return moving.request
+    sibling = next((pod for pod in pods.values() if pod.owner_uid == made.holder and made.serves(pod)), None)
+    if sibling is not None:
+        return sibling.request
+    parts = made.placement.slices
+    each, core = max((s.bytes for s in parts), default=0), max((s.core for s in parts), default=0)
+    return Request(cards=len(parts), card_bytes=each, card_core=core)
+
+
+def expected_of(
+    fleet: Fleet, kept: Kept, pods: Mapping[str, Pod], at: float
+) -> tuple[dict[str, Home], dict[str, tuple[int, float]]]:
+    """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
+    found: dict[str, Home] = {}
+    missed = {uid: seen for uid, seen in kept.missed.items() if uid in pods and pods[uid].placement is None}
+    for uid, home in kept.homes.items():
+        name = fleet.renamed.get(home.machine, home.machine)
+        machine, pod = fleet.machines.get(name), pods.get(uid)
+        if machine is None or pod is None or pod.placement is not None or machine.state not in STANDING:
+            continue
+        if machine.state is State.READY and at - machine.since > HOME_SECONDS:
+            missed[uid] = missed.get(uid, (0, 0.0))[0] + 1, at
+            continue
+        found[uid] = home if name == home.machine else Home(name, home.cards)
+    return found, missed
+
+
+def in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
+    """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
+    text = "{} nodes came for it and it runs on none of them: the scheduler knows something that is not known here"
+    return {
+        uid: text.format(count)
+        for uid, (count, at) in missed.items()
+        if count >= IN_VAIN and now - at < limits.backoff_longest_seconds
+    }

@@ -1,0 +1,86 @@
+"""
+Pools as the deciders have them: what a fresh node is like, how many there may be, and how many are kept ready.
+
+Decides what of a standing node shows its pool's kind, and that a pool whose provider cannot tell stays as it is. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autoscaler.budget import resident
+from autoscaler.lifecycle import STANDING, State
+from autoscaler.pools import Pool
+from autoscaler.providers.profile import NodeTemplate
+from isolation.contract.names import CARD_COUNT, CARD_UNITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoscaler.kube.config import PoolConfig
+    from autoscaler.kube.observe_machines import Fleet
+    from autoscaler.providers.base import PoolState
+    from isolation.contract.model import Mode, Node, Pod
+
+
+def mode_of(one: PoolConfig, profiles: Mapping[str, NodeTemplate]) -> Mode | None:
+    """What its nodes serve; None where nobody knows."""
+    shaped = one.shaped(profiles.get(one.name))
+    return None if shaped is None else shaped.mode
+
+
+def kinds_of(fleet: Fleet, nodes: Mapping[str, Node], on: Mapping[str, Mapping[str, Pod]]) -> list[Node]:
+    """Nodes that show their pool's kind: less what goes with every node of it (agents, exporters)."""
+    found = []
+    for name, machine in fleet.machines.items():
+        node = nodes.get(name)
+        if node is None or not machine.pool or machine.state is not State.READY:
+            continue
+        own = [pod.request for pod in on.get(name, {}).values() if resident(pod)]
+        found.append(
+            replace(
+                node,
+                pool=machine.pool,
+                cpu_milli=max(0, node.cpu_milli - sum(request.cpu_milli for request in own)),
+                memory_bytes=max(0, node.memory_bytes - sum(request.memory_bytes for request in own)),
+                pods=max(0, node.pods - len(own)),
+            )
+        )
+    return found
+
+
+def bounds_of(
+    one: PoolConfig, state: PoolState | None, fleet: Fleet, on: Mapping[str, Mapping[str, Pod]]
+) -> tuple[int, int]:
+    """Fewest and most nodes, as far as our own machines go."""
+    mine = [machine for machine in fleet.machines.values() if machine.pool == one.name]
+    if state is None:
+        # its provider cannot tell: it neither grows nor shrinks
+        size = sum(machine.state in STANDING for machine in mine)
+        return size, size
+    smallest = max(one.smallest, state.smallest or 0)
+    if one.buffer:
+        used = sum(any(not resident(pod) for pod in on.get(machine.name, {}).values()) for machine in mine)
+        smallest = max(smallest, used + one.buffer)
+    most = one.largest if state.largest is None else min(one.largest, state.largest)
+    largest = max(0, most - fleet.count.get(one.name, 0))
+    return min(smallest, largest), largest
+
+
+def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int]) -> Pool | None:
+    """None where nobody knows what its nodes look like and it need not have any."""
+    smallest, largest = bounds
+    if shaped is None and not smallest:
+        return None
+    template = _labelled((shaped or NodeTemplate()).node(one.name))
+    return Pool(one.name, template, smallest, largest, one.price)
+
+
+def _labelled(node: Node) -> Node:
+    """With the labels that our agent will give it: admission has made pods ask for them."""
+    if not node.cards:
+        return node
+    units = max(card.offered_bytes // card.unit_bytes for card in node.cards)
+    own = {CARD_UNITS: str(units), CARD_COUNT: str(len(node.cards))}
+    return replace(node, labels={**own, **node.labels})

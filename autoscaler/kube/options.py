@@ -1,0 +1,169 @@
+"""
+What `gpushare autoscaler` is told at its start, checked at once and passed down, never imported.
+
+Every mistake is found in one go, each with what to write instead. What may change while it runs stands in the
+configuration file instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.metrics_api.app import GROUPS, SERVICE
+from autoscaler.metrics_api.app import Settings as ApiSettings
+from autoscaler.metrics_api.registration import Service
+from autoscaler.rpc.ports import Settings as PortSettings
+from autoscaler.rpc.serving import Files, Port, ServingError
+from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+METRICS: Final = "0.0.0.0:9448"
+_HIGHEST_PORT: Final = 65_535
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address | None:
+    """`host:port`, `[v6]:port` or `none`; ValueError for anything else."""
+    if text == "none":
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
+        raise ValueError(f"{text!r} is no address: write 0.0.0.0:9448, [::]:9448 or none")
+    return Address(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Grpc:
+    """The gRPC ports, each where it is given."""
+
+    listen: Address | None = None
+    """Cloud provider for cluster-autoscaler and scaler for KEDA."""
+    expander: Address | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be served as asked."""
+        if (self.certificate is None) != (self.key is None):
+            yield "--grpc-cert and --grpc-key go together"
+            return
+        for option, where in (("--grpc-listen", self.listen), ("--expander-listen", self.expander)):
+            if where is not None:
+                try:
+                    Port(where.host, where.port, self.files)
+                except ServingError as exc:
+                    yield f"{option}: {exc} (--grpc-cert, --grpc-key)"
+        if self.listen is not None and self.expander is not None and self.listen.host != self.expander.host:
+            yield "--grpc-listen and --expander-listen are of one host; write the same before both ports"
+
+    @property
+    def files(self) -> Files | None:
+        """The certificate, where there is one."""
+        if self.certificate is None or self.key is None:
+            return None
+        return Files(self.certificate, self.key, self.client_ca)
+
+    @property
+    def changing(self) -> bool:
+        """Whether cluster-autoscaler may change pools here: over TLS only with an authority for its certificate."""
+        return self.listen is not None and (self.files is None or self.client_ca is not None)
+
+    def settings(self) -> PortSettings:
+        """For the ports."""
+        at = self.listen or self.expander or Address("127.0.0.1", 0)
+        return PortSettings(
+            host=at.host,
+            number=0 if self.listen is None else self.listen.port,
+            expander_number=0 if self.expander is None else self.expander.port,
+            files=self.files,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsApi:
+    """The aggregated metrics APIs."""
+
+    groups: tuple[str, ...] = ()
+    """`custom`, `external`; empty: none is served."""
+    listen: Address | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None
+    service: str = f"{SERVICE.namespace}/{SERVICE.name}"
+    enter: bool = True
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be served as asked."""
+        if not self.groups:
+            return
+        if self.listen is None:
+            yield "--metrics-api needs --metrics-api-listen, for instance 0.0.0.0:8444"
+        if self.certificate is None or self.key is None:
+            yield "--metrics-api serves TLS: give --metrics-api-cert and --metrics-api-key"
+        if len(self.service.split("/")) != 2 or not all(map(_NAME.fullmatch, self.service.split("/"))):  # noqa: PLR2004
+            yield f"--metrics-api-service {self.service!r} is no service; write {SERVICE.namespace}/{SERVICE.name}"
+
+    def settings(self, fresh_seconds: float) -> ApiSettings | None:
+        """For the server; None where it is not served."""
+        if not self.groups or self.listen is None or self.certificate is None or self.key is None:
+            return None
+        namespace, _, name = self.service.partition("/")
+        return ApiSettings(
+            certificate=self.certificate,
+            key=self.key,
+            groups=frozenset(GROUPS[group] for group in self.groups),
+            host=self.listen.host,
+            port=self.listen.port,
+            authority=self.authority,
+            service=Service(namespace, name),
+            enter=self.enter,
+            fresh_seconds=fresh_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See `cli` for what each means to people."""
+
+    config: Path | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+    dry_run: bool = False
+    metrics: Address | None = None
+    unit_bytes: int = GIB
+    namespace: str = SYSTEM_NAMESPACE
+    """Of the Lease, the switch and the state."""
+    lease: str = AUTOSCALER
+    identity: str = ""
+    """This process and no other; empty: made up."""
+    pod: str = ""
+    """Our own pod's name, where we are one: Events about ourselves stand there."""
+    grpc: Grpc = field(default_factory=Grpc)
+    metrics_api: MetricsApi = field(default_factory=MetricsApi)
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be done as asked."""
+        for option, name in (("--lease", self.lease), ("--namespace", self.namespace)):
+            if not _NAME.fullmatch(name):
+                yield f"{option} {name!r} is no name"
+        yield from self.grpc.problems()
+        yield from self.metrics_api.problems()

@@ -1,0 +1,139 @@
+"""
+What the autoscaler tells Prometheus: counters of what it did, and gauges read when somebody scrapes.
+
+Names, labels and help come from the catalogue (`isolation.contract.metrics_autoscaler`, and `metrics` for what the
+embedded cluster shows too). Decides what counts as a flap; what the gauges say is decided in `telemetry_rows`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
+from isolation.contract import metrics
+from isolation.contract import metrics_autoscaler as catalogue
+from isolation.contract.metrics_autoscaler import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+    from autoscaler.observation import Observation
+    from autoscaler.plan import Step
+    from isolation.contract.metrics import MetricSpec
+
+    Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+HOUR: Final = 3600.0
+"""A reverse action within it is a flap."""
+OUTCOMES: Final = ("done", "idle", "withheld", "standby", "dry_run", "failed")
+_EVENTS: Final = {Buy: "buy", Keep: "keep", Drain: "drain", Evict: "move", Move: "move", Delete: "return"}
+"""As the embedded cluster calls what happens; a machine given up is a `fail`."""
+_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
+"""Seconds; deciding for 1,213 nodes is promised within 1 s, a provider answers within 20 s or not at all."""
+_CALL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+def step_name(step: Step) -> str:
+    """The label of a step."""
+    return step.kind if isinstance(step, Move) else type(step).__name__.lower()
+
+
+class Telemetry:
+    """One registry per process; also the tally of the gRPC ports."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._turns = self._counter(catalogue.TURNS)
+        self._steps = self._counter(STEPS)
+        self._writes = self._counter(catalogue.STATE_WRITES)
+        self._bought = self._counter(catalogue.CARDS_BOUGHT)
+        self._returned = self._counter(catalogue.CARDS_RETURNED)
+        self._flaps = self._counter(catalogue.FLAPS)
+        self._calls = self._counter(catalogue.CALLS)
+        self._events = self._counter(metrics.EVENTS)
+        self._stages = self._histogram(catalogue.DURATION, _BUCKETS)
+        self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
+        self._last: dict[tuple[str, str], float] = {}
+        """When a pool last had a node bought, or given back."""
+        for outcome in OUTCOMES:
+            self._turns.labels(outcome)
+
+    def _counter(self, spec: MetricSpec) -> Counter:
+        return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
+
+    def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(spec.name, spec.help, spec.labels, buckets=buckets, registry=self._registry)
+
+    def turned(self, outcome: str) -> None:
+        """One turn."""
+        self._turns.labels(outcome).inc()
+
+    def took(self, stage: str, seconds: float) -> None:
+        """One part of a turn."""
+        self._stages.labels(stage).observe(seconds)
+
+    def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:
+        """One step; `seen` is what it was taken on."""
+        self._steps.labels(step_name(step), outcome).inc()
+        if outcome != "done":
+            return
+        self._events.labels("fail" if isinstance(step, Discard) else _EVENTS[type(step)]).inc()
+        if seen is not None and isinstance(step, Buy | Delete):
+            self._moved(step, seen)
+
+    def _moved(self, step: Buy | Delete, seen: Observation) -> None:
+        """A node more or less."""
+        if isinstance(step, Buy):
+            name, pool, reverse = "buy", step.pool, "delete"
+            known = seen.pools.get(pool)
+            self._bought.labels(pool).inc(len(known.template.cards) if known is not None else 0)
+        else:
+            machine, node = seen.machines.get(step.node), seen.engine.nodes.get(step.node)
+            name, pool, reverse = "delete", machine.pool if machine is not None else "", "buy"
+            known = seen.pools.get(pool)
+            cards = node.cards if node is not None else known.template.cards if known is not None else ()
+            self._returned.labels(pool).inc(len(cards))
+        if seen.at - self._last.get((reverse, pool), float("-inf")) < HOUR:
+            self._flaps.labels(pool).inc()
+        self._last[name, pool] = seen.at
+
+    def wrote(self, outcome: str) -> None:
+        """The state."""
+        self._writes.labels(outcome).inc()
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """See `autoscaler.rpc.answering.Tally`; no two services have a method of one name."""
+        method = method.rpartition("/")[2]
+        self._calls.labels(method, code).inc()
+        self._call_times.labels(method).observe(seconds)
+
+    def watch(self, read: Callable[[], Rows]) -> None:
+        """Gauges, read at every scrape."""
+        self._registry.register(_Gauges(read))
+
+    def page(self) -> bytes:
+        """For a scraper."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], Rows]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of a scrape: the world may not stand yet."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        for spec, rows in self._read().items():
+            gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+            for labels, value in rows.items():
+                gauge.add_metric(labels, value)
+            yield gauge

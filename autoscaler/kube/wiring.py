@@ -1,0 +1,121 @@
+"""
+From a configuration to what it is about: providers of its pools, whoever measures, and what cluster-autoscaler sees.
+
+Decides nothing about pods. What is opened here is closed here; a configuration that no provider can serve opens
+nothing and leaves what is open as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autoscaler.kube.figures import Nothing
+from autoscaler.kube.figures_http import Exporters, Prometheus
+from autoscaler.providers.registry import ORDERED, open_providers
+from autoscaler.rpc.relay import Commanding, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoscaler.kube.config import Config, PoolConfig
+    from autoscaler.kube.config import Figures as FiguresConfig
+    from autoscaler.kube.figures import Measured
+    from autoscaler.kube.world import Figures
+    from autoscaler.observation import Observation
+    from autoscaler.pools import Pool
+    from autoscaler.providers.base import Provider
+    from autoscaler.providers.registry import Ordering, Providers
+    from autoscaler.rpc.relay import Relay
+    from isolation.cluster.access import Access
+    from isolation.contract.model import Node
+
+
+class Watched:
+    """Figures, of which the last reading can be looked at."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self.last: Measured | None = None
+
+    async def read(self, addresses: Mapping[str, str]) -> Measured:
+        """See `autoscaler.kube.world.Figures`."""
+        self.last = await self._figures.read(addresses)
+        return self.last
+
+    async def close(self) -> None:
+        """Let connections go."""
+        if isinstance(self._figures, Exporters | Prometheus):
+            await self._figures.__aexit__()
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What one configuration has opened."""
+
+    config: Config
+    providers: Providers
+    figures: Watched
+    ordered: Mapping[str, Provider]
+    """Pools that are ordered of cluster-autoscaler, with who is asked for machines in the end."""
+
+    async def close(self) -> None:
+        """All of it."""
+        await self.providers.close()
+        await self.figures.close()
+
+
+def opened(config: Config, access: Access, relay: Relay | None) -> Wired:
+    """What the configuration needs; the registry's ConfigError, and MissingError where an SDK is not installed."""
+    ordered: dict[str, Provider] = {}
+
+    def order(through: Relay) -> Ordering:
+        def ordering(pool: str, provider: Provider) -> Provider:
+            ordered[pool] = provider
+            return Commanding(through, provider)
+
+        return ordering
+
+    providers = open_providers(config.sources, access, order=None if relay is None else order(relay))
+    return Wired(config, providers, Watched(figures_of(config.figures)), ordered)
+
+
+def figures_of(wanted: FiguresConfig) -> Figures:
+    """Whoever measures."""
+    if wanted.source == "prometheus":
+        return Prometheus(wanted.url, wanted.scrape_seconds)
+    if wanted.source == "none":
+        return Nothing()
+    return Exporters(wanted.port, wanted.scrape_seconds)
+
+
+def offers_of(wired: Wired, seen: Observation | None) -> list[Offer]:
+    """What cluster-autoscaler may scale, with what a fresh node is like where that is known."""
+    known = seen.pools if seen is not None else {}
+    return [
+        Offer(
+            name=pool.name,
+            provider=wired.ordered[pool.name],
+            smallest=pool.smallest,
+            largest=pool.largest,
+            template=known[pool.name].template if pool.name in known else _template(pool),
+        )
+        for pool in wired.config.pools
+        if pool.source.provider == ORDERED
+    ]
+
+
+def _template(pool: PoolConfig) -> Node | None:
+    shaped = pool.shaped(None)
+    return None if shaped is None else shaped.node(pool.name)
+
+
+class KnownPools:
+    """See `autoscaler.rpc.expander.Known`."""
+
+    def __init__(self) -> None:
+        self.seen: Observation | None = None
+
+    def pools(self) -> Mapping[str, Pool]:
+        """As of the latest reading."""
+        return {} if self.seen is None else self.seen.pools

@@ -1,0 +1,65 @@
+"""
+The metrics port: `/metrics`, `/healthz`, `/readyz`, and nothing else.
+
+Decides what a probe answers; what is measured and what is wrong are told to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from autoscaler.kube.telemetry import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from autoscaler.kube.options import Address
+
+_IDLE_SECONDS: Final = 75.0
+_ENDING_SECONDS: Final = 2.0
+_BACKLOG: Final = 128
+
+
+def measured_app(page: Callable[[], bytes], unready: Callable[[], str]) -> web.Application:
+    """What is served; `unready` says why readiness is denied, empty: it is not."""
+    app = web.Application(client_max_size=1)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def alive(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_request: web.Request) -> web.Response:
+        wrong = unready()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+        return web.Response(text=f"{wrong or 'ok'}\n", status=status)
+
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", ready)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application, address: Address) -> AsyncIterator[int]:
+    """Serve while the block lasts; the port."""
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_ENDING_SECONDS)
+    await runner.setup()
+    try:
+        if runner.server is None:
+            raise RuntimeError("the runner has no server after its set-up")
+        server = await asyncio.get_running_loop().create_server(
+            runner.server, address.host, address.port, backlog=_BACKLOG
+        )
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()

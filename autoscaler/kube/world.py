@@ -1,0 +1,194 @@
+"""
+Kubernetes as the loop's world: watched objects, providers and exporters as one observation, steps as API calls.
+
+Decides the order: what is awaited comes first, then one reading is made of it without a pause. What a reading
+says is decided in `observe`, how a step is done in `acting`. Where the cluster cannot be told (never read, silent
+for too long, too many nodes unwell) there is no observation at all, but a `DoubtError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from autoscaler.kube.acting import Actor
+from autoscaler.kube.doubt import Doubt, DoubtError, Kind
+from autoscaler.kube.kept import Kept
+from autoscaler.kube.observe import Snapshot, observed
+from autoscaler.kube.tools import Tools
+from autoscaler.metrics_api.pressure import rooms_of, waiting_of
+from autoscaler.metrics_api.readings import Board, Picture, pod_uses
+from autoscaler.providers.base import ProviderError
+from isolation.cluster.election import boottime
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from autoscaler.kube.config import PoolConfig
+    from autoscaler.kube.figures import Measured
+    from autoscaler.kube.observe import Seen
+    from autoscaler.kube.sources import Sources
+    from autoscaler.kube.tools import Events
+    from autoscaler.limits import Limits
+    from autoscaler.observation import Home, Observation
+    from autoscaler.plan import Step
+    from autoscaler.providers.registry import Providers
+    from isolation.cluster.access import Access
+    from isolation.contract.model import Refusal
+
+STALE_SECONDS: Final = 150.0
+"""A quiet watch is begun anew after 90 s and says a word then: beyond this nobody answers."""
+STEP_SECONDS: Final = 5.0
+"""A wall clock that is so far from where it should be was set."""
+
+
+class Figures(Protocol):
+    """Who measures cards and pods (`figures.Exporters`, `figures_prometheus.Prometheus`, `figures.Nothing`)."""
+
+    async def read(self, addresses: Mapping[str, str]) -> Measured:
+        """The latest of these nodes, by name with their addresses; never an error: what cannot be told is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a world is made of; all of it outlives it."""
+
+    access: Access
+    sources: Sources
+    providers: Providers
+    figures: Figures
+    events: Events
+    fence: Callable[[], str]
+    """Asked right before each write: why we may not act any more; empty: we may."""
+    now: Callable[[], float]
+    """Seconds since the epoch, as the wall clock says."""
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    steady: Callable[[], float] = boottime
+    """Seconds on a clock that nobody can set."""
+    board: Board | None = None
+    """Where the metrics APIs look."""
+    stale_seconds: float = STALE_SECONDS
+
+
+class KubeWorld:
+    """Implements `autoscaler.loop.World`."""
+
+    def __init__(self, parts: Parts, pools: Sequence[PoolConfig], limits: Limits, kept: Kept | None = None) -> None:
+        self._parts, self._pools, self._limits = parts, tuple(pools), limits
+        self._wall, self._since = parts.now(), parts.steady()
+        self.kept = kept or Kept()
+        """What has to outlive this process besides `Memory`; to be stored after each turn (`kept.shown`)."""
+        self.seen: Seen | None = None
+        """The latest reading, with what could not be told of it."""
+        tools = Tools(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
+        self._actor = Actor(tools, limits)
+        self._blocked: tuple[Doubt, ...] = ()
+        self._settled = False
+
+    def now(self) -> float:
+        """Seconds since the epoch, on a clock that does not jump while this process lives."""
+        return self._wall + self._parts.steady() - self._since
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why nothing, or not everything, may be done now."""
+        if self._blocked:
+            return self._blocked
+        told = self.seen.doubts if self.seen is not None else ()
+        return (*told, *self._actor.doubts())
+
+    def unanswered(self) -> Mapping[str, str]:
+        """By UID of waiting pods: why nothing is bought for them whatever they ask."""
+        return self.seen.unanswered if self.seen is not None else {}
+
+    async def observe(self) -> Observation:
+        """One reading; DoubtError where there is none that one may act on."""
+        sources, parts = self._parts.sources, self._parts
+        recheck, self._settled = self._settled, False
+        self._check()
+        reading, measured = await asyncio.gather(parts.providers.read(), parts.figures.read(sources.addresses()))
+        unknown = [pool.name for pool in self._pools if pool.profile is None and pool.name not in self.kept.asked]
+        for pool in unknown:
+            self.kept = await _asked(self.kept, parts.providers, pool)
+        # from here on without a pause: everything below is of one moment
+        self._check()
+        snapshot = Snapshot(
+            at=self.now(),
+            view=sources.view(),
+            notes=sources.notes,
+            reservations=sources.reservations.all(),
+            budgets=sources.budgets.all(),
+            states=reading.states,
+            failed=reading.failed,
+            measured=measured,
+            dry=dict(self._actor.dry),
+            held_still=self._clock_step(),
+        )
+        seen = observed(snapshot, self._pools, self._limits, self.kept)
+        self.seen, self.kept, self._blocked = seen, seen.kept, ()
+        if any(doubt.blocks for doubt in seen.doubts):
+            self._block(seen.doubts)
+        self._actor.begin(seen, recheck=recheck)
+        self._show(seen, measured)
+        return seen.observation
+
+    async def settle(self, seconds: float) -> None:
+        """Wait; the next reading rechecks what was decided on the last one."""
+        self._settled = True
+        await self._parts.sleep(seconds)
+
+    async def expect(self, homes: Mapping[str, Home]) -> None:
+        """Remember who goes where; also the moment to tidy away what nobody needs any more."""
+        self.kept = replace(self.kept, homes=dict(homes))
+        if self.seen is not None:
+            await self._actor.tidy(self.seen)
+
+    async def apply(self, step: Step) -> Refusal | None:
+        """Do one thing, and say why."""
+        if self.seen is None:
+            raise RuntimeError("nothing has been observed yet")
+        refused = await self._actor.apply(step, self.seen)
+        self.kept = self._actor.remembered(self.kept, step, refused)
+        return refused
+
+    # -- what keeps it from acting ---------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise where the cluster is not known."""
+        missing, age = self._parts.sources.missing(), self._parts.sources.age()
+        if missing:
+            self._block((Doubt(Kind.NOT_READ, f"not read yet: {missing}; nothing is done", blocks=True),))
+        if age is None or age > self._parts.stale_seconds:
+            old = "nothing was ever heard" if age is None else f"the API server has been silent for {age:.0f} s"
+            self._block((Doubt(Kind.NOT_READ, f"{old}; nothing is done", blocks=True),))
+
+    def _block(self, doubts: tuple[Doubt, ...]) -> None:
+        self._blocked = doubts
+        raise DoubtError(doubts)
+
+    def _clock_step(self) -> str:
+        """Why nothing may be moved, where the wall clock is not where it should be."""
+        step = self._parts.now() - self.now()
+        if abs(step) <= STEP_SECONDS:
+            return ""
+        return (
+            f"the wall clock was set by {step:+.0f} s since the start: nothing is moved until it is right or we restart"
+        )
+
+    def _show(self, seen: Seen, measured: Measured) -> None:
+        """For the metrics APIs and KEDA."""
+        if self._parts.board is None:
+            return
+        pods = pod_uses(seen.observation.pods.values(), measured.samples, measured.measured)
+        picture = Picture(self._parts.steady(), pods, rooms_of(seen.observation), waiting_of(seen.observation))
+        self._parts.board.put(picture)
+
+
+async def _asked(kept: Kept, providers: Providers, pool: str) -> Kept:
+    """What the provider says of a fresh node, asked once for each pool; an error is asked again."""
+    try:
+        found = await providers.template(pool)
+    except ProviderError:
+        return kept
+    profiles = {**kept.profiles} if found is None else {pool: found, **kept.profiles}
+    return replace(kept, profiles=profiles, asked=kept.asked | {pool})

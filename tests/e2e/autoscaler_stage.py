@@ -1,0 +1,325 @@
+"""
+The autoscaler's loop on a real control plane, in this process: real objects, a test machine controller, fake kubelets.
+
+    async with stage(plane, tmp_path, pool("gpu-a", largest=5)) as s:
+        await s.client.create(our_pod("one", 8))
+        await s.turns(lambda: s.bound() == {"one"})
+
+Our scheduler runs beside it, so that what was bought and what was reserved is really used. `s.reborn()` is what a
+restart of the controller is: a new world from what was stored, and the objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from e2e.apiclient import RefusedError
+from e2e.kubelets import Kubelets
+from e2e.machine_deployments import ROOT, MachineDeployments
+from e2e.sharing import PODS, card_node, sharing
+
+from autoscaler.decide import decide
+from autoscaler.kube.config import PoolConfig
+from autoscaler.kube.doubt import Doubt, DoubtError
+from autoscaler.kube.events import Recorder
+from autoscaler.kube.figures import Nothing
+from autoscaler.kube.kept import kept_of
+from autoscaler.kube.sources import Sources
+from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.limits import Limits
+from autoscaler.loop import turn
+from autoscaler.memory import Memory
+from autoscaler.providers.profile import NodeTemplate, template_of
+from autoscaler.providers.registry import PoolSource, open_providers
+from isolation.cluster.access import Access
+from isolation.cluster.election import boottime
+from isolation.contract.codec_node import node_of
+from isolation.contract.codec_shape import At
+from isolation.contract.names import MOVED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from e2e.apiclient import ApiClient
+    from e2e.plane import ControlPlane
+
+    from autoscaler.plan import Plan
+
+RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
+POOL_LABEL = "gpushare.dev/pool"
+
+
+def quick(**more: Any) -> Limits:
+    """Limits of seconds, not of minutes."""
+    given = {
+        "period_seconds": 0.2,
+        "settle_seconds": 0.1,
+        "unneeded_seconds": 1.0,
+        "after_add_seconds": 1.0,
+        "fresh_seconds": 1.0,
+        "min_pod_age_seconds": 0.0,
+        "immune_seconds": 5.0,
+        "provision_seconds": 30.0,
+        "devices_seconds": 20.0,
+        "drain_seconds": 60.0,
+        "backoff_seconds": 5.0,
+        "move_seconds": 60.0,
+        "moves_per_hour_ratio": 1.0,
+    }
+    return Limits(**(given | more))
+
+
+def pool_node(name: str, pool: str, cards: int = 2, gib: int = 15, **more: Any) -> dict[str, Any]:
+    """A node of a pool, as it is when its agent has registered the cards."""
+    return card_node(name, cards, gib, **{POOL_LABEL: pool}, **more)
+
+
+def pool(name: str, *, profile: NodeTemplate | None = None, **more: Any) -> PoolConfig:
+    """A MachineDeployment of that name as a pool."""
+    return PoolConfig(name, PoolSource(name, "scale", At({"name": name})), profile=profile, **more)
+
+
+def profile_of(node: dict[str, Any]) -> NodeTemplate:
+    """What an operator would write down of such a node."""
+    return template_of(node_of(node))
+
+
+class Growing(Kubelets):
+    """Kubelets of nodes that come later."""
+
+    def adopt(self, node: dict[str, Any]) -> None:
+        """Serve it from now on; somebody else makes the object."""
+        self._nodes[node["metadata"]["name"]] = node
+
+
+@dataclass
+class Stage:
+    """One test's autoscaler and what it acts on."""
+
+    client: ApiClient
+    access: Any
+    sources: Sources
+    machines: MachineDeployments
+    configs: tuple[PoolConfig, ...]
+    limits: Limits
+    world: KubeWorld = field(init=False)
+    memory: Memory = field(default_factory=Memory)
+    plans: list[Plan] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
+    fenced: str = ""
+    """Set it, and nothing may be written any more."""
+    ahead: float = 0.0
+    """By how much somebody has set the wall clock."""
+    figures: Any = field(default_factory=Nothing)
+    providers: Any = None
+
+    def __post_init__(self) -> None:
+        self.providers = open_providers([one.source for one in self.configs], self.access)
+        self.world = self._made("{}")
+
+    def now(self) -> float:
+        """The wall clock."""
+        return time.time() + self.ahead
+
+    def reborn(self) -> None:
+        """The controller was killed and is back: what it had in memory is gone, what it stored is not."""
+        self.memory = Memory()
+        self.world = self._made(json.dumps(self.world.kept.shown()))
+
+    def reopen(self) -> None:
+        """The same controller with another way to the API (`access`)."""
+        self.providers = open_providers([one.source for one in self.configs], self.access)
+        self.world = self._made(json.dumps(self.world.kept.shown()))
+
+    def _made(self, stored: str) -> KubeWorld:
+        fence = lambda: self.fenced  # noqa: E731 (asked later)
+        events = Recorder(self.access, "test", fence, boottime)
+        parts = Parts(self.access, self.sources, self.providers, self.figures, events, fence, self.now)
+        return KubeWorld(parts, self.configs, self.limits, kept_of(At(json.loads(stored))))
+
+    async def turn(self) -> Plan | None:
+        """One turn; None where nothing was known."""
+        try:
+            plan, self.memory = await turn(self.world, self.limits, self.memory, decide)
+        except DoubtError as exc:
+            self.doubts += exc.doubts
+            return None
+        self.doubts += self.world.doubts()
+        self.plans.append(plan)
+        return plan
+
+    async def turns(self, claim: Callable[[], Any], seconds: float = 40, why: str = "") -> None:
+        """Turn after turn until the claim (which may be a coroutine's) holds."""
+        end = time.monotonic() + seconds
+        while True:
+            await self.turn()
+            held = claim()
+            if held if not asyncio.iscoroutine(held) else await held:
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"{why or 'never'}: {await self.story()}")
+            await asyncio.sleep(self.limits.period_seconds)
+
+    async def story(self) -> str:
+        """What a failed test wants to know."""
+        pods = {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in (await self.client.get(PODS))["items"]}
+        seen = self.world.seen
+        machines = {} if seen is None else {n: m.state.value for n, m in seen.observation.machines.items()}
+        steps = [str(step)[:300] for plan in self.plans[-40:] for step in plan.steps][-8:]
+        doubts = list(dict.fromkeys(doubt.text for doubt in self.doubts))[-8:]
+        want = self.memory.demand
+        return f"{pods=} {machines=} {steps=} {doubts=} capped={want and want.capped} hopeless={want and want.hopeless}"
+
+    async def where(self, selector: str = "") -> dict[str, str]:
+        """Node by pod, of those that are bound and not ending."""
+        found = (await self.client.get(PODS, **({"labelSelector": selector} if selector else {})))["items"]
+        return {
+            p["metadata"]["name"]: p["spec"]["nodeName"]
+            for p in found
+            if p["spec"].get("nodeName") and "deletionTimestamp" not in p["metadata"]
+        }
+
+    async def all_bound(self, count: int, selector: str = "") -> bool:
+        """Whether so many run somewhere and nobody waits."""
+        found = (await self.client.get(PODS, **({"labelSelector": selector} if selector else {})))["items"]
+        live = [p for p in found if "deletionTimestamp" not in p["metadata"]]
+        return len(live) == count and all(p["status"].get("phase") == "Running" for p in live)
+
+    def steps(self, kind: type) -> list[Any]:
+        """Steps of one kind that were in the plans."""
+        return [step for plan in self.plans for step in plan.steps if isinstance(step, kind)]
+
+
+@contextlib.asynccontextmanager
+async def stage(
+    plane: ControlPlane,
+    folder: Path,
+    *configs: PoolConfig,
+    limits: Limits | None = None,
+    start: dict[str, int] | None = None,
+    node_of: Callable[[str, str], dict[str, Any]] = pool_node,
+    kubeconfig: Path | None = None,
+) -> AsyncIterator[Stage]:
+    """
+    Our scheduler, a machine controller for every pool (with `start` machines), and a world over it all.
+
+    The world acts as `kubeconfig` says, as the administrator without one.
+    """
+    async with sharing(plane, folder) as (client, _), Growing(client, ()).alive() as kubelets:
+
+        def made(name: str, of: str) -> dict[str, Any]:
+            node = node_of(name, of)
+            kubelets.adopt(node)
+            return node
+
+        machines = MachineDeployments(client, made)
+        async with machines.running(), Access(kubeconfig or plane.kubeconfig) as access:
+            for one in configs:
+                await machines.create(one.name, (start or {}).get(one.name, 0))
+                await machines.settled(one.name)
+            sources = Sources(access)
+            async with sources.following():
+                await asyncio.wait_for(sources.synced(), 20)
+                yield Stage(client, access, sources, machines, configs, limits or quick())
+            await forget(client)
+
+
+async def forget(client: ApiClient) -> None:
+    """No machine, no reservation, no budget stays for the next test."""
+    for path in (f"{ROOT}/machinedeployments", RESERVED, "/apis/policy/v1/namespaces/default/poddisruptionbudgets"):
+        with contextlib.suppress(RefusedError):
+            await client.delete(path)
+
+
+class Killed(BaseException):
+    """The controller is killed at a write; nothing of it catches this."""
+
+
+class Deadly:
+    """
+    The way to the API on which the controller dies: at the first try of each write before it, at the second after it.
+
+    The third try of the same write passes. Events are no step of anything and pass at once.
+    """
+
+    def __init__(self, access: Access, before_eviction: Callable[[str], Any] | None = None) -> None:
+        self._access, self._before_eviction = access, before_eviction
+        self.tries: dict[tuple[str, str], int] = {}
+        self.deaths = 0
+
+    async def send(
+        self, method: str, path: str, body: object = None, kind: str = "json", seconds: float | None = None
+    ) -> bytes:
+        """As the real one, or death."""
+        if method == "GET" or path.startswith("/apis/events"):
+            return await self._access.send(method, path, body, kind, seconds)
+        meta = body.get("metadata", {}) if isinstance(body, dict) else {}
+        named = meta.get("annotations", {}).get(MOVED) or meta.get("name", "")
+        key = (method, f"{path} {named}")
+        self.tries[key] = self.tries.get(key, 0) + 1
+        if self.tries[key] == 1:
+            self.deaths += 1
+            raise Killed(f"before {method} {path}")
+        if path.endswith("/eviction") and self._before_eviction is not None:
+            await self._before_eviction(path)
+        answer = await self._access.send(method, path, body, kind, seconds)
+        if self.tries[key] == 2:
+            self.deaths += 1
+            raise Killed(f"after {method} {path}")
+        return answer
+
+    async def page(self, path: str, query: Any) -> bytes:
+        """As the real one."""
+        return await self._access.page(path, query)
+
+
+class Watcher:
+    """What happened to pods, seen from outside: who was evicted, how few ever ran, how long anybody waited."""
+
+    def __init__(self, client: ApiClient, selector: str = "") -> None:
+        self._client, self._selector = client, selector
+        self.fewest: int | None = None
+        self.ended: set[str] = set()
+        self._known: set[str] = set()
+        self.longest_wait = 0.0
+        self._waits: dict[str, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[Watcher]:
+        """Look many times a second."""
+        task = asyncio.create_task(self._look())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            given = {"labelSelector": self._selector} if self._selector else {}
+            found = (await self._client.get(PODS, **given))["items"]
+            now, names = time.monotonic(), {pod["metadata"]["name"] for pod in found}
+            self.ended |= self._known - names
+            self._known |= names
+            for pod in found:
+                meta = pod["metadata"]
+                if not pod["spec"].get("nodeName"):
+                    self.longest_wait = max(self.longest_wait, now - self._waits.setdefault(meta["uid"], now))
+            running = sum(
+                p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"] for p in found
+            )
+            self.fewest = running if self.fewest is None else min(self.fewest, running)
+            await asyncio.sleep(0.03)
+
+
+async def only(client: ApiClient, allowed: str) -> None:
+    """Every other node is cordoned; an empty name opens all of them."""
+    for node in (await client.get("/api/v1/nodes"))["items"]:
+        shut = bool(allowed) and node["metadata"]["name"] != allowed
+        await client.merge(f"/api/v1/nodes/{node['metadata']['name']}", {"spec": {"unschedulable": shut or None}})

@@ -1,0 +1,175 @@
+"""The autoscaler's configuration file: every mistake at once, with its line, and a bad new file changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.kube.config import Config, ConfigError
+from autoscaler.kube.config_file import ConfigFile
+from autoscaler.kube.config_reader import read_config
+from isolation.contract.model import CardChoice, Mode
+
+GOOD = """\
+version: 1
+pools:
+  - name: gpu-a
+    provider: scale
+    settings: {name: gpu-a}
+    smallest: 1
+    largest: 20
+    price: 3.1
+    priority: 7
+    buffer: 2
+    mode: cgpu
+    placement: spread
+    profile:
+      cpu: 16000
+      cards: {version: 1, cards: [{uuid: c, index: 0, model: T4, total: 16106127360, unit: 1073741824}]}
+limits: {unneeded_seconds: 900, moves_per_round: 3}
+figures: {source: prometheus, url: "http://prometheus:9090/", scrape_seconds: 30}
+"""
+
+
+def wrong(text):
+    """What is said of it, line by line."""
+    with pytest.raises(ConfigError) as raised:
+        read_config(text.encode(), "f.yaml")
+    return str(raised.value).splitlines()
+
+
+def test_everything_that_may_be_said_is_read():
+    """
+    Pools with their settings, limits beside the defaults, where figures come from.
+    """
+    found = read_config(GOOD.encode())
+
+    (pool,) = found.pools
+    assert ("gpu-a", "scale", 1, 20, 3.1, 7, 2) == (
+        pool.name, pool.source.provider, pool.smallest, pool.largest, pool.price, pool.priority, pool.buffer
+    )  # fmt: skip
+    assert (Mode.CGPU, CardChoice.SPREAD, 16000) == (pool.mode, pool.choice, pool.profile.cpu_milli)
+    assert Mode.CGPU is pool.shaped(None).mode
+    assert (900.0, 3, 10.0) == (
+        found.limits.unneeded_seconds, found.limits.moves_per_round, found.limits.period_seconds
+    )  # fmt: skip
+    assert ("prometheus", "http://prometheus:9090", 90.0) == (
+        found.figures.source, found.figures.url, found.figures.stale_seconds
+    )  # fmt: skip
+
+
+def test_every_mistake_is_named_with_its_line_and_the_remedy():
+    """
+    Several at once: nobody mends a file one mistake at a time.
+    """
+    said = wrong(
+        "version: 1\n"
+        "pools:\n"
+        "  - name: Gpu_A\n"
+        "    provider: scale\n"
+        "    smallest: 5\n"
+        "    largest: 2\n"
+        "    price: cheap\n"
+        "  - name: b\n"
+        "    minimum: 3\n"
+        "limits:\n"
+        "  unneededSeconds: 3\n"
+        "figures:\n"
+        "  source: prometheus\n"
+    )
+
+    assert [3, 5, 7, 8, 9, 11, 12] == sorted(int(line.split(":")[1]) for line in said)
+    everything = "\n".join(said)
+    for part in (
+        'f.yaml:3: pools[0].name: "Gpu_A" is not a name',
+        "f.yaml:5: pools[0].smallest: 5 is more than the largest, 2",
+        'f.yaml:7: pools[0].price: "cheap" stands where a number is expected',
+        "f.yaml:8: pools[1].provider: missing",
+        "f.yaml:9: pools[1].minimum: unknown",
+        "is unneeded_seconds meant?",
+        "source prometheus needs its address",
+    ):
+        assert part in everything
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("pools: [", "line 1: not YAML"),
+        ("a: &x [1]\nb: *x\n", "aliases"),
+        ("pools: []\npools: []\n", "line 2: pools stands here twice"),
+        ("1: 2\n", "line 1: a key that is not text"),
+        ("pools: hello\n", 'f.yaml:1: pools: "hello" stands where a list is expected'),
+        ("- a\n- b\n", "a list stands where a mapping is expected"),
+        ("version: 7\n", "7 is unknown; this program reads version 1"),
+        ("limits: {hot_ratio: 3}\n", "hot_ratio is a ratio, at most 1"),
+        ("limits: {period_seconds: .inf}\n", "is outside 0 to"),
+        ("limits: {moves_per_round: 1.5}\n", "a whole number is expected"),
+        ("figures: {url: 'file:///etc/passwd'}\n", "is no address"),
+        ("figures: {scrape_seconds: 0}\n", "is outside 1 to 600"),
+        ("{" * 50, "line 1: n"),
+        ("version: !!python/name:os.system x\n", "not YAML"),
+        ("x" * ((1 << 20) + 1), "1048576 at most"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else None,
+)
+def test_what_is_no_configuration_is_said(text, part):
+    """
+    Broken, hostile or contradicting itself: one line that tells what to write instead.
+    """
+    assert any(part in line for line in wrong(text)), wrong(text)
+
+
+def test_two_pools_of_one_name_are_refused():
+    """
+    The second would be bought for the first.
+    """
+    pool = "  - {name: a, provider: scale}\n"
+    assert ["f.yaml:3: pools[1].name: a pool a stands above already; every pool needs its own name"] == wrong(
+        f"pools:\n{pool}{pool}"
+    )
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_no_file_is_more_than_refused(raw):
+    """
+    Whatever the bytes, the answer is a configuration or a ConfigError.
+    """
+    try:
+        found = read_config(raw)
+    except ConfigError:
+        found = Config()
+    assert isinstance(found, Config)
+
+
+def test_a_bad_new_file_leaves_the_old_one_in_force(tmp_path):
+    """
+    It is said until the file is mended; a file that has not changed is not read as new.
+    """
+    path = tmp_path / "config.yaml"
+    path.write_text(GOOD)
+    file = ConfigFile(path)
+    assert 1 == len(file.first().pools)
+    file.accept()
+    unchanged = file.look()
+    path.write_text("pools: [{name: a}]\n")
+    refused, why = file.look(), file.problem
+    path.write_text("pools: []\n")
+    mended = file.look()
+    file.accept()
+
+    assert (None, None) == (unchanged, refused)
+    assert "provider: missing" in why
+    assert ((), "") == (mended.pools, file.problem)
+    path.unlink()
+    assert (None, True) == (file.look(), "cannot be read" in file.problem)
+
+
+def test_no_file_at_all_is_an_empty_configuration(tmp_path):
+    """
+    Without --config there are no pools; a path that is not there is a mistake.
+    """
+    assert Config() == ConfigFile(None).first()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ConfigFile(tmp_path / "none.yaml").first()

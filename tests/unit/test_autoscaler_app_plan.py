@@ -1,0 +1,84 @@
+"""What `gpushare autoscaler plan` shows: steps with reasons, who waits, what is in doubt; a stranger's text is text."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from builders import ask
+from pools_builder import pod, pool, seen
+
+from autoscaler.decide import decide
+from autoscaler.kube.plan_view import as_json, prospect_of, show
+from autoscaler.kube.telemetry_rows import Reading
+from autoscaler.limits import Limits
+from autoscaler.memory import Backoff, Memory
+from autoscaler.metrics_api.readings import Picture
+
+
+def prospect(*pods, memory=None, doubts=(), holds=(), unanswered=None):
+    """Of a pool of two cards of 15 GiB a node, from zero."""
+    turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
+    plan, after = decide(turn, Limits(), memory or Memory())
+    return prospect_of(
+        Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {}), plan.steps, doubts, holds
+    )
+
+
+def shown(found):
+    """As it stands on a terminal that is none."""
+    stream = io.StringIO()
+    show(found, stream)
+    return stream.getvalue()
+
+
+def test_steps_pods_and_pools_with_their_reasons():
+    """
+    One node for the pod that some pool can host, the reason for the one that none can.
+    """
+    found = prospect(pod(ask(12), "fits-on-a-new-one", created=900.0), pod(ask(40), "too-large"))
+
+    assert [("buy", "gpu-a")] == [(line.step, line.what) for line in found.steps]
+    assert {"coming": "no_nodes", "hopeless": "card_too_small"} == {line.answer: line.why for line in found.pods}
+    assert [("gpu-a", 0, 0, 0.0)] == [(one.pool, one.nodes, one.coming, one.resting_seconds) for one in found.pools]
+    text = shown(found)
+    for part in ("buy", "gpu-a", "default/fits-on-a-new-one", "100 s", "hopeless", "0 to 100"):
+        assert part in text
+
+
+def test_what_keeps_it_from_acting_stands_first():
+    """
+    Before the table: a dry run, a switch, a doubt; and a pool that rests.
+    """
+    rests = Memory(closed={"gpu-a": Backoff(1040.0, 300.0)})
+    text = shown(prospect(pod(ask(12)), memory=rests, doubts=("node n is not well",), holds=("switched off",)))
+
+    assert ["the running autoscaler does none of this: switched off", "in doubt: node n is not well"] == (
+        text.splitlines()[:2]
+    )
+    assert "nothing to do now" in text
+    assert "capped" in text
+    assert "40 s" in text
+
+
+def test_a_strangers_text_neither_colours_nor_breaks_the_table():
+    """
+    Mark-up and control characters in a reason are shown as they are, or as a space.
+    """
+    odd = pod(ask(12), "odd")
+    strange = "[red]x[/red]\x1b[2J\nnext"
+    text = shown(prospect(odd, unanswered={odd.uid: strange}, doubts=(strange,)))
+
+    assert 2 == text.count("[red]x[/red]")
+    assert "\x1b" not in text
+    assert "unmodelled" in text
+
+
+def test_the_document_for_programs_is_whole():
+    """
+    The same as the tables; nothing but finite numbers.
+    """
+    found = json.loads(as_json(prospect(pod(ask(12), "a"))))
+
+    assert {"steps", "pods", "pools", "doubts", "holds"} == found.keys()
+    assert "default/a" == found["pods"][0]["pod"]

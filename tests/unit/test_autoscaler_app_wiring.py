@@ -1,0 +1,112 @@
+"""From a configuration to providers: who orders of cluster-autoscaler, and what a changed configuration takes away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from autoscaler.kube.config_reader import read_config
+from autoscaler.kube.figures import Nothing
+from autoscaler.kube.figures_http import Exporters, Prometheus
+from autoscaler.kube.wiring import KnownPools, figures_of, offers_of, opened
+from autoscaler.providers.registry import ConfigError
+from autoscaler.rpc.relay import Commanding, Relay
+from isolation.cluster.access import Access
+from isolation.contract.model import Mode
+
+ORDERED = """\
+pools:
+  - name: gpu-a
+    provider: externalgrpc
+    settings: {provider: scale, settings: {name: gpu-a}}
+    largest: 4
+    mode: cgpu
+    profile: {cpu: 1000}
+  - name: gpu-b
+    provider: scale
+    settings: {name: gpu-b}
+"""
+
+
+def wired(text, relay):
+    """What a configuration opens."""
+    return opened(read_config(text.encode()), Access(), relay)
+
+
+def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_not():
+    """
+    Its provider orders; the offer names who is asked for machines in the end, and what a fresh node is like.
+    """
+    relay = Relay(())
+    found = wired(ORDERED, relay)
+    (offer,) = offers_of(found, None)
+
+    assert ["gpu-a"] == list(found.ordered)
+    assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.largest, offer.template.mode, offer.provider.name)
+    assert [Commanding.name, "scale"] == [found.providers._of(name).name for name in ("gpu-a", "gpu-b")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ("{}", "one of ack, aws, scale is needed here"),
+        ("{provider: externalgrpc}", "one of ack, aws, scale is needed here"),
+        ("{provider: scale, settings: {}}", "name: a name is missing"),
+        ("{provider: scale, settings: {name: a}, extra: 1}", "unknown; an externalgrpc pool has provider and settings"),
+        ("{provider: nobody, settings: {}}", '"nobody" is none of'),
+    ],
+    ids=["empty", "itself", "inner", "extra", "unknown"],
+)
+def test_what_cannot_be_ordered_is_said(settings, part):
+    """
+    With the pool's name.
+    """
+    with pytest.raises(ConfigError, match="pool a: ") as raised:
+        wired(f"pools: [{{name: a, provider: externalgrpc, settings: {settings}}}]\n", Relay(()))
+    assert part in str(raised.value)
+
+
+def test_two_pools_on_one_source_are_seen_through_the_order():
+    """
+    Each would buy what the other gives back.
+    """
+    with pytest.raises(ConfigError, match="has the same source as pool"):
+        wired(ORDERED.replace("{name: gpu-b}", "{name: gpu-a}"), Relay(()))
+
+
+def test_a_pool_that_is_not_offered_any_more_leaves_nothing_behind():
+    """
+    Its orders neither; those of a pool that stays do.
+    """
+    relay = Relay(offers_of(wired(ORDERED, Relay(())), None))
+    relay.command("gpu-a", 3)
+    relay.offer(offers_of(wired(ORDERED, relay), None))
+    kept = relay.commanded("gpu-a")
+    relay.offer(())
+
+    assert (3, 0, ()) == (kept, relay.commanded("gpu-a"), relay.groups())
+
+
+def test_figures_come_from_where_the_configuration_says():
+    """
+    Each node's exporter, Prometheus, or nobody.
+    """
+    asks = {"exporter": Exporters, "none": Nothing, "prometheus": Prometheus}
+    for source, kind in asks.items():
+        text = f"figures: {{source: {source}, url: 'http://p:9090'}}\n"
+        assert isinstance(figures_of(read_config(text.encode()).figures), kind)
+
+
+def test_the_expander_knows_no_pool_before_the_first_reading():
+    """
+    It then judges by what cluster-autoscaler sends.
+    """
+    assert {} == KnownPools().pools()
+
+
+def test_what_was_opened_is_closed():
+    """
+    Also figures that were never asked for.
+    """
+    asyncio.run(wired(ORDERED, Relay(())).close())
