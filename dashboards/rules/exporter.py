@@ -44,10 +44,10 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareExporterStale",
-            f"(time() - {of(metrics.SAMPLE_TIME)}) > 60",
+            f"abs(time() - {of(metrics.SAMPLE_TIME)}) > 60",
             Severity.WARNING,
             f"Figures of the exporter at {TARGET} are old",
-            f"What {TARGET} shows was read {WHILE} ago, or its clock is wrong.",
+            f"What {TARGET} shows is {WHILE} from the present: it was read long ago, or a clock is wrong.",
             patience="1m",
         ),
         Alert(

@@ -40,6 +40,29 @@ there: alerts on other parts are silent where those were never scraped.
 - A series that is absent makes its alerts silent, never false; that it is absent is an alert of its own.
 - From a process that takes more than its promise to an alert in Alertmanager: under a minute, tested with real ones
   (`tests/sim/test_rules_fire.py`). Each alert has unit tests for promtool (`tests/golden/rules`).
+
+## Alertmanager
+One trouble, one message: who is harmed stands in `namespace`, and what follows from something worse is held back.
+```yaml
+route:
+  receiver: platform
+  group_by: [alertname, node, namespace]
+  routes:
+    - {{matchers: ["severity = critical"], receiver: pager}}
+    - {{matchers: ["severity = info"], receiver: mail, repeat_interval: 24h}}
+inhibit_rules:
+  - source_matchers: ["alertname = GpushareExportersAbsent"]
+    target_matchers: ["alertname =~ GpushareExporterDown|GpushareExporterMissing"]
+  - source_matchers: ["alertname = GpushareNodeAgentsAbsent"]
+    target_matchers: ["alertname =~ GpushareNodeAgentDown|GpushareNodeAgentMissing"]
+  - source_matchers: ["alertname = GpushareCardUnhealthy"]
+    target_matchers: ["alertname =~ GpushareXidErrors|GpushareEccErrors"]
+    equal: [uuid]
+  - source_matchers: ["alertname = GpushareMemoryOverLimit"]
+    target_matchers: ["alertname = GpushareBreachOpen"]
+    equal: [uuid]
+receivers: [{{name: platform}}, {{name: pager}}, {{name: mail}}]
+```
 """
 
 

@@ -88,9 +88,11 @@ def grew(selector: str, window: str) -> str:
     """
     How much a counter has grown, where there is growth; one that is born with its first event counts from 0.
 
-    `increase` alone misses the first event of a series that did not exist before it.
+    `increase` alone misses the first event of a series that did not exist before it. An hour is asked for the time
+    before, so that a Prometheus that was away for some minutes does not take an old series for a new one.
     """
-    return f"(increase({selector}[{window}]) > 0)\nor\n({selector} > 0 unless {selector} offset {window})"
+    before = f"count_over_time({selector}[1h] offset {window})"
+    return f"(increase({selector}[{window}]) > 0)\nor\n({selector} > 0 unless {before})"
 
 
 def up(job: str) -> str:

@@ -88,11 +88,12 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerCertificateOld",
-            f"(time() - {of(metrics_scheduler.CERTIFICATE)}) > {60 * DAY}",
+            f"(time() - {of(metrics_scheduler.CERTIFICATE)}) > {335 * DAY}",
             Severity.WARNING,
             f"The certificate of the scheduler at {TARGET} is old",
-            f"The certificate in use was read {WHILE} ago and has not been renewed since. When it runs out the API "
-            "server refuses every pod that asks for shares.",
+            f"The certificate in use was read {WHILE} ago and has not been renewed since; those that "
+            "manifests/certificate.sh makes are good for a year. When it runs out the API server refuses every pod "
+            "that asks for shares.",
             patience="1h",
         ),
     ),

@@ -43,6 +43,8 @@ MOST_ASKED: Final = 64
 """Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
 _AT_ONCE: Final = 16
 _EXPORTER_SECONDS: Final = 4.0
+_ALL_SECONDS: Final = 10.0
+"""For all of them: however many hang, what the API server said is shown."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _EXPORTER_PORT: Final = 9445
 _EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
@@ -182,6 +184,16 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
     asked = {node: name for node, name in found.items() if node in wanted}
     if silent := sorted(wanted - asked.keys()):
         heard.notes.append(_unheard(silent, "no exporter runs there"))
+    failed = await _ask_all(access, asked, heard, breaches=breaches)
+    if failed:
+        heard.notes.append(_unheard(sorted(failed), next(iter(failed.values()))))
+    return heard
+
+
+async def _ask_all(
+    access: Access, asked: Mapping[str, tuple[str, str]], heard: Heard, *, breaches: bool
+) -> dict[str, str]:
+    """Put down what each tells; why not, by node."""
     turn, failed = asyncio.Semaphore(_AT_ONCE), dict[str, str]()
 
     async def ask(node: str, pod: tuple[str, str]) -> None:
@@ -195,10 +207,15 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
             except (ClusterError, PageError, BreachError) as exc:
                 failed[node] = str(exc)
 
-    await asyncio.gather(*(ask(node, pod) for node, pod in sorted(asked.items())))
-    if failed:
-        heard.notes.append(_unheard(sorted(failed), next(iter(failed.values()))))
-    return heard
+    asking = {asyncio.create_task(ask(node, pod)): node for node, pod in sorted(asked.items())}
+    done, late = await asyncio.wait(asking, timeout=_ALL_SECONDS) if asking else (set(), set())
+    for task in late:
+        task.cancel()
+        failed[asking[task]] = f"no answer within {_ALL_SECONDS:.0f} s"
+    await asyncio.gather(*late, return_exceptions=True)
+    for task in done:
+        task.result()
+    return failed
 
 
 async def _ask(access: Access, pod: tuple[str, str], what: str) -> bytes:

@@ -53,6 +53,7 @@ LIVELY: Final = frozenset(
         metrics.CARD_RESERVED.name,
         metrics.CARD_UNATTRIBUTED.name,
         metrics.CARD_UTILISATION.name,
+        metrics.BREACHED.name,
         metrics.CONTAINER_ALLOCATED.name,
         metrics.CONTAINER_USED.name,
         metrics.CONTAINER_CORE_USED.name,

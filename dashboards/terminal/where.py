@@ -107,8 +107,11 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
         notes = tuple(heard.notes)
         return Reading(replace(fleet, notes=fleet.notes + notes), heard.usage, heard.breaches, notes)
 
-    reading = through_api(where, ask)
-    return _with_prometheus(where, reading) if where.prometheus and used else reading
+    reading: Reading = through_api(where, ask)
+    if not where.prometheus or not used:
+        return reading
+    reading = _with_prometheus(where, reading)
+    return _with_records(where, reading, gather, node) if breaches else reading
 
 
 def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -154,6 +157,16 @@ def _read_local(where: Where, *, breaches: bool) -> Reading:
         except (FetchError, BreachError) as exc:
             notes += (f"since when cannot be told: {exc}",)
     return Reading(replace(fleet_of(usage), notes=notes), usage, found, notes)
+
+
+def _with_records(where: Where, reading: Reading, gather: Any, node: str) -> Reading:
+    """What exporters noted, of those nodes alone where breaches are open by Prometheus."""
+    open_on = {card.node for card in reading.usage.cards if card.figures.get("breaches")}
+    asked = sorted(name for name in open_on if node in ("", name))
+    heard: Any = through_api(where, lambda access: gather.ask_exporters(access, asked, breaches=True))
+    notes = tuple(heard.notes)
+    fleet = replace(reading.fleet, notes=reading.fleet.notes + notes)
+    return replace(reading, fleet=fleet, breaches=heard.breaches, unheard=reading.unheard + notes)
 
 
 def _with_prometheus(where: Where, reading: Reading) -> Reading:

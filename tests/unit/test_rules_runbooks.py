@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
 import pytest
+from prometheus_stand import program
 
 import gpushare
 from dashboards.rules import reference
@@ -89,6 +91,18 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not link.startswith("https://"):
             assert (page.parent / link).exists(), link
+
+
+def test_the_example_for_alertmanager_is_one(tmp_path):
+    """It is accepted by amtool, and names alerts and labels that there are."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "alerts.md").read_text(), re.DOTALL)
+    (tmp_path / "alertmanager.yml").write_text(example)
+    words = [program("amtool"), "check-config", str(tmp_path / "alertmanager.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    assert 0 == done.returncode, done.stderr
+    assert "4 inhibit rules" in done.stdout
+    assert set(re.findall(r"Gpushare\w+", example)) <= {alert.name for alert in ALERTS}
 
 
 def test_the_reference_is_printed_from_the_rules():

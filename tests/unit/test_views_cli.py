@@ -212,6 +212,26 @@ def test_prometheus_is_asked_instead_of_exporters(tmp_path):
         assert [] == [path for path, _ in asked if "proxy" in path]
 
 
+def test_with_prometheus_only_nodes_with_open_breaches_are_asked(tmp_path):
+    """
+    Their exporters know since when and of what kind; the others are left alone.
+    """
+    nodes = [node_json(f"n-{i}", 1) for i in range(3)]
+    labels = {"uuid": "GPU-n-1-0", "card": "0", "__name__": "gpushare_isolation_breaches_open"}
+    series = [{"metric": labels | {"node": f"n-{i}"}, "value": [1, str(i % 2)]} for i in range(3)]
+    answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}}).encode()
+    exporters = [{"metadata": {"name": f"exp-{i}"}, "spec": {"nodeName": f"n-{i}"}} for i in range(3)]
+    proxy = "/api/v1/namespaces/gpushare-system/pods/exp-1:9445/proxy"
+    more = {"/api/v1/nodes": nodes, "/api/v1/namespaces/gpushare-system/pods": exporters}
+    more |= {f"{proxy}/metrics": (200, b""), f"{proxy}/breaches": BREACHES}
+    with serving(cluster(**more)) as (url, asked), serving(lambda *_: (200, answer)) as (prometheus, _):
+        words = ["breaches", "--kubeconfig", kubeconfig(url, tmp_path), "--prometheus", prometheus, "-o", "json"]
+        told = json.loads(inside(*words).stdout)
+    assert {"denied"} == {one["kind"] for one in told["items"]}
+    assert {"n-1"} == {one["node"] for one in told["items"]}
+    assert {f"{proxy}/metrics", f"{proxy}/breaches"} == {path for path, _ in asked if "proxy" in path}
+
+
 def test_a_reader_that_goes_away_is_no_stack():
     """
     `gpushare top | head -1` with more lines than a pipe holds.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from views_stage import api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 
 from dashboards.terminal import fetch as fetching
+from dashboards.terminal import gather
 from dashboards.terminal.breach_values import BreachError, breaches_in
 from dashboards.terminal.exposition import PageError, samples_in_answer, samples_of
 from dashboards.terminal.fetch import FetchError, checked, fetch
@@ -198,3 +199,29 @@ def test_no_credentials_go_to_an_exporter_or_prometheus(tmp_path):
     assert {"Bearer sesame"} == {headers.get("Authorization") for _, headers in told}
     assert ["Basic bWU6cGFzcw=="] == [headers.get("Authorization") for _, headers in asked]
     assert "pass" not in done.stdout
+
+
+def test_exporters_that_hang_keep_nothing_back(tmp_path, monkeypatch):
+    """
+    What the API server said is shown, what is used on those nodes is not known, and a note says why.
+    """
+    monkeypatch.setattr(gather, "_ALL_SECONDS", 0.3)
+    exporters = [{"metadata": {"name": f"exp-{i}"}, "spec": {"nodeName": f"n-{i}"}} for i in range(20)]
+    lists = api(
+        {
+            "/api/v1/nodes": [node_json(f"n-{i}", 1) for i in range(20)],
+            "/api/v1/pods": [],
+            "/api/v1/namespaces/gpushare-system/pods": exporters,
+        }
+    )
+
+    def answers(path, query):
+        if "proxy" in path:
+            time.sleep(1)
+        return lists(path, query)
+
+    with serving(answers) as (url, _):
+        done = inside("top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path))
+    told = json.loads(done.stdout)
+    assert [None] * 20 == [card["used_bytes"] for card in told["items"]]
+    assert ["what is used on n-0, n-1, n-10 and 17 more is not known: no answer within 0 s"] == told["notes"]
