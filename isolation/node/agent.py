@@ -109,7 +109,7 @@ class Agent:
             for ids in map(frozenset, asks):
                 found = await self._expectation(ids)
                 for entry in found.before if found else ():
-                    if self.book.get(*entry.key) is None:
+                    if self._open(*entry.key):
                         self._ledger.claim(entry)
                 self._ledger.claim(self._entry(ids, found))
                 answers.append(Granted(device_of(ids)))
@@ -139,7 +139,11 @@ class Agent:
 
     def _waits(self, found: Found) -> bool:
         """Whether the container has nothing yet: the keeper may have learned meanwhile that its turn was before."""
-        return found.again or self.book.get(found.pod.uid, found.wanted.name) is None
+        return found.again or self._open(found.pod.uid, found.wanted.name)
+
+    def _open(self, uid: str, container: str) -> bool:
+        entry = self.book.get(uid, container)
+        return entry is None or entry.guessed
 
     async def _whose(self, size: int, ids: frozenset[str]) -> Found | None:
         try:

@@ -1,8 +1,9 @@
 """
-Which pods the kubelet let through, or can start no more, because it has no devices for them.
+Which pods the kubelet let through, or can start no more, because it has no devices for them, or others than we know.
 
 A kubelet that has never heard of our resource runs whoever asks for it, with no card and no limit; one that
-lost its checkpoint starts nothing again that crashes. Neither heals. Decides that from the kubelet's own list,
+lost its checkpoint starts nothing again that crashes; and a container whose devices stand under another name in
+our book never passes PreStart. None of it heals. Decides that from the kubelet's own list,
 seen twice some seconds apart, for it may be reading its checkpoint; what it does not answer counts for nothing.
 """
 
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from isolation.node.book import are_ours
 from isolation.node.world import UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from isolation.node.ledger import Ledger
     from isolation.node.world import Bound, Wanted
 
@@ -21,6 +25,7 @@ SURE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 3.0
 """Between two looks at one pod: many may be crash-looping."""
 ANSWER_SECONDS: Final = 1.0
+_OTHERS: Final = "container {} cannot start: the kubelet gave it other devices than this node's book says"
 _TEXT: Final = "container {} runs, or ran, and the kubelet has no devices for it: nothing limits it or starts it again"
 
 
@@ -31,11 +36,13 @@ class Bare:
         self._ledger, self._world = ledger, ledger.world
         self._since: dict[str, float] = {}
         self._looked: dict[str, float] = {}
+        self._shown: dict[str, Mapping[str, frozenset[str]]] = {}
+        """What the kubelet said at the look that counted."""
 
     async def why(self, pod: Bound, now: float) -> str:
         """Why it must be made anew; empty: nothing is known that speaks for it."""
         suspects = self.suspects(pod)
-        if not suspects:
+        if not suspects and not self._idle(pod):
             self._since.pop(pod.uid, None)
             return ""
         if now < self._looked.get(pod.uid, -LOOK_SECONDS) + LOOK_SECONDS:
@@ -46,11 +53,29 @@ class Bare:
         except UnreachableError:
             return ""
         bare = [] if listing is None else [one for one in suspects if not listing.get(one.name)]
-        if not bare:
+        others = [] if listing is None else self._others(pod, listing)
+        if listing is None or not (bare or others):
             self._since.pop(pod.uid, None)
             return ""
         since = self._since.setdefault(pod.uid, now)
-        return _TEXT.format(bare[0].name) if now - since >= SURE_SECONDS else ""
+        if now - since < SURE_SECONDS:
+            return ""
+        self._shown[pod.uid] = listing
+        return _TEXT.format(bare[0].name) if bare else _OTHERS.format(others[0].name)
+
+    def still(self, pod: Bound) -> bool:
+        """Whether what was wrong is wrong by the pod's status and the book of this moment."""
+        return bool(self.suspects(pod) or self._others(pod, self._shown.get(pod.uid, {})))
+
+    def _idle(self, pod: Bound) -> list[Wanted]:
+        """Containers that the kubelet lists, and that do not run though they should."""
+        return [one for one in pod.wanted if not (one.init or one.over or one.id)]
+
+    def _others(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> list[Wanted]:
+        """Of these such as have other devices by the kubelet's list than by our book."""
+        have = {entry.container: entry.ids for entry in self._ledger.book.of(pod.uid)}
+        shown = [(one, listing.get(one.name, frozenset())) for one in self._idle(pod)]
+        return [one for one, ids in shown if are_ours(ids) and ids != have.get(one.name)]
 
     def suspects(self, pod: Bound) -> list[Wanted]:
         """
@@ -69,3 +94,4 @@ class Bare:
         """Nobody else is here any more."""
         self._since = {uid: when for uid, when in self._since.items() if uid in uids}
         self._looked = {uid: when for uid, when in self._looked.items() if uid in uids}
+        self._shown = {uid: said for uid, said in self._shown.items() if uid in uids}

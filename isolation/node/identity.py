@@ -161,7 +161,7 @@ class Identity:
         """
         book = self._ledger.book
         before: list[Entry] = []
-        rest = book.lacking(pod)
+        rest = [one for one in pod.wanted if self._open(pod, one, listing)]
         lasting = [one for one in pod.wanted if not one.init]
         if lasting and all(listing.get(one.name) for one in lasting):
             return None
@@ -185,6 +185,11 @@ class Identity:
                 before.append(owned(entry, pod, one))
         # A kubelet shows also a pod that it never admits, because its deletion came first.
         return Found(pod, rest[0], guessed=not lasting or pod.deleting, before=tuple(before)) if rest else None
+
+    def _open(self, pod: Bound, one: Wanted, listing: Mapping[str, frozenset[str]]) -> bool:
+        """Whether it has nothing yet by our book; a guess that the kubelet does not show was a wrong one."""
+        entry = self._ledger.book.get(pod.uid, one.name)
+        return entry is None or (entry.guessed and not one.init and not listing.get(one.name))
 
     def _remembered(self) -> list[Bound]:
         """Every pod that the watch or, while there is none, the book knows."""

@@ -133,9 +133,9 @@ class Keeper:
                 trouble.waits and self._long(trouble.since, now)
             )
             return trouble.text if late else ""
-        if ours and pod.started:
-            return await self._bare.why(pod, now)
         long = self._long(since, now)
+        if ours and (pod.started or long) and ((why := await self._bare.why(pod, now)) or pod.started):
+            return why
         if pod.started or not (long or now - max(since, self._began) >= NAMELESS_SECONDS):
             return ""
         try:
@@ -182,7 +182,7 @@ class Keeper:
         trouble = self._ledger.trouble.get(fresh.uid)
         if trouble is None:
             guessed = any(entry.guessed for entry in self._ledger.book.of(fresh.uid)) and not fresh.started
-            return fresh.allocation is None or self._unclear(fresh) or guessed or bool(self._bare.suspects(fresh))
+            return fresh.allocation is None or self._unclear(fresh) or guessed or self._bare.still(fresh)
         if trouble.waits or fresh.allocation is None:
             return True
         entries = [entry for entry in self._ledger.book.of(fresh.uid) if FORMER not in entry.container]

@@ -87,11 +87,11 @@ class Resolver:
             for one in pod.wanted:
                 ids = listing.get(one.name)
                 if ids and are_ours(ids) and not one.init and not self._namesakes(pod, ids):
-                    self._regular(pod, one, ids)
+                    self._regular(pod, one, ids, listing)
         for pod, listing in seen:
             self._inits(pod, listing)
 
-    def _regular(self, pod: Bound, one: Wanted, ids: frozenset[str]) -> None:
+    def _regular(self, pod: Bound, one: Wanted, ids: frozenset[str], listing: Mapping[str, frozenset[str]]) -> None:
         """The kubelet says that this container has these."""
         book = self._ledger.book
         have = book.get(pod.uid, one.name)
@@ -101,8 +101,9 @@ class Resolver:
             if (again := self._nobodys(ids)) is not None:
                 self._ledger.release(again)  # a kubelet without memory gave it what it had
             return
-        if have is not None and not have.guessed and self._nobodys(ids) is None:
-            return  # we were sure: that is for PreStart to judge
+        taken = have is not None and have.ids in [other for name, other in listing.items() if name != one.name]
+        if have is not None and not (have.guessed or taken) and self._nobodys(ids) is None:
+            return  # we were sure, and it is nobody else's in the pod: that is for PreStart to judge
         for wrong in book.exactly(ids):
             if wrong.guessed:  # nobody's now: it may be the init container's that had the very same devices
                 self._ledger.release(wrong)

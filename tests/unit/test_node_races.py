@@ -11,7 +11,7 @@ import itertools
 import pytest
 from agent_world import AgentWorld
 
-from isolation.node.book import card_of, hash_of
+from isolation.node.book import Entry, card_of, hash_of
 from isolation.node.identity import Found
 from isolation.node.world import Ask, NotYetError
 
@@ -395,3 +395,55 @@ def test_who_had_its_turn_is_not_taken_for_the_one_that_is_admitted_now(node, mo
     ticks(node, 1)
 
     assert {"warm": ids, "helper": ids, "main": others} == {one.container: one.ids for one in node.agent.book}
+
+
+def test_a_guess_that_the_kubelet_does_not_show_was_not_the_containers_turn(node):
+    """
+    Another pod's devices were taken for the first container's, in the dark; then the kubelet admits it itself.
+    """
+    node.bind("other", watched=False, main=(0, 2))
+    node.kubelet_up = False
+    pod = node.bind("a", main=(1, 2), second=(1, 2))
+    del node.api["other"]
+    theirs, ids = node.ids(0, 0, 1), {"main": node.ids(1, 0, 1), "second": node.ids(1, 2, 3)}
+    node.agent._ledger.claim(Entry(theirs, pod.uid, "ml", "a", "main", guessed=True, made=node.agent.book.next()))
+    node.kubelet_up, boxes = True, node.admitted.setdefault(pod.uid, {})
+    for name, those in ids.items():
+        run(node.agent.allocate([sorted(those)]))
+        boxes[name] = those
+
+    assert ids == {one.container: one.ids for one in node.agent.book if one.uid == pod.uid}
+    assert [theirs] == [one.ids for one in node.agent.book if not one.uid]
+
+
+def test_a_containers_devices_that_the_kubelet_shows_for_its_neighbour_are_given_back(node):
+    """
+    We were sure, and wrong: both names stood on one set of devices, and the other set on nobody's.
+    """
+    pod = node.bind("a", main=(0, 2), second=(0, 2))
+    first, other = node.ids(0, 0, 1), node.ids(0, 2, 3)
+    node.agent._ledger.claim(Entry(first, pod.uid, "ml", "a", "second", made=node.agent.book.next()))
+    node.admitted[pod.uid] = {"main": first, "second": other}
+    for name in ("main", "second"):
+        run(node.start("a", name))
+
+    now = {one.container: one.ids for one in node.agent.book if "~" not in one.container}
+    assert {"main": first, "second": other} == now
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_container_whose_devices_stand_otherwise_in_the_book_does_not_wait_for_ever(node, started):
+    """
+    The kubelet gives it what the book does not say, and never asks again: the pod is made anew within a minute.
+    """
+    pod = node.bind("a", main=(0, 2), second=(0, 2))
+    run(node.admit("a"))
+    if started:
+        run(node.start("a", "main"))
+    node.admitted[pod.uid]["second"] = node.ids(0, 6, 7)
+    began = node.time
+    while not node.deleted and node.time < began + 100:
+        ticks(node, 1)
+
+    assert ["a"] == [name for name, _ in node.deleted]
+    assert node.time - began < 60
