@@ -1,38 +1,114 @@
 #!/bin/sh
-# A certificate for the webhook, by an authority of its own, for clusters without cert-manager.
-#   kubectl apply -k manifests/base && sh manifests/certificate.sh
-# Again before it ends (DAYS, 365), or at any time: it is read without a restart, and until every replica has read it
-# the API server believes the authority before as well. Needs openssl and kubectl; the authority's key is thrown away.
+# Certificates by authorities of their own, for clusters without cert-manager. Once after `kubectl apply -k`:
+#   sh manifests/certificate.sh [scheduler] [extender] [metrics-api] [grpc]
+#
+#   scheduler    the webhook's (what is made where nothing is named); the API server is told whom to believe
+#   extender     the webhook's, and one with which an existing kube-scheduler asks us: its files are put into $OUT
+#   metrics-api  of components/metrics-api
+#   grpc         of components/grpc, and those of its callers: Secrets gpushare-cluster-autoscaler and gpushare-keda,
+#                for you to copy to where these run
+#
+# Again before they end (DAYS, 365), or at any time: they are read without a restart, and until every replica has read
+# the webhook's the API server believes the authority before as well. Callers' certificates are of a new authority each
+# time: hand them out again. Needs openssl and kubectl; the authorities' keys are thrown away.
 set -eu
 umask 077
-name=gpushare-scheduler namespace=gpushare-system days=${DAYS:-365}
-host=$name.$namespace.svc
+namespace=gpushare-system days=${DAYS:-365}
+[ $# -gt 0 ] || set -- scheduler
+for wanted in "$@"; do
+  case $wanted in
+    scheduler | metrics-api | grpc) ;;
+    extender) [ -n "${OUT:-}" ] || { echo "extender: say where its files go, OUT=folder" >&2; exit 2; } ;;
+    *) echo "$wanted: name scheduler, extender, metrics-api or grpc" >&2; exit 2 ;;
+  esac
+done
+[ -z "${OUT:-}" ] || { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd); }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 
 curve="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-# shellcheck disable=SC2086 # several words
-openssl req -x509 $curve -days "$days" -subj "/CN=gpushare webhook authority" -keyout ca.key -out ca.crt 2>log || { cat log >&2; exit 1; }
-# shellcheck disable=SC2086 # several words
-openssl req $curve -subj "/CN=$host" -keyout tls.key -out tls.csr 2>log || { cat log >&2; exit 1; }
-printf 'subjectAltName=DNS:%s,DNS:%s-leader.%s.svc\nextendedKeyUsage=serverAuth\n' "$host" "$name" "$namespace" >names
-openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days "$days" -extfile names -out tls.crt 2>log ||
-  { cat log >&2; exit 1; }
+quietly() { "$@" 2>log || { cat log >&2; exit 1; }; }
 
-# First whom to believe, then what to show: in the other order calls would fail in between.
-for configuration in $(kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations -o name | grep "/$name"); do
-  count=$(kubectl get "$configuration" -o jsonpath='{range .webhooks[*]}{.name}{"\n"}{end}' | grep -c .)
-  before=$(kubectl get "$configuration" -o jsonpath='{.webhooks[0].clientConfig.caBundle}')
-  printf %s "$before" | base64 -d 2>/dev/null | sed '/END CERTIFICATE/q' >before.crt
-  bundle=$(cat ca.crt before.crt | base64 | tr -d '\n')
-  patch= at=0
-  while [ "$at" -lt "$count" ]; do
-    patch="$patch${patch:+,}{\"op\":\"add\",\"path\":\"/webhooks/$at/clientConfig/caBundle\",\"value\":\"$bundle\"}"
-    at=$((at + 1))
+# authority FILES NAME
+authority() {
+  # shellcheck disable=SC2086 # several words
+  quietly openssl req -x509 $curve -days "$days" -subj "/CN=$2" -keyout "$1.key" -out "$1.crt"
+}
+
+# signed FILES AUTHORITY COMMON-NAME EXTENSIONS
+signed() {
+  # shellcheck disable=SC2086 # several words
+  quietly openssl req $curve -subj "/CN=$3" -keyout "$1.key" -out "$1.csr"
+  printf "$4" >names
+  quietly openssl x509 -req -in "$1.csr" -CA "$2.crt" -CAkey "$2.key" -CAcreateserial -days "$days" -extfile names -out "$1.crt"
+}
+
+# secret NAME FILES [AUTHORITY]
+secret() {
+  set -- "$1" "$2.crt" "$2.key" "${3:+$3.crt}"
+  kubectl -n "$namespace" create secret generic "$1" --type=kubernetes.io/tls --from-file=tls.crt="$2" \
+    --from-file=tls.key="$3" ${4:+--from-file=ca.crt="$4"} --dry-run=client -o yaml | kubectl apply -f -
+}
+
+webhook() {
+  name=gpushare-scheduler
+  host=$name.$namespace.svc
+  authority ca "gpushare webhook authority"
+  signed tls ca "$host" "subjectAltName=DNS:$host,DNS:$name-leader.$namespace.svc\nextendedKeyUsage=serverAuth\n"
+  # First whom to believe, then what to show: in the other order calls would fail in between.
+  for configuration in $(kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations -o name | grep "/$name"); do
+    count=$(kubectl get "$configuration" -o jsonpath='{range .webhooks[*]}{.name}{"\n"}{end}' | grep -c .)
+    before=$(kubectl get "$configuration" -o jsonpath='{.webhooks[0].clientConfig.caBundle}')
+    printf %s "$before" | base64 -d 2>/dev/null | sed '/END CERTIFICATE/q' >before.crt
+    bundle=$(cat ca.crt before.crt | base64 | tr -d '\n')
+    patch= at=0
+    while [ "$at" -lt "$count" ]; do
+      patch="$patch${patch:+,}{\"op\":\"add\",\"path\":\"/webhooks/$at/clientConfig/caBundle\",\"value\":\"$bundle\"}"
+      at=$((at + 1))
+    done
+    kubectl patch "$configuration" --type=json -p "[$patch]"
   done
-  kubectl patch "$configuration" --type=json -p "[$patch]"
+  secret "$name-tls" tls
+}
+
+extender() {
+  webhook
+  authority clients "gpushare extender callers"
+  signed caller clients kube-scheduler "extendedKeyUsage=clientAuth\n"
+  kubectl -n "$namespace" create secret generic gpushare-scheduler-clients --from-file=ca.crt=clients.crt \
+    --dry-run=client -o yaml | kubectl apply -f -
+  cp ca.crt "$OUT/ca.crt"
+  cp caller.crt "$OUT/tls.crt"
+  cp caller.key "$OUT/tls.key"
+  echo "for your kube-scheduler: $OUT/tls.crt, tls.key and ca.crt"
+}
+
+metrics_api() {
+  authority apis "gpushare metrics authority"
+  host=gpushare-autoscaler-metrics.$namespace.svc
+  signed api apis "$host" "subjectAltName=DNS:$host\nextendedKeyUsage=serverAuth\n"
+  secret gpushare-autoscaler-metrics-tls api apis
+}
+
+grpc() {
+  authority servers "gpushare gRPC authority"
+  authority callers "gpushare gRPC callers"
+  host=gpushare-autoscaler.$namespace.svc
+  signed server servers "$host" "subjectAltName=DNS:$host\nextendedKeyUsage=serverAuth\n"
+  secret gpushare-autoscaler-grpc-tls server callers
+  for caller in cluster-autoscaler:cluster-autoscaler keda:keda-operator; do
+    signed "${caller%:*}" callers "${caller#*:}" "subjectAltName=DNS:${caller#*:}\nextendedKeyUsage=clientAuth\n"
+    secret "gpushare-${caller%:*}" "${caller%:*}" servers
+  done
+}
+
+for wanted in "$@"; do
+  case $wanted in
+    scheduler) webhook ;;
+    extender) extender ;;
+    metrics-api) metrics_api ;;
+    grpc) grpc ;;
+  esac
+  echo "$wanted: valid until $(date -u -d "+$days days" +%Y-%m-%d 2>/dev/null || echo "$days days from now")"
 done
-kubectl -n "$namespace" create secret tls "$name-tls" --cert=tls.crt --key=tls.key --dry-run=client -o yaml |
-  kubectl apply -f -
-echo "valid for $host until $(openssl x509 -noout -enddate -in tls.crt | cut -d= -f2)"

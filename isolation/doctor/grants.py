@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from isolation.contract.names import NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.reservation import definition
 from isolation.doctor.rights import RIGHTS
 
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
     from isolation.doctor.rights import Right
 
-FILES: Final = {"crd": "crd/reservations.yaml", "scheduler": "scheduler/rights.yaml", "node": "node/rights.yaml"}
+FILES: Final = {
+    "crd": "crd/reservations.yaml",
+    "scheduler": "scheduler/rights.yaml",
+    "node": "node/rights.yaml",
+    "autoscaler": "autoscaler/rights.yaml",
+}
 """Where each goes, below `manifests/base`."""
-_ACCOUNTS: Final = {"scheduler": SCHEDULER, "node": NODE_AGENT}
+_ACCOUNTS: Final = {"scheduler": SCHEDULER, "node": NODE_AGENT, "autoscaler": AUTOSCALER}
 _RBAC: Final = "rbac.authorization.k8s.io"
 # Two containers share one account: what the stock kube-scheduler beside the extender needs is Kubernetes' own role.
 _STOCK: Final = {SCHEDULER: ("system:kube-scheduler", "system:volume-scheduler")}

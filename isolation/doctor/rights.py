@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from isolation.contract.names import GROUP, NODE_AGENT, RESERVATIONS, SCHEDULER
+from isolation.contract.names import AUTOSCALER, AUTOSCALER_STATE, GROUP, NODE_AGENT, RESERVATIONS, SCHEDULER
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,28 @@ _NODE: Final = (
     Right("pods", ("delete",), why="what can never start, by UID (own node: admission policy)"),
     Right("events", ("create",), "events.k8s.io", why="why it was deleted"),
 )
-RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE})
+# What a provider's machines and the metrics APIs need besides comes with their components.
+_AUTOSCALER: Final = (
+    Right("nodes", ("get", "list", "watch"), why="cards, room, readiness"),
+    Right("nodes", ("patch",), why="the taint and the annotation of a drain (nothing else: admission policy)"),
+    Right("pods", ("list", "watch"), why="who waits, who would have to move"),
+    Right("pods/eviction", ("create",), why="moves, under disruption budgets"),
+    Right("poddisruptionbudgets", ("list", "watch"), "policy", why="who may be moved now"),
+    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="room for whoever is moved"),
+    Right("events", ("create",), "events.k8s.io", why="why something was done, or was not"),
+    Right(
+        "configmaps", ("create",), local=True, why="its state (a name cannot be given with create: admission policy)"
+    ),
+    Right(
+        "configmaps",
+        ("get", "patch"),
+        local=True,
+        names=(AUTOSCALER_STATE,),
+        why="what it must remember over a restart",
+    ),
+    Right("configmaps", ("get",), local=True, names=(AUTOSCALER,), why="the switch: enabled, dryRun"),
+    Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
+    Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="ours"),
+)
+RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER})
 """By account, all of them in our own namespace."""

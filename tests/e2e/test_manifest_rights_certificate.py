@@ -27,10 +27,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def made(plane):
+def made(plane, *which):
     """Run it."""
     env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
-    done = subprocess.run(["sh", str(SCRIPT)], env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["sh", str(SCRIPT), *which], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
@@ -97,3 +99,70 @@ def test_what_it_makes_is_believed_and_stays_so_while_it_is_renewed(plane, tmp_p
     with pytest.raises(ssl.SSLCertVerificationError):
         asyncio.run(handshake(new, second[0], "elsewhere.svc"))
     assert [2] == sorted({len(ends(base64.b64decode(bundle))) for bundle in second})
+
+
+async def meeting(server, client, host):
+    """Whom each of the two sees, over mutual TLS: the server the client's name, the client its own server."""
+    shows = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=server / "ca.crt")
+    shows.verify_mode = ssl.CERT_REQUIRED
+    shows.load_cert_chain(server / "tls.crt", server / "tls.key")
+    asks = ssl.create_default_context(cafile=client / "ca.crt")
+    asks.load_cert_chain(client / "tls.crt", client / "tls.key")
+    seen = asyncio.get_running_loop().create_future()
+
+    async def served(_, writer):
+        names = dict(part[0] for part in writer.get_extra_info("peercert")["subject"])
+        seen.set_result(names["commonName"])
+        writer.close()
+
+    listening = await asyncio.start_server(served, "127.0.0.1", 0, ssl=shows)
+    port = listening.sockets[0].getsockname()[1]
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asks, server_hostname=host)
+        async with asyncio.timeout(10):
+            name = await seen
+        writer.close()
+    finally:
+        listening.close()
+    return name
+
+
+def test_callers_of_grpc_get_certificates_with_their_names(plane, tmp_path):
+    """
+    cluster-autoscaler and KEDA each by a certificate of its own, which the autoscaler's authority vouches for; made for
+    one another they are no servers.
+    """
+    secrets = ("gpushare-autoscaler-grpc-tls", "gpushare-cluster-autoscaler", "gpushare-keda")
+
+    async def story():
+        async with connected(plane) as client:
+            await granted(client)
+            await asyncio.to_thread(made, plane, "grpc")
+            folders = []
+            for name in secrets:
+                path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{name}"
+                folders.append(tmp_path / name)
+                folders[-1].mkdir()
+                for file, value in (await client.get(path))["data"].items():
+                    (folders[-1] / file).write_bytes(base64.b64decode(value))
+                await client.delete(path)
+        server, *callers = folders
+        host = f"gpushare-autoscaler.{SYSTEM_NAMESPACE}.svc"
+        names = [await meeting(server, caller, host) for caller in callers]
+        with pytest.raises(ssl.SSLError):
+            await meeting(callers[0], callers[1], host)
+        return names
+
+    assert ["cluster-autoscaler", "keda-operator"] == asyncio.run(story())
+
+
+@pytest.mark.parametrize("words", [["what"], ["extender"]], ids=["unknown", "nowhere-to-put-it"])
+def test_what_makes_no_sense_changes_nothing_and_says_what_to_write(words, tmp_path):
+    """
+    Before anything is asked of a cluster: there is none here.
+    """
+    env = {"PATH": os.environ["PATH"], "KUBECONFIG": str(tmp_path / "none")}
+    done = subprocess.run(["sh", str(SCRIPT), *words], env=env, capture_output=True, text=True, timeout=20, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert any(word in done.stderr for word in ("name scheduler, extender", "OUT=folder"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import shutil
 import subprocess
 
@@ -11,7 +10,7 @@ import pytest
 from e2e.apiclient import RefusedError, connected
 from e2e.manifest_files import BASE, Cluster, documents
 
-from isolation.contract.names import NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
 THINGS = documents()
 IDS = [f"{one['kind']}-{one['metadata']['name']}-{one['metadata'].get('namespace', '')}" for one in THINGS]
@@ -77,50 +76,10 @@ def _complaints(text):
     return "\n".join(line for line in text.splitlines() if "missing the kubectl.kubernetes.io/last-applied" not in line)
 
 
-def _pod(kind):
-    """The pod that a workload of ours would make."""
-    thing = copy.deepcopy(next(one for one in THINGS if one["kind"] == kind))
-    template = thing["spec"]["template"]
-    meta = {
-        "name": thing["metadata"]["name"],
-        "namespace": f"picky-{kind.lower()}",
-        "labels": template["metadata"]["labels"],
-    }
-    # Accounts and classes are of no interest to PodSecurity.
-    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-
-
-@pytest.mark.parametrize(("kind", "accepted"), [("Deployment", True), ("DaemonSet", False)])
-def test_the_scheduler_meets_the_restricted_standard_and_the_agent_cannot(home, kind, accepted):
-    """
-    The API server's own PodSecurity judges; the agent's exception is therefore the only one of ours.
-    """
-    name = f"picky-{kind.lower()}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-    async def story():
-        async with connected(home) as client:
-            await client.create(namespace)
-            try:
-                await client.until(bool, f"/api/v1/namespaces/{name}/serviceaccounts/default")
-                await Cluster(client).rehearse(_pod(kind))
-            except RefusedError as exc:
-                return str(exc)
-            finally:
-                await client.delete(f"/api/v1/namespaces/{name}")
-            return ""
-
-    said = asyncio.run(story())
-    assert accepted == (not said), said
-    assert accepted or "violates PodSecurity" in said
-
-
 def test_the_accounts_are_those_of_the_contract():
     """
     Admission exempts these names, so nobody else's may stand in the manifests.
     """
     accounts = {(a["metadata"]["namespace"], a["metadata"]["name"]) for a in THINGS if a["kind"] == "ServiceAccount"}
-    assert {(SYSTEM_NAMESPACE, SCHEDULER), (SYSTEM_NAMESPACE, NODE_AGENT)} == accounts
+    assert {(SYSTEM_NAMESPACE, name) for name in (SCHEDULER, NODE_AGENT, AUTOSCALER, EXPORTER)} == accounts
     assert (BASE / "kustomization.yaml").is_file()

@@ -1,0 +1,241 @@
+"""What the manifests tell our processes: options that exist, files that can be read, tables that are current."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import click
+import pytest
+import yaml
+from e2e.manifest_build import BUILDS, IDS, MANIFESTS, NO_KUBECTL, named, objects, templates
+
+from autoscaler.kube.config_reader import read_config
+from gpushare import COMMANDS, load
+from isolation.contract.names import (
+    AUTOSCALER,
+    AUTOSCALER_STATE,
+    DRAIN,
+    EXPORTER,
+    NODE_AGENT,
+    RUN_DIR,
+    SCHEDULER,
+    SYSTEM_NAMESPACE,
+)
+from isolation.doctor.grants import FILES, text
+from isolation.doctor.grants import objects as granted_objects
+from isolation.doctor.rights import RIGHTS
+from isolation.scheduler.admission.objects import objects as admission_objects
+from isolation.scheduler.config import existing
+
+needs_kubectl = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
+each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
+USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"
+
+
+def understood(words):
+    """The click command reads these words: a wrong option, a value of the wrong kind, a missing one would be told."""
+    where, extra, _ = COMMANDS[words[0]]
+    command = load(where, extra)
+    rest = list(words[1:])
+    while isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        command = command.commands[rest.pop(0)]
+    # files of the container are not here: what must exist for click is taken for a word
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path):
+            parameter.type = click.Path()
+    command.make_context(words[0], rest)
+    return command
+
+
+def said(things):
+    """Every command line of ours, by container."""
+    for name, template in templates(things).items():
+        for one in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]:
+            if one["image"].startswith("gpushare-"):
+                yield name, one
+
+
+@needs_kubectl
+@each
+def test_every_command_line_is_understood_by_its_command(overlay, components):
+    """
+    Whatever the containers are started with, image by image.
+    """
+    images = {SCHEDULER: "controller", AUTOSCALER: "controller", NODE_AGENT: "node", EXPORTER: "exporter"}
+    for name, one in said(objects(overlay, components)):
+        assert f"gpushare-{images[name]}" == one["image"].rpartition(":")[0]
+        if "args" in one:
+            understood(one["args"])
+        else:
+            script = " ".join(one["command"])
+            for found in re.findall(r"gpushare ([a-z]+ [a-z]+ [^;}]+)", script):
+                understood(shlex.split(found.replace('"$1"', "file")))
+
+
+def test_a_wrong_option_would_be_found():
+    """
+    The check above can fail.
+    """
+    with pytest.raises(click.NoSuchOption):
+        understood(["exporter", "--lisen=0.0.0.0:9445"])
+    with pytest.raises(click.BadParameter):
+        understood(["node", "--metrics-port=many"])
+
+
+@needs_kubectl
+@each
+def test_files_named_on_a_command_line_are_mounted(overlay, components):
+    """
+    Each path stands below a mount of its container, and a file of a ConfigMap is a key of it.
+    """
+    things = objects(overlay, components)
+    lost = []
+    for name, one in said(things):
+        volumes = {v["name"]: v for v in templates(things)[name]["spec"]["volumes"]}
+        mounts = {m["mountPath"]: volumes[m["name"]] for m in one["volumeMounts"]}
+        for path in re.findall(r"=(/\S+)", " ".join(one.get("args", []))):
+            folder = next((mount for mount in mounts if path.startswith(f"{mount}/")), None)
+            volume = mounts.get(folder, {})
+            if "configMap" in volume:
+                data = named(things, "ConfigMap", volume["configMap"]["name"])["data"]
+                folder = folder if path.removeprefix(f"{folder}/") in data else None
+            if folder is None:
+                lost.append((name, path))
+
+    assert [] == lost
+
+
+@needs_kubectl
+@each
+def test_the_autoscalers_configuration_can_be_read(overlay, components):
+    """
+    Also the example that stands beside it as a comment; on ACK nobody is moved.
+    """
+    made = named(objects(overlay, components), "ConfigMap", f"{AUTOSCALER}-config")
+    config = read_config(made["data"]["config.yaml"].encode())
+    switch = named(objects(overlay, components), "ConfigMap", AUTOSCALER)["data"]
+
+    assert () == config.pools
+    assert (config.limits.moves_per_round == 0) == (overlay == "ack")
+    assert {"enabled": "true", "dryRun": "true"} == switch
+
+
+@pytest.mark.parametrize("file", ["base/autoscaler/configuration.yaml", "overlays/ack/configuration.yaml"])
+def test_the_example_in_the_comment_can_be_read_too(file):
+    """
+    Uncommented, as somebody would begin.
+    """
+    lines = re.findall(r"^#   (.*)$", (MANIFESTS / file).read_text(), re.MULTILINE)
+    [pool] = read_config("\n".join(["version: 1", *lines]).encode()).pools
+
+    assert ("gpu-a10", 10) == (pool.name, pool.largest)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_committed_roles_are_what_the_table_says(name):
+    """
+    `python -m isolation.doctor.grants NAME` makes the file anew.
+    """
+    assert (MANIFESTS / "base" / FILES[name]).read_text() == text(name)
+
+
+def test_the_autoscaler_may_write_what_it_owns_and_nothing_wider():
+    """
+    No stars, no secrets, no roles; ConfigMaps and Leases in our namespace, by name wherever RBAC knows names.
+    """
+    wide = []
+    for right in RIGHTS[AUTOSCALER]:
+        assert right.why, right
+        assert "*" not in {right.resource, right.group, *right.verbs}
+        assert right.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts", "deployments"}
+        assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(right.verbs)
+        if right.plain in {"configmaps", "leases"}:
+            assert right.local
+            assert right.names or right.verbs == ("create",), right
+        wide += [
+            (right.resource, verb) for verb in right.verbs if verb not in {"get", "list", "watch"} and not right.local
+        ]
+
+    assert {
+        ("nodes", "patch"),
+        ("pods/eviction", "create"),
+        ("reservations", "create"),
+        ("reservations", "delete"),
+        ("events", "create"),
+    } == set(wide)
+    assert 1 == len({json.dumps(s) for one in granted_objects("autoscaler") for s in one.get("subjects", ())})
+
+
+def test_the_policies_about_the_autoscaler_name_what_the_code_names():
+    """
+    Its account, its taint, its state: each as in the contract.
+    """
+    policies = list(yaml.safe_load_all((MANIFESTS / "base/autoscaler/policy.yaml").read_text()))
+    policies += list(yaml.safe_load_all((MANIFESTS / "components/cluster-api/rights.yaml").read_text()))
+    policies = [one for one in policies if one["kind"] == "ValidatingAdmissionPolicy"]
+    whole = yaml.safe_dump(policies, width=10_000)
+
+    assert {f'request.userInfo.username == "{USER}"'} == {
+        condition["expression"] for one in policies for condition in one["spec"]["matchConditions"]
+    }
+    assert {"Fail"} == {one["spec"]["failurePolicy"] for one in policies}
+    assert f'"{DRAIN}"' in whole
+    assert f'"{AUTOSCALER_STATE}"' in whole
+
+
+@needs_kubectl
+def test_the_policies_for_an_existing_scheduler_are_those_that_the_tables_make():
+    """
+    The overlay patches two lines of one policy; all policies together are what the code prints for that scheduler.
+    """
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    wanted = {
+        (one["kind"], one["metadata"]["name"]): one for one in admission_objects("policies.yaml", "default-scheduler")
+    }
+    built = {
+        (one["kind"], one["metadata"]["name"]): one for one in objects("existing-scheduler") if one["kind"] in kinds
+    }
+
+    assert wanted == {key: built[key] for key in wanted}
+
+
+def test_the_stanza_for_an_existing_scheduler_is_current():
+    """
+    As `gpushare scheduler config --existing` prints it.
+    """
+    file = MANIFESTS / "overlays/existing-scheduler/kube-scheduler.yaml"
+
+    assert existing() == yaml.safe_load(file.read_text())
+
+
+def test_roles_for_people_are_those_that_the_page_shows():
+    """
+    docs/views.md says what `kubectl gpushare` needs; the component grants that and nothing else.
+    """
+    page = (MANIFESTS.parent / "docs/views.md").read_text()
+    [shown] = re.findall(r"```yaml\n(.*?kind: ClusterRole.*?)```", page, re.DOTALL)
+    made = list(yaml.safe_load_all((MANIFESTS / "components/views/rights.yaml").read_text()))
+
+    assert [(one["kind"], one["rules"]) for one in yaml.safe_load_all(shown)] == [
+        (one["kind"], one["rules"]) for one in made
+    ]
+
+
+@needs_kubectl
+def test_the_demo_uses_one_file_of_cards_for_agent_and_exporter():
+    """
+    At the same place of the host: the agent puts that path into containers, the exporter looks at it.
+    """
+    places = set()
+    for name, template in templates(objects("demo")).items():
+        if name in (NODE_AGENT, EXPORTER):
+            volumes = {v["name"]: v["hostPath"]["path"] for v in template["spec"]["volumes"]}
+            [one] = template["spec"]["containers"]
+            [inside] = [word.partition("=")[2] for word in one["args"] if word.startswith("--simgpu=")]
+            mounts = {m["mountPath"]: volumes[m["name"]] for m in one["volumeMounts"]}
+            at = max((mount for mount in mounts if inside.startswith(f"{mount}/")), key=len)
+            places.add(mounts[at] + inside.removeprefix(at))
+
+    assert {f"{RUN_DIR}/demo/hardware"} == places

@@ -1,0 +1,221 @@
+"""The images: what their build copies, installs and starts, checked without a builder."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from e2e.manifest_build import BUILDS, NO_KUBECTL, objects, templates
+
+from gpushare import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "images" / "Containerfile"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TARGETS = ("exporter", "node", "controller")
+ROOMS = {
+    "exporter": ["exporter", "isolation.contract"],
+    "node": ["isolation.node", "isolation.doctor", "isolation.simgpu", "isolation.host"],
+    "controller": [
+        "isolation.scheduler",
+        "isolation.cluster",
+        "autoscaler.kube",
+        "autoscaler.rpc",
+        "autoscaler.metrics_api",
+    ],
+}
+"""Whose every module must be importable in the image."""
+APART = {"exporter": {"exporter.fleet"}, "node": set(), "controller": set()}
+"""Modules that another process loads."""
+PROBE = """
+import importlib.util, json, pkgutil, sys
+from importlib.metadata import distribution, packages_distributions
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as plain
+
+extras, wanted, rooms, apart = json.loads(sys.argv[1])
+found, todo = set(), [(Requirement(line), ()) for line in wanted]
+seen = set()
+while todo:
+    need, _ = todo.pop()
+    if need.marker and not any(need.marker.evaluate({"extra": e}) for e in ("", *need.extras)):
+        continue
+    key = (plain(need.name), tuple(sorted(need.extras)))
+    if key in seen:
+        continue
+    seen.add(key)
+    found.add(plain(need.name))
+    for line in distribution(need.name).requires or ():
+        inner = Requirement(line)
+        if inner.marker is None or any(inner.marker.evaluate({"extra": e}) for e in ("", *need.extras)):
+            inner.marker = None
+            todo.append((inner, ()))
+owners = packages_distributions()
+kept = {"gpushare", "isolation", "exporter", "autoscaler", "dashboards"}
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in kept or top not in owners or any(plain(o) in found for o in owners[top]):
+            return None
+        raise ModuleNotFoundError(f"{name} is in no package of this image", name=name)
+
+for name in [n for n in sys.modules if n.partition(".")[0] == "packaging"]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Bare())
+missing = {}
+for room in rooms:
+    package = importlib.import_module(room)
+    names = [room] + [m.name for m in pkgutil.walk_packages(package.__path__, room + ".")]
+    for name in names:
+        origin = str(importlib.util.find_spec(name).origin)
+        if name in apart or name.endswith("__main__") or not origin.endswith(".py"):
+            continue
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as exc:
+            missing[name] = str(exc)
+print(json.dumps([sorted(found), missing]))
+"""
+
+
+def words():
+    """The file's instructions, continuation lines joined, comments away."""
+    joined = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE))
+    return [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
+
+
+def stages():
+    """Instructions by stage; in "" those before the first."""
+    found, name = {"": []}, ""
+    for verb, rest in words():
+        if verb == "FROM":
+            base, _, name = rest.partition(" AS ")
+            found[name] = [("FROM", base)]
+        else:
+            found[name].append((verb, rest))
+    return found
+
+
+def extras(target):
+    """What pip is told to install for it."""
+    [(_, line)] = [one for one in stages()[f"{target}-packages"] if one[0] == "RUN"]
+    inside = re.search(r"\[(.+?)\]\"", line)[1]
+    for name, value in re.findall(r"^ARG (\w+)=(.+)$", FILE.read_text(), re.MULTILINE):
+        inside = inside.replace(f"${{{name}}}", value)
+    return inside.split(",")
+
+
+def test_only_one_base_is_used_and_it_is_pinned_by_digest():
+    """
+    A tag can come to mean something else overnight; its Python is the oldest that the project runs on.
+    """
+    [(_, given)] = [one for one in stages()[""] if one[0] == "ARG"]
+    bases = {base for name, lines in stages().items() if name for verb, base in lines if verb == "FROM"}
+
+    found = re.fullmatch(r"PYTHON=docker\.io/library/python:(3\.\d+)-slim-\w+@sha256:[0-9a-f]{64}", given)
+    assert bases - set(stages()) == {"${PYTHON}"}
+    assert PROJECT["project"]["requires-python"] == f">={found[1]}"
+    assert PROJECT["tool"]["mypy"]["python_version"] == found[1]
+
+
+def test_what_is_copied_exists():
+    """
+    From the tree by name (never all of it), or from a stage above.
+    """
+    lost = []
+    for lines in stages().values():
+        for verb, rest in lines:
+            if verb == "COPY":
+                parts = rest.split()
+                origin = [one.partition("=")[2] for one in parts if one.startswith("--from=")]
+                sources = [one for one in parts[:-1] if not one.startswith("--")]
+                assert "." not in sources
+                lost += [one for one in sources if not origin and not (ROOT / one).exists()]
+                lost += [one for one in origin if one not in stages()]
+    packages = {one.rstrip("*") for one in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    copied = {rest.split()[0] for verb, rest in stages()["wheel"] if verb == "COPY"}
+    listed = set(" ".join(rest for verb, rest in stages()["wheel"] if verb == "COPY").split())
+
+    assert [] == lost
+    assert packages <= copied
+    assert {"pyproject.toml", "setup.py", "gpushare.py", PROJECT["project"]["readme"]} <= listed
+    assert set(PROJECT["project"]["license-files"]) <= listed
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
+    """
+    By the entry point that the project installs; without a compiler and without pip.
+    """
+    own, runtime = dict(stages()[target]), dict(stages()["runtime"])
+    [(_, installed)] = [one for one in stages()[f"{target}-packages"] if one[0] == "RUN"]
+    [entry] = json.loads(runtime["ENTRYPOINT"])
+
+    assert "runtime" == own["FROM"]
+    assert entry in PROJECT["project"]["scripts"]
+    assert json.loads(own["CMD"])[0] in COMMANDS
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", runtime["USER"])
+    assert "USER" not in own
+    assert "-c /constraints.txt" in installed
+    assert "uninstall -y pip" in installed
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_has_the_extras_of_its_processes(target):
+    """
+    They exist, and one stands for each command that the image runs.
+    """
+    known = PROJECT["project"]["optional-dependencies"]
+
+    assert set(extras(target)) <= set(known)
+    assert {"exporter": {"exporter"}, "node": {"node", "doctor", "simgpu"}, "controller": {"scheduler", "autoscaler"}}[
+        target
+    ] == set(extras(target))
+
+
+@pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
+def test_images_and_manifests_agree():
+    """
+    Each image of the manifests is a target of the file, and the ports are those that its pods have.
+    """
+    opened: dict[str, set[int]] = {}
+    for overlay, components in BUILDS:
+        for template in templates(objects(overlay, components)).values():
+            for one in template["spec"]["containers"]:
+                name = one["image"].rpartition(":")[0].removeprefix("gpushare-")
+                opened.setdefault(name, set()).update(p["containerPort"] for p in one.get("ports", []))
+    exposed = {target: {int(port) for port in dict(stages()[target])["EXPOSE"].split()} for target in TARGETS}
+
+    assert exposed == {name: ports for name, ports in opened.items() if "/" not in name}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_module_of_an_image_finds_its_packages(target):
+    """
+    With nothing importable but what pip installs for its extras.
+    """
+    wanted = []
+    todo = list(extras(target))
+    while todo:
+        for line in PROJECT["project"]["optional-dependencies"][todo.pop()]:
+            inner = re.fullmatch(r"gpushare\[(.+)\]", line)
+            todo += inner[1].split(",") if inner else []
+            wanted += [] if inner else [line]
+    wanted += PROJECT["project"]["dependencies"]
+    told = json.dumps([extras(target), wanted, ROOMS[target], sorted(APART[target])])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, told], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert 0 == done.returncode, done.stderr
+    found, missing = json.loads(done.stdout)
+
+    assert {} == missing
+    assert "click" in found
+    assert "pytest" not in found
+    assert ("kubernetes" in found) == (target != "exporter")
