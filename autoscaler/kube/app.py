@@ -32,13 +32,13 @@ from autoscaler.metrics_api.readings import Board
 from autoscaler.rpc.ports import ports
 from autoscaler.rpc.relay import Relay
 from isolation.cluster.access import Access
+from isolation.cluster.background import Background
 from isolation.cluster.election import Election, boottime
 from isolation.cluster.writes import Leases
 from isolation.contract.names import AUTOSCALER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from typing import Any, Self
+    from collections.abc import Callable, Mapping
 
     from autoscaler.kube.options import Options
 
@@ -88,7 +88,7 @@ class Autoscaler:
         self.turns.start()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.turns.close)
-            background = await stack.enter_async_context(_Background(stop))
+            background = await stack.enter_async_context(Background(stop))
             found = {}
             if self._options.metrics is not None:
                 doors = measured_app(self.telemetry.page, self.unready)
@@ -171,32 +171,6 @@ class Autoscaler:
         """Why readiness is denied; empty: ready."""
         missing = self.sources.missing()
         return f"not read yet: {missing}" if missing else ""
-
-
-class _Background:
-    """Tasks that last as long as the process; the first that breaks stops it, and its error is raised at the end."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    def keep(self, *works: Coroutine[Any, Any, None]) -> None:
-        for work in works:
-            task = asyncio.create_task(work)
-            task.add_done_callback(lambda _: self._stop.set())
-            self._tasks.append(task)
-
-    async def __aexit__(self, *_: object) -> None:
-        broken = [task.exception() for task in self._tasks if task.done() and not task.cancelled()]
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for exc in broken:
-            if exc is not None:
-                raise exc
 
 
 async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:

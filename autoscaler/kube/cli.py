@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoscaler.kube.options import METRICS, Address, Grpc, MetricsApi, Options, address
+from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
 from isolation.cluster.failure import ClusterError
+from isolation.cluster.listen import Address, Listen
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB, MIB
 
@@ -34,21 +35,6 @@ _WORK = 3
 """Status of `plan --exit-code` where there is something to do."""
 
 
-class _Where(click.ParamType[Address | None]):
-    """host:port, or none."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address | None:
-        """As text or as made already."""
-        if value is None or isinstance(value, Address):
-            return value
-        try:
-            return address(str(value))
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
 class BadInput(click.ClickException):
     """A configuration that cannot be used."""
 
@@ -58,8 +44,8 @@ class BadInput(click.ClickException):
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     """Options of the gRPC ports and of the metrics APIs."""
     given = [
-        click.option("--grpc-listen", type=_Where(), help="gRPC for cluster-autoscaler and KEDA; 0.0.0.0:8086."),
-        click.option("--expander-listen", type=_Where(), help="cluster-autoscaler's expander; 0.0.0.0:8087."),
+        click.option("--grpc-listen", type=Listen(), help="gRPC for cluster-autoscaler and KEDA; 0.0.0.0:8086."),
+        click.option("--expander-listen", type=Listen(), help="cluster-autoscaler's expander; 0.0.0.0:8087."),
         click.option("--grpc-cert", type=_FILE, help="Certificate of both ports; read again when it changes."),
         click.option("--grpc-key", type=_FILE, help="Its key."),
         click.option("--grpc-client-ca", type=_FILE, help="Who signs certificates of those who ask on --grpc-listen."),
@@ -70,7 +56,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             help="Serve custom.metrics.k8s.io, external.metrics.k8s.io; may be given twice.",
         ),
-        click.option("--metrics-api-listen", type=_Where(), help="Where, over TLS; 0.0.0.0:8444."),
+        click.option("--metrics-api-listen", type=Listen(), help="Where, over TLS; 0.0.0.0:8444."),
         click.option("--metrics-api-cert", type=_FILE, help="Certificate of our Service's name."),
         click.option("--metrics-api-key", type=_FILE, help="Its key."),
         click.option("--metrics-api-ca", type=_FILE, help="Who signed it, for the APIServices."),
@@ -87,7 +73,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--kubeconfig", type=_FILE, help="Credentials; default: the pod's account, else $KUBECONFIG.")
 @click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, touch nothing.")
-@click.option("--metrics", type=_Where(), default=METRICS, show_default=True, help="/metrics and probes; or none.")
+@click.option("--metrics", type=Listen(), default=METRICS, show_default=True, help="/metrics and probes; or none.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
 @click.option(
     "--unit", type=click.Choice(sorted(_UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."

@@ -16,6 +16,7 @@ from autoscaler.metrics_api.app import Settings as ApiSettings
 from autoscaler.metrics_api.registration import Service
 from autoscaler.rpc.ports import Settings as PortSettings
 from autoscaler.rpc.serving import Files, Port, ServingError
+from isolation.cluster.listen import Address
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 
@@ -24,30 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 METRICS: Final = "0.0.0.0:9448"
-_HIGHEST_PORT: Final = 65_535
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def address(text: str) -> Address | None:
-    """`host:port`, `[v6]:port` or `none`; ValueError for anything else."""
-    if text == "none":
-        return None
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
-        raise ValueError(f"{text!r} is no address: write 0.0.0.0:9448, [::]:9448 or none")
-    return Address(host, int(port))
 
 
 @dataclass(frozen=True, slots=True)

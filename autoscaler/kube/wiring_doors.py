@@ -18,7 +18,7 @@ from autoscaler.kube.telemetry import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from autoscaler.kube.options import Address
+    from isolation.cluster.listen import Address
 
 _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0

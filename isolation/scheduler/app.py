@@ -15,9 +15,10 @@ import logging
 import secrets
 import signal
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.access import Access
+from isolation.cluster.background import Background
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.store import Store
 from isolation.cluster.writes import Leases, Writer
@@ -40,7 +41,7 @@ from isolation.scheduler.tls import Certificates
 from isolation.scheduler.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from isolation.cluster.store import Change
     from isolation.contract.metrics import MetricSpec
@@ -86,7 +87,7 @@ class Scheduler:
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
         """Serve until told to stop; what breaks for good ends it with its error."""
         async with contextlib.AsyncExitStack() as stack:
-            background = await stack.enter_async_context(_Background(stop))
+            background = await stack.enter_async_context(Background(stop))
             background.keep(self.picture.run(), self.leadership.run(), self._errands.run())
             if self._settings.pod:
                 background.keep(self._wear_role(self._settings.namespace, self._settings.pod))
@@ -95,7 +96,7 @@ class Scheduler:
             await stop.wait()
             log.info("stopping: what is being answered is answered, then the Lease is given back")
 
-    async def _open(self, stack: contextlib.AsyncExitStack, background: _Background) -> Mapping[str, int]:
+    async def _open(self, stack: contextlib.AsyncExitStack, background: Background) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
         settings, ports = self._settings, {}
         doors = Doors(Answers(self._extender, self.admit, self.inspect, self.health, release()), self.metrics)
@@ -193,32 +194,6 @@ class Scheduler:
         if self._certificates is not None:
             rows[catalogue.CERTIFICATE] = {none: self._certificates.loaded}
         return rows
-
-
-class _Background:
-    """Tasks that last as long as the process; the first that breaks stops it, and its error is raised at the end."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    def keep(self, *works: Coroutine[Any, Any, None]) -> None:
-        for work in works:
-            task = asyncio.create_task(work)
-            task.add_done_callback(lambda _: self._stop.set())
-            self._tasks.append(task)
-
-    async def __aexit__(self, *_: object) -> None:
-        broken = [task.exception() for task in self._tasks if task.done() and not task.cancelled()]
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for exc in broken:
-            if exc is not None:
-                raise exc
 
 
 def release() -> str:

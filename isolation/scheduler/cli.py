@@ -19,11 +19,12 @@ import click
 import yaml
 
 from isolation.cluster.failure import CredentialsError
+from isolation.cluster.listen import Address, Listen, address
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB, MIB
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler import config as kube
-from isolation.scheduler.settings import LISTEN, METRICS, SIDECAR, Address, Settings, address
+from isolation.scheduler.settings import LISTEN, METRICS, SIDECAR, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,38 +33,23 @@ _UNITS = {"1GiB": GIB, "256MiB": 256 * MIB}
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class _Where(click.ParamType[Address | None]):
-    """host:port, or none."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address | None:
-        """As text or as made already."""
-        if value is None or isinstance(value, Address):
-            return value
-        try:
-            return address(str(value))
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--kubeconfig", type=_FILE, help="Credentials; default: the pod's account, else $KUBECONFIG.")
 @click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option(
-    "--listen", type=_Where(), default=LISTEN, show_default=True, help="TLS: extender, classic paths, admission."
+    "--listen", type=Listen(), default=LISTEN, show_default=True, help="TLS: extender, classic paths, admission."
 )
 @click.option("--tls-cert", "certificate", type=_FILE, help="Certificate of --listen; read again when it changes.")
 @click.option("--tls-key", "key", type=_FILE, help="Its key.")
 @click.option("--client-ca", type=_FILE, help="Who asks the extender over TLS shows a certificate of this authority.")
 @click.option(
     "--sidecar",
-    type=_Where(),
+    type=Listen(),
     default=SIDECAR,
     show_default=True,
     help="Plain HTTP on loopback for the kube-scheduler beside us; none: not served.",
 )
-@click.option("--metrics", "metrics", type=_Where(), default=METRICS, show_default=True, help="/metrics and probes.")
+@click.option("--metrics", "metrics", type=Listen(), default=METRICS, show_default=True, help="/metrics and probes.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
 @click.option("--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True)
 @click.option(

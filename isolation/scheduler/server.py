@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from isolation.cluster.listen import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
-    from isolation.scheduler.settings import Address
 
 log = logging.getLogger(__name__)
 BODY_SECONDS: Final = 10.0

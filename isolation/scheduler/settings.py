@@ -19,22 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from isolation.cluster.listen import Address
+
 LISTEN: Final = "0.0.0.0:8443"
 SIDECAR: Final = "127.0.0.1:8442"
 METRICS: Final = "0.0.0.0:9446"
-_HIGHEST_PORT: Final = 65_535
 _LEASE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +74,6 @@ class Settings:
         for option, name in (("--beside", self.beside), ("--lease", self.lease)):
             if (name or option == "--lease") and not _LEASE.fullmatch(name):
                 yield f"{option} {name!r} is no name of a Lease"
-
-
-def address(text: str) -> Address | None:
-    """`host:port`, `[v6]:port` or `none`; ValueError for anything else."""
-    if text == "none":
-        return None
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
-        raise ValueError(f"{text!r} is no address: write 127.0.0.1:8442, [::1]:8442 or none")
-    return Address(host, int(port))
 
 
 def _loopback(host: str) -> bool:

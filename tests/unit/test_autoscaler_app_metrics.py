@@ -12,7 +12,6 @@ from pools_builder import pod, pool, seen
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.decide import decide
-from autoscaler.kube.options import Address
 from autoscaler.kube.telemetry import Telemetry
 from autoscaler.kube.telemetry_rows import Reading, rows_of
 from autoscaler.kube.wiring_doors import measured_app, serving
@@ -20,7 +19,8 @@ from autoscaler.limits import Limits
 from autoscaler.memory import Backoff, Memory
 from autoscaler.metrics_api.pressure import rooms_of, waiting_of
 from autoscaler.metrics_api.readings import Picture
-from autoscaler.plan import Buy, Delete, Discard, Evict, Move
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, Plan
+from isolation.cluster.listen import Address
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
 from isolation.contract.metrics_autoscaler import CATALOGUE, LABELS
@@ -53,10 +53,19 @@ def families(telemetry):
     return {family.name: family for family in text_string_to_metric_families(telemetry.page().decode())}
 
 
+def flaps(telemetry):
+    """Those counted, by pool."""
+    samples = families(telemetry)["gpushare_autoscaler_flaps"].samples
+    return {tuple(each.labels.values()): each.value for each in samples if each.name.endswith("_total")}
+
+
 def everything(telemetry):
     """Each counter and histogram once, each gauge with some value."""
     reading = seen_with()
-    for step in (Buy(POOL, (), "x"), Delete("ready-0", "x"), Discard("m", POOL, "x"), Evict("u", "n", "o", "x")):
+    undone = (Drain("ready-0", (), "x"), Keep("ready-0", "x"))
+    done = (Buy(POOL, (), "x"), Delete("ready-0", "x"), Discard("m", POOL, "x"), Evict("u", "n", "o", "x"), *undone)
+    telemetry.decided(reading, Plan(reading.at, done), Limits())
+    for step in done:
         telemetry.stepped(step, "done", reading)
     telemetry.turned("done")
     telemetry.took("observe", 0.1)
@@ -79,7 +88,7 @@ def test_metrics_are_those_of_the_catalogue():
         family = found.pop(spec.name.removesuffix("_total"))
         assert (spec.kind.value, spec.help) == (family.type, family.documentation)
         assert set(spec.labels) <= set(family.samples[0].labels)
-    assert set() == {name for name in found if not name.endswith("_created")}
+    assert set() == {name for name in found if not name.endswith("_created") and not name.startswith("process_")}
 
 
 def test_the_catalogue_keeps_its_rules():
@@ -123,18 +132,63 @@ def test_one_reading_as_gauges():
 
 
 @pytest.mark.parametrize(
-    ("later", "expected"), [(3599.0, 1.0), (3601.0, 0.0)], ids=["within-the-hour", "after-the-hour"]
+    ("tempo", "later", "expected"),
+    [(1.0, 3599.0, {(POOL,): 1.0}), (1.0, 3601.0, {}), (0.1, 359.0, {(POOL,): 1.0}), (0.1, 361.0, {})],
+    ids=["within-the-hour", "after-the-hour", "within-a-demonstrations", "after-a-demonstrations"],
 )
-def test_bought_where_one_was_given_back_within_the_hour_is_a_flap(later, expected):
+def test_a_fresh_node_that_is_emptied_is_a_flap_as_long_as_the_limits_say(tempo, later, expected):
     """
-    Counted for the alarm that it is.
+    Counted for the alarm that it is, once, and not in a demonstration whose hour is shorter.
     """
-    telemetry, first = Telemetry(), seen_with()
-    telemetry.stepped(Delete("ready-0", "empty"), "done", first)
-    telemetry.stepped(Buy(POOL, (), "x"), "done", seen_with(at=first.at + later))
+    telemetry, limits = Telemetry(), Limits().scaled(tempo)
+    drain = Drain("ready-0", (), "x")
+    telemetry.decided(seen([pool(POOL, 2)], [], at=990.0), Plan(990.0), limits)
+    telemetry.decided(seen_with(), Plan(1000.0), limits)
+    late = seen_with(at=1000.0 + later)
+    telemetry.decided(late, Plan(late.at, (drain,)), limits)
+    telemetry.stepped(drain, "done", late)
 
-    flaps = families(telemetry)["gpushare_autoscaler_flaps"].samples
-    assert expected == sum(sample.value for sample in flaps if sample.name.endswith("_total"))
+    assert expected == flaps(telemetry)
+
+
+def test_buying_and_giving_back_in_one_pool_is_no_flap():
+    """
+    Pods come and go: a pool follows them, both ways within the hour.
+    """
+    telemetry, limits = Telemetry(), Limits()
+    for at, step in (
+        (1000.0, Delete("ready-0", "empty")),
+        (1600.0, Buy(POOL, (), "x")),
+        (2000.0, Delete("ready-0", "")),
+    ):
+        then = seen_with(at=at)
+        telemetry.decided(then, Plan(at, (step,)), limits)
+        telemetry.stepped(step, "done", then)
+
+    assert {} == flaps(telemetry)
+
+
+def test_what_was_not_done_is_no_flap():
+    """
+    Withheld, refused or only said.
+    """
+    telemetry, limits, drain = Telemetry(), Limits(), Drain("ready-0", (), "x")
+    telemetry.decided(seen([pool(POOL, 2)], [], at=990.0), Plan(990.0), limits)
+    late = seen_with()
+    telemetry.decided(late, Plan(late.at, (drain,)), limits)
+    telemetry.stepped(drain, "withheld")
+
+    assert {} == flaps(telemetry)
+
+
+def test_what_the_process_costs_is_told():
+    """
+    Under the names that dashboards for any process know.
+    """
+    found = families(Telemetry())
+
+    assert found["process_cpu_seconds"].samples[0].value >= 0
+    assert found["process_resident_memory_bytes"].samples[0].value > 1 << 20
 
 
 def test_steps_are_counted_by_what_became_of_them():

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from autoscaler.kube.cli import _Lines, autoscaler
-from autoscaler.kube.options import Address, Grpc, MetricsApi, Options, address
+from autoscaler.kube.options import Grpc, MetricsApi, Options
+from isolation.cluster.listen import Address, address
 
 NOBODY = {
     "apiVersion": "v1",

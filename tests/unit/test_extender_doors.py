@@ -14,10 +14,10 @@ import pytest
 from e2e.certificates import Authority
 from scheduler_doors import Server, args, extending, node, pod
 
+from isolation.cluster.listen import Address
 from isolation.scheduler import wire
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import Answers, Doors, serving
-from isolation.scheduler.settings import Address
 from isolation.scheduler.tls import Certificates, TlsError
 
 HERE = Address("127.0.0.1", 0)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduler_doors import Desk
 
 from isolation.cluster.lease import Record, Terms
+from isolation.cluster.listen import Address, address
 from isolation.contract.metrics import Kind, Unit
 from isolation.contract.metrics_scheduler import CATALOGUE, LABELS
 from isolation.contract.names import ACK, SCHEDULER
@@ -21,7 +22,7 @@ from isolation.scheduler import config, legacy
 from isolation.scheduler.cli import scheduler
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.settings import Address, Settings, address
+from isolation.scheduler.settings import Settings
 from isolation.scheduler.verdict import HeldPart, InspectedCard, InspectedNode
 from isolation.scheduler.waiting import MOST, Waiting
 
