@@ -177,7 +177,7 @@ def test_what_is_no_address_says_how_to_write_one(text):
     """
     Never a port that nobody meant.
     """
-    with pytest.raises(ValueError, match=r"127\.0\.0\.1:8442"):
+    with pytest.raises(ValueError, match=r"0\.0\.0\.0:9448"):
         address(text)
 
 
