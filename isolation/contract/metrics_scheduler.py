@@ -81,6 +81,11 @@ EVICTIONS: Final = _scheduler(
 CERTIFICATE: Final = _scheduler(
     "certificate_loaded_timestamp_seconds", Unit.SECONDS, "When the certificate in use was read, since the epoch."
 )
+CERTIFICATE_ENDS: Final = _scheduler(
+    "certificate_expiry_timestamp_seconds",
+    Unit.SECONDS,
+    "Until when the certificate in use is valid, since the epoch; of a chain the first to end. Absent if unreadable.",
+)
 
 CATALOGUE: Final = MappingProxyType(
     {spec.name: spec for spec in list(globals().values()) if isinstance(spec, MetricSpec)}

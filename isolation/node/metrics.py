@@ -1,15 +1,16 @@
 """
 What the agent tells Prometheus of itself: how fast it answered, what it holds, whether it is well.
 
-Names, labels and help come from the catalogue (`isolation.contract.metrics_node`). What cannot be told is
-absent. Usage of cards is the exporter's to tell.
+Names, labels and help come from the catalogue (`isolation.contract.metrics_node`); what the process costs
+(memory, CPU, descriptors) has the names that every Prometheus client uses. What cannot be told is absent. Usage of
+cards is the exporter's to tell.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -34,6 +35,7 @@ class NodeMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         spec = catalogue.DURATION
         self._duration = Histogram(spec.name, spec.help, spec.labels, buckets=_BUCKETS, registry=self._registry)
         self._answers = self._counter(catalogue.ANSWERS)

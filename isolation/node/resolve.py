@@ -49,8 +49,9 @@ class Resolver:
         if found is not None:
             return found
         pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))  # it may be one that the watch has not told of
-        await self.look(pod for pod in pods if not pod.ended and any(one.units == len(ids) for one in pod.wanted))
-        return self._known(ids) or self._left_over(ids, pods)
+        sized = [pod for pod in pods if not pod.ended and any(one.units == len(ids) for one in pod.wanted)]
+        admitted = await self.look(sized)
+        return self._known(ids) or self._left_over(ids, [pod for pod in sized if pod.uid in admitted])
 
     async def alone(self, entry: Entry, pods: Iterable[Bound]) -> bool:
         """Whether no other pod that the kubelet has admitted may be the one. UnreachableError."""
@@ -72,9 +73,9 @@ class Resolver:
             self._ledger.claim(entry)
         return entry
 
-    async def look(self, pods: Iterable[Bound]) -> None:
+    async def look(self, pods: Iterable[Bound]) -> frozenset[str]:
         """
-        Take the kubelet's word for pods that it has admitted. UnreachableError.
+        Take the kubelet's word for pods that it has admitted; the UIDs of those. UnreachableError.
 
         What it says of any of them comes before what follows from it for init containers.
         """
@@ -90,6 +91,7 @@ class Resolver:
                     self._regular(pod, one, ids, listing)
         for pod, listing in seen:
             self._inits(pod, listing)
+        return frozenset(pod.uid for pod, _ in seen)
 
     def _regular(self, pod: Bound, one: Wanted, ids: frozenset[str], listing: Mapping[str, frozenset[str]]) -> None:
         """The kubelet says that this container has these."""
@@ -131,8 +133,9 @@ class Resolver:
             return None  # somebody has them: who comes later and is not known yet waits
         fitting = [(pod, one) for pod in pods for one in self._could_be(pod, ids)]
         lacking = [(pod, one) for pod, one in fitting if one in self._doubtful(pod)]
-        # The devices that it got may be wrong ones: then the only one that is left is told so.
-        chosen = lacking or fitting or [(pod, one) for pod in pods for one in self._in_doubt(pod, ids)]
+        # The devices that it got may be wrong ones: then the only one that is left is told so. Whose devices are
+        # known comes last: it would have been given others by a kubelet without memory.
+        chosen = lacking or [(pod, one) for pod in pods for one in self._in_doubt(pod, ids)] or fitting
         if len({pod.uid for pod, _ in chosen}) != 1:
             return None
         entry = owned(self._nobodys(ids) or Entry(ids, made=book.next()), *chosen[0])

@@ -107,11 +107,15 @@ class Starting:
             if entry is not None and await self._confirmed(entry):
                 return self._latest(ids) or entry
             found = await self._resolver.find(ids)
+            found = found and (self._latest(ids) or found)
+            if found is not None and found.guessed:
+                pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))
+                if not await self._resolver.alone(found, pods):
+                    return Obstacle(f"whether these devices are those of {found.whose} is not known yet")
         except UnreachableError as exc:
             return Obstacle(f"the pod of these devices is not known yet: {exc}")
         if found is None:
             return Obstacle("the pod of these devices is not known yet")
-        found = self._latest(ids) or found
         if await self._confirmed(found):
             return found
         text = f"the kubelet does not say that these devices are those of {found.whose}/{found.container}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from isolation.cluster.garbage import bounded
 from isolation.node.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ async def serving(
 
     app = web.Application(client_max_size=1 << 10)
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, logger=bounded(log), handle_signals=False)
     await runner.setup()
     try:
         try:

@@ -70,6 +70,7 @@ class Scheduler:
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
         self.binder = Binder(self.books, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
+        self.leadership.give_back_when(self.binder.settled)
         self.world = World(
             self.picture, self.leadership, self.binder, Fresh(access, self.picture), Waiting(), settings.unit_bytes
         )
@@ -193,6 +194,8 @@ class Scheduler:
         }
         if self._certificates is not None:
             rows[catalogue.CERTIFICATE] = {none: self._certificates.loaded}
+            if self._certificates.ends is not None:
+                rows[catalogue.CERTIFICATE_ENDS] = {none: self._certificates.ends}
         return rows
 
 

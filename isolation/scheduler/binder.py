@@ -95,11 +95,17 @@ class Binder:
         self._clock, self._wall, self._sleep = clock, wall, sleep
         self._dialect, self._unit = dialect, unit_bytes
         self._open: dict[str, _Job] = {}
+        self._dropped = False
+        """Whether a bind was let go of before its outcome was certain."""
 
     @property
     def open(self) -> int:
         """Binds whose outcome is not certain yet."""
         return len(self._open)
+
+    def settled(self) -> bool:
+        """Whether no request of ours can take effect any more."""
+        return not self._open and not self._dropped
 
     async def bind(self, pod: Pod, node: str) -> str:
         """Bind the pod there; empty when it is bound, else why not (yet), for people."""
@@ -134,6 +140,7 @@ class Binder:
         if not jobs:
             return
         _, late = await asyncio.wait(jobs, timeout=seconds)
+        self._dropped = self._dropped or bool(late)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

@@ -37,14 +37,19 @@ class _Gate:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self.open = True
+        self.settled: Callable[[], bool] = lambda: True
 
     async def read(self, seconds: float) -> Record | None:
         """As it is."""
         return await self._desk.read(seconds)
 
     async def write(self, wish: Record, seconds: float) -> Record | None:
-        """Giving it back is always allowed."""
-        if not self.open and wish.holder:
+        """
+        Giving it back is always allowed, unless something that was sent under it may still take effect.
+
+        Then it lapses by itself: the next holder begins seconds later, and sees what became of it.
+        """
+        if not (self.open if wish.holder else self.settled()):
             return None
         return await self._desk.write(wish, seconds)
 
@@ -73,6 +78,10 @@ class Leadership:
     def listen(self, listener: Callable[[bool], None]) -> None:
         """Call this whenever the right begins (True) or has ended (False)."""
         self._listeners.append(listener)
+
+    def give_back_when(self, settled: Callable[[], bool]) -> None:
+        """Ask this before the Lease is given back: whether all that was done under it is certain."""
+        self._gate.settled = settled
 
     async def wait(self, seconds: float) -> bool:
         """Whether we may act, at once or within so many seconds."""

@@ -1,8 +1,9 @@
 """
 What the scheduler tells Prometheus: counters of what it answered, and gauges read when somebody scrapes.
 
-Names, labels and help come from the catalogue (`isolation.contract.metrics_scheduler`). What cannot be
-told is absent: a watch that was never heard has no age.
+Names, labels and help come from the catalogue (`isolation.contract.metrics_scheduler`); what the process costs
+(memory, CPU, descriptors) has the names that every Prometheus client uses. What cannot be told is absent: a watch
+that was never heard has no age.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as Counted
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -34,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._requests = self._counter(catalogue.REQUESTS)
         spec = catalogue.DURATION
         self._duration = Histogram(spec.name, spec.help, spec.labels, buckets=_BUCKETS, registry=self._registry)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from isolation.cluster.garbage import bounded
 from isolation.scheduler import legacy, wire
 from isolation.scheduler.admission.question import MOST_BYTES as MOST_REVIEW_BYTES
 from isolation.scheduler.extender import VERBS
@@ -138,7 +139,9 @@ class Doors:
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, address: Address, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve while the block lasts; the port. What is being answered at the end is answered."""
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=BODY_SECONDS)
+    runner = web.AppRunner(
+        app, access_log=None, logger=bounded(log), keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=BODY_SECONDS
+    )
     await runner.setup()
     try:
         if runner.server is None:
@@ -157,7 +160,7 @@ async def serving(app: web.Application, address: Address, context: ssl.SSLContex
 
 
 async def _whole(request: web.Request, most: int) -> bytes:
-    """The body; too large is 413, too slow is 408."""
+    """The body; too large is 413, too slow is 408, undecodable is 400."""
     size = request.content_length or 0
     if size <= most:
         try:
@@ -165,6 +168,8 @@ async def _whole(request: web.Request, most: int) -> bytes:
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time") from None
+        except web.RequestPayloadError:
+            raise web.HTTPBadRequest(text="the body cannot be decoded") from None
         if len(body) <= most:
             return body
         size = len(body)

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from isolation.cluster import pem
+from isolation.cluster.certificate import first_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +36,12 @@ class Certificates:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._stamp = self._look()
         try:
-            self._current = self._load()
+            self._current, self.ends = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
             raise TlsError(f"{certificate} and {key} are no usable certificate and key: {exc}") from exc
         self.loaded = time.time()
-        """When the pair in force was read."""
-        self.context = self._load()
+        """When the pair in force was read; `ends`: until when it is valid, None: that cannot be told."""
+        self.context, _ = self._load()
         """For the listening socket: hands every connection the pair that is in force."""
         self.context.sni_callback = self._choose
 
@@ -63,7 +64,7 @@ class Certificates:
         # Changed again while it was read: what was read may be of two generations.
         if self._look() != stamp:
             return
-        self._stamp, self._current, self.loaded = stamp, fresh, time.time()
+        self._stamp, (self._current, self.ends), self.loaded = stamp, fresh, time.time()
         log.info("the certificate was read again")
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -72,11 +73,11 @@ class Certificates:
     def _look(self) -> pem.Stamp:
         return pem.stamp((self._certificate, self._key, self._client_ca))
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self) -> tuple[ssl.SSLContext, float | None]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self._certificate, self._key, password=pem.no_password)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL
-        return context
+        return context, first_end(self._certificate.read_bytes())

@@ -94,6 +94,7 @@ class Replica:
         leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
         writer = Writer(wire, me)
         binder = self._parts.binder(books, writer, leadership.fence, clock=loop.time, wall=self.now)
+        leadership.give_back_when(binder.settled)
         world = VerbWorld(picture, leadership, binder, Fresh(wire, picture), Waiting(), GIB, self.now)
         metrics: Any = Unmeasured()
         errands = Errands(world, Objects(wire), writer, metrics)

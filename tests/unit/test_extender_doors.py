@@ -11,9 +11,11 @@ import time
 
 import aiohttp
 import pytest
+from cryptography import x509
 from e2e.certificates import Authority
 from scheduler_doors import Server, args, extending, node, pod
 
+from isolation.cluster.certificate import first_end
 from isolation.cluster.listen import Address
 from isolation.scheduler import wire
 from isolation.scheduler.metrics import Metrics
@@ -240,3 +242,25 @@ def test_the_sidecar_has_no_admission_and_the_classic_paths_are_there():
     found, page = asyncio.run(story())
     assert [404, ["a"], "None", {"version": "1.2.3"}] == found
     assert 'gpushare_scheduler_requests_total{outcome="fit",verb="filter"} 1.0' in page
+
+
+def test_until_when_the_certificate_in_use_is_valid(authority):
+    """
+    Of the pair that is in force, whatever half a pair lies on the disk; of a chain the first to end; else not told.
+    """
+    pair = authority.issue("server", hosts=("127.0.0.1",))
+    certificates = Certificates(pair.certificate, pair.key)
+    old = pair.certificate.read_bytes(), pair.key.read_bytes()
+    first = x509.load_pem_x509_certificate(old[0]).not_valid_after_utc.timestamp()
+    root = x509.load_pem_x509_certificate(authority.certificate.read_bytes()).not_valid_after_utc.timestamp()
+    assert first == certificates.ends
+
+    write(pair, b"nothing", old[1])
+    certificates.refresh()
+    assert first == certificates.ends
+
+    write(pair, old[0] + authority.certificate.read_bytes(), old[1])
+    certificates.refresh()
+    assert min(first, root) == certificates.ends
+    assert None is first_end(b"")
+    assert None is first_end(old[0] + b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")

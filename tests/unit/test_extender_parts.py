@@ -121,6 +121,29 @@ def test_a_candidate_leads_only_beside_its_own_scheduler():
     assert [True, False] == said
 
 
+def test_the_lease_lapses_while_something_that_was_sent_may_still_take_effect():
+    """
+    The kube-scheduler has moved away in mid-bind: we stop acting, and the next holder has to wait.
+    """
+
+    async def story():
+        ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "me_abc", 5.0, 0))
+        leadership = leading(ours, beside=theirs, host="me")
+        leadership.give_back_when(lambda: False)
+        said = []
+        leadership.listen(said.append)
+        running = asyncio.create_task(leadership.run())
+        assert await leadership.wait(15)
+        theirs.record = Record("2", "another_abc", 5.0, 1)
+        await until(lambda: said == [True, False])
+        await asyncio.sleep(0.5)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return leadership.fence(), ours.record.holder
+
+    assert (None, "me_1") == asyncio.run(story())
+
+
 def test_a_host_whose_name_begins_like_ours_is_another():
     """
     `me-2` is not `me`.

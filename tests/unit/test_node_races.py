@@ -447,3 +447,40 @@ def test_a_container_whose_devices_stand_otherwise_in_the_book_does_not_wait_for
 
     assert ["a"] == [name for name, _ in node.deleted]
     assert node.time - began < 60
+
+
+def test_devices_of_an_unknown_pod_are_not_given_to_one_that_has_its_own(node):
+    """
+    A pod with nothing but an init container runs; another of its size is admitted unseen, on the first one's card.
+
+    The record of the first would fit. It has its devices, though; the other one has none, and got wrong ones.
+    """
+    first = node.bind("first", init=("prepare",), prepare=(1, 2))
+    mine = run(node.admit("first"))["prepare"]
+    run(node.start("first", "prepare"))
+    second = node.bind("second", init=("prepare",), prepare=(0, 2))
+    ids = node.ids(1, 6, 7)
+    node.agent._ledger.claim(Entry(ids, made=node.agent.book.next()))
+    node.admitted[second.uid] = {"prepare": ids}
+
+    with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
+        run(node.agent.prestart(sorted(ids)))
+    assert mine == node.agent.book.get(first.uid, "prepare").ids
+    assert first.uid == node.files[hash_of(mine)].pod.uid
+    ticks(node, 4)
+    assert ["second"] == [name for name, _ in node.deleted]
+
+
+def test_a_pod_that_the_kubelet_has_not_admitted_is_not_the_one_that_starts(node):
+    """
+    Its record would fit, and it lacks devices; but the kubelet does not show it.
+    """
+    node.bind("queued", init=("prepare",), prepare=(1, 2))
+    second = node.bind("second", init=("prepare",), prepare=(0, 2))
+    ids = node.ids(1, 6, 7)
+    node.agent._ledger.claim(Entry(ids, made=node.agent.book.next()))
+    node.admitted[second.uid] = {"prepare": ids}
+
+    with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
+        run(node.agent.prestart(sorted(ids)))
+    assert {second.uid} == {entry.uid for entry in node.agent.book}

@@ -157,6 +157,25 @@ def test_a_caller_who_hangs_up_does_not_stop_the_bind():
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_was_let_go_of_is_never_settled(answered):
+    """A bind that had no answer when we left may take effect afterwards: the Lease is not given back."""
+
+    async def story() -> tuple[bool, bool, bool]:
+        world = Scheduler(Server(gate=asyncio.Event()), pod("a", 5))
+        before = world.binder.settled()
+        call = asyncio.create_task(world.binder.bind(pod("a", 5), "n"))
+        await asyncio.sleep(0)
+        during = world.binder.settled()
+        if answered:
+            world.server.gate.set()
+        await world.binder.drain(0.2)
+        await asyncio.gather(call, return_exceptions=True)
+        return before, during, world.binder.settled()
+
+    assert (True, False, answered) == asyncio.run(story())
+
+
 def test_a_caller_is_answered_in_time_while_the_bind_goes_on(monkeypatch):
     """The answer says that it is not known yet; asking again joins the same bind."""
     monkeypatch.setattr(binding, "PATIENCE_SECONDS", 0.01)
