@@ -7,6 +7,7 @@ scheduler sees it. Decides nothing about the pod; raises ClusterError where the 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -17,7 +18,8 @@ from dashboards.terminal.explain_help import helps
 from dashboards.terminal.explain_room import node_whys
 from dashboards.terminal.explain_subject import events_of, faults_of, subject_of
 from dashboards.terminal.explain_values import Bound, Explained, Waits
-from dashboards.terminal.gather import NODES, PODS, ask_exporters, items, reservations
+from dashboards.terminal.gather import NODES, PODS, ask_exporters, first_page, items, reservations
+from dashboards.terminal.whole_lists import WholeLists
 from isolation.cluster.failure import MalformedError, RefusedError
 from isolation.cluster.live import NOT_ENDED
 from isolation.cluster.store import Store
@@ -27,7 +29,7 @@ from isolation.contract.names import ALLOCATION
 from isolation.placement.place import engine_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from dashboards.terminal.explain_values import Subject, Told
     from dashboards.terminal.gather import Heard
@@ -88,20 +90,23 @@ async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes:
     request = subject.request
     if not isinstance(request, Request):
         raise TypeError("a pod that no fleet could serve waits for none")
-    store = Store(unit_bytes=unit_bytes)
-    await _into(store.node_is, access, NODES, {}, notes)
-    await _into(store.pod_is, access, PODS, {"fieldSelector": NOT_ENDED}, notes)
-    view = store.view()
+    lists, query = WholeLists(unit_bytes), {"fieldSelector": NOT_ENDED}
+    first = first_page(access, PODS, query)
+    try:
+        await _into(lists.node, items(access, NODES, {}), notes)
+        await _into(lists.pod, items(access, PODS, query, first), notes)
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    view = lists.view()
     if view.unreadable:
         notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are left out")
     kept = await reservations(access, notes)
     return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
 
 
-async def _into(
-    take: Callable[[msgspec.Raw], str], access: Access, path: str, query: dict[str, str], notes: list[str]
-) -> None:
-    async for raw in items(access, path, query):
+async def _into(take: Callable[[msgspec.Raw], object], listed: AsyncIterator[msgspec.Raw], notes: list[str]) -> None:
+    async for raw in listed:
         try:
             take(raw)
         except MalformedError as exc:
@@ -144,7 +149,8 @@ async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], u
         store.node_is(msgspec.Raw(await access.send("GET", node_path)))
     except (RefusedError, MalformedError) as exc:
         notes.append(f"node {subject.node} cannot be read: {exc}")
-    await _into(store.pod_is, access, PODS, {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}, notes)
+    query = {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}
+    await _into(store.pod_is, items(access, PODS, query), notes)
     node = store.nodes.get(subject.node)
     subject = _subject(raw, {card.index: card.uuid for card in node.cards} if node else {}, unit_bytes)
     heard = await ask_exporters(access, [subject.node])

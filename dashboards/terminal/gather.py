@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
+_ALL_PODS: Final = MappingProxyType({"fieldSelector": NOT_ENDED})
 _PAGE: Final = 2500
 _MOST_PAGES: Final = 10_000
 MOST_ASKED: Final = 64
@@ -75,10 +77,17 @@ class Heard:
     notes: list[str] = field(default_factory=list)
 
 
-async def items(access: Access, path: str, query: Mapping[str, str]) -> AsyncIterator[msgspec.Raw]:
+def first_page(access: Access, path: str, query: Mapping[str, str]) -> asyncio.Task[bytes]:
+    """The first page of a list, asked for before anybody reads it."""
+    return asyncio.create_task(access.page(path, {**query, "limit": str(_PAGE)}))
+
+
+async def items(
+    access: Access, path: str, query: Mapping[str, str], first: asyncio.Task[bytes] | None = None
+) -> AsyncIterator[msgspec.Raw]:
     """Every object of a list; the next page is asked for before this one is read."""
     asked = {**query, "limit": str(_PAGE)}
-    coming = asyncio.create_task(access.page(path, asked))
+    coming = first or first_page(access, path, query)
     try:
         for _ in range(_MOST_PAGES):
             page = page_of(await coming)
@@ -108,29 +117,34 @@ async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
     lists = Lists(unit_bytes)
     notes: list[str] = []
     kept = asyncio.create_task(reservations(access, notes))
+    first = first_page(access, PODS, _ALL_PODS)
     try:
         nodes = [node async for raw in items(access, NODES, {}) if (node := lists.node(raw)) is not None]
-        pods, partly = await _pods(access, lists, namespace, notes)
+        pods, partly = await _pods(access, lists, namespace, notes, first)
         stored = await kept
     finally:
         kept.cancel()
-        await asyncio.gather(kept, return_exceptions=True)
+        first.cancel()
+        await asyncio.gather(kept, first, return_exceptions=True)
     notes += _complaints(lists, nodes, pods)
     used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
     standing = tuple(one for one in stored if one.name not in used and one.expires > now)
     return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes))
 
 
-async def _pods(access: Access, lists: Lists, namespace: str, notes: list[str]) -> tuple[list[FleetPod], bool]:
-    query = {"fieldSelector": NOT_ENDED}
+async def _pods(
+    access: Access, lists: Lists, namespace: str, notes: list[str], first: asyncio.Task[bytes]
+) -> tuple[list[FleetPod], bool]:
     try:
-        return [pod async for raw in items(access, PODS, query) if (pod := lists.pod(raw)) is not None], False
+        return [
+            pod async for raw in items(access, PODS, _ALL_PODS, first) if (pod := lists.pod(raw)) is not None
+        ], False
     except RefusedError as exc:
         if exc.status != _FORBIDDEN or not namespace:
             raise
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
     notes.append(f"pods of other namespaces than {namespace} may not be listed: what is allocated is at least this")
-    return [pod async for raw in items(access, path, query) if (pod := lists.pod(raw)) is not None], True
+    return [pod async for raw in items(access, path, _ALL_PODS) if (pod := lists.pod(raw)) is not None], True
 
 
 async def reservations(access: Access, notes: list[str]) -> list[Reservation]:

@@ -170,13 +170,23 @@ class Lists:
         return FleetNode(
             name=meta.name,
             mode=known.mode,
-            cards=_cards_of(meta.name, notes.cards, model, known),
+            cards=self._cards_of(meta.name, notes.cards, model, known, raw),
             ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
             cordoned=bool(node.spec and node.spec.unschedulable),
             serving=known.serving,
             pool=labels.get(POOL, ""),
             address=next((one.address for one in status.addresses or () if one.type == "InternalIP"), ""),
         )
+
+    def _cards_of(self, name: str, record: str, model: str, alike: Node, raw: msgspec.Raw) -> tuple[Card, ...]:
+        """The node's own cards: by its agent's record, else like those of its likes; a label names the model."""
+        if not record:
+            return tuple(replace(card, uuid=f"{name}/{card.index}") for card in alike.cards)
+        try:
+            cards = cards_in(record)
+        except CodecError:
+            return node_of(msgspec.json.decode(raw), unit_bytes=self._unit).cards
+        return tuple(replace(card, model=model) for card in cards) if model else cards
 
     # Pods.
 
@@ -195,12 +205,7 @@ class Lists:
         elif wanted.cards != len(slices):
             slices = ()
         elif not wanted.whole:
-            slices = tuple(
-                s
-                if (s.bytes, s.core) == (wanted.bytes, wanted.core)
-                else Slice(s.uuid, s.index, wanted.bytes, wanted.core)
-                for s in slices
-            )
+            slices = _each(slices, wanted)
         if not wanted.cards and not fault:
             return None
         created = seconds_of(At(meta.creationTimestamp)) if not spec.nodeName and meta.creationTimestamp else 0.0
@@ -262,17 +267,14 @@ class Lists:
         self.unreadable.append(f"a {kind} of {len(bytes(raw))} bytes cannot be read: {exc}")
 
 
+def _each(slices: tuple[Slice, ...], wanted: Wanted) -> tuple[Slice, ...]:
+    """What is asked for, rather than what the record says; mostly they say the same."""
+    size, core = wanted.bytes, wanted.core
+    for one in slices:
+        if one.bytes != size or one.core != core:
+            return tuple(Slice(s.uuid, s.index, size, core) for s in slices)
+    return slices
+
+
 def _wanted_by(request: Request) -> Wanted:
     return Wanted(request.cards, request.card_bytes, request.card_core, request.whole)
-
-
-def _cards_of(name: str, record: str, model: str, alike: Node) -> tuple[Card, ...]:
-    """The node's own cards: by its agent's record, else like those of its likes; a label names the model."""
-    if record:
-        try:
-            cards = cards_in(record)
-        except CodecError:
-            pass
-        else:
-            return tuple(replace(card, model=model) for card in cards) if model else cards
-    return tuple(replace(card, uuid=f"{name}/{card.index}") for card in alike.cards)

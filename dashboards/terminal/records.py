@@ -99,16 +99,15 @@ def slices_in(text: str) -> tuple[Slice, ...]:
         found = _ALLOCATION.decode(text)
     except _NOT_PLAIN:
         return decode_allocation(text).slices
-    whole = {card.uuid: card for card in found.cards}
-    plain = (
-        found.version == ALLOCATION_VERSION
-        and len(whole) == len({card.index for card in found.cards}) == len(found.cards)
-        and all(
-            part.uuid in whole and part.bytes <= whole[part.uuid].bytes and part.core <= whole[part.uuid].core
-            for container in found.containers
-            for part in container.cards
-        )
-    )
-    if not plain:
+    cards = found.cards
+    whole = {card.uuid: card for card in cards}
+    if found.version != ALLOCATION_VERSION or len(whole) != len(cards):
         return decode_allocation(text).slices
-    return tuple(Slice(card.uuid, card.index, card.bytes, card.core) for card in found.cards)
+    if len(cards) > 1 and len({card.index for card in cards}) != len(cards):
+        return decode_allocation(text).slices
+    for container in found.containers:
+        for part in container.cards:
+            of = whole.get(part.uuid)
+            if of is None or part.bytes > of.bytes or part.core > of.core:
+                return decode_allocation(text).slices
+    return tuple([Slice(card.uuid, card.index, card.bytes, card.core) for card in cards])

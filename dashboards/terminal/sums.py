@@ -179,10 +179,15 @@ def _card_sum(
 ) -> CardSum:
     node, told = way.node, way.told
     usage = told.of(node.name, card) if told.cards else None
-    kept_bytes = sum(size for size, _ in kept) if kept else 0
-    promised: int | None = sum(size for _, size, _ in held) + kept_bytes
-    core = sum(part for _, _, part in held) + (sum(part for _, part in kept) if kept else 0)
-    offered = card.offered_bytes
+    kept_bytes, core, partly = 0, 0, way.partly
+    promised: int | None
+    for size, part in kept:
+        kept_bytes, core = kept_bytes + size, core + part
+    taken = kept_bytes
+    for pod, size, part in held:
+        taken, core = taken + size, core + part
+        partly = partly or pod.partly
+    promised, offered = taken, card.offered_bytes
     if way.loose and not held:
         promised = offered if way.loose >= len(node.cards) else usage.bytes("allocated") if usage else None
     free = None if promised is None or not card.total_bytes else max(0, offered - promised)
@@ -191,10 +196,10 @@ def _card_sum(
         card,
         _memory(card, promised, usage, told),
         promised,
-        way.partly or any(pod.partly for pod, _, _ in held),
+        partly,
         _stranded(way, card, free or 0, core),
         core,
-        tuple(pod for pod, _, _ in held),
+        tuple([pod for pod, _, _ in held]) if held else (),
         kept_bytes,
         usage,
         offered,

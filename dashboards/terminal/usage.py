@@ -60,6 +60,8 @@ LIVELY: Final = frozenset(
     }
 )
 """What an API server does not know: enough to ask of a Prometheus that knows tens of thousands of cards."""
+_BY_KIND: Final = frozenset({metrics.BREACHED.name})
+"""A sample for each kind; what is said of the card is their sum."""
 _LARGEST: Final = float(1 << 62)
 _MOST_INDEX: Final = 4
 
@@ -158,7 +160,8 @@ def usage_of(samples: Iterable[Sample], node: str = "") -> Usage:
             facts[where, uuid] = (index, model, mode, pool, profile)
             divided.add((where, labels.get("parent", "")))
         else:
-            cards.setdefault((where, uuid), {})[_CARD[sample.name]] = sample.value
+            figures, name = cards.setdefault((where, uuid), {}), _CARD[sample.name]
+            figures[name] = sample.value + (figures.get(name, 0.0) if sample.name in _BY_KIND else 0.0)
     # A card that is divided into MIG instances has no memory of its own: they have it.
     whole = [key for key in facts if key not in divided]
     found = tuple(CardUsage(key[0], key[1], *facts[key], figures=cards.get(key, {})) for key in whole)

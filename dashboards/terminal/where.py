@@ -131,7 +131,7 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     except TimeoutError:
         raise CannotReadError(f"no whole answer within {where.seconds:.0f} s: give it more with --timeout") from None
     except failure.CredentialsError as exc:
-        raise CannotReadError(f"{exc}; name a file with --kubeconfig, or read this machine with --local") from None
+        raise CannotReadError(f"{exc}; or read this machine with --local") from None
     except failure.RefusedError as exc:
         hint = "; ask for the right to list nodes and pods, or name a namespace with -n" if exc.status == 403 else ""  # noqa: PLR2004 (Forbidden)
         raise CannotReadError(f"the API server refuses: {exc}{hint}") from None

@@ -1,11 +1,10 @@
 """
 The way to the API server: credentials, TLS, deadlines, bounded answers.
 
-Decides nothing about what is said. Credentials are read as the official client reads them (a
-pod's service account, else a kubeconfig with certificates, tokens or an exec plugin) and read
-again when the server no longer takes them. Every request ends: by an answer, by an error or by
-its deadline. The official client reads credentials and makes the TLS context; requests go around
-it: its models for thousands of objects, and two turns of a thread for each write.
+Decides nothing about what is said. Credentials (a pod's service account, else a kubeconfig) are
+read again when the server no longer takes them. Every request ends: by an answer, by an error or
+by its deadline. The official client at most reads credentials; requests go around it: its models
+for thousands of objects, and two turns of a thread for each write.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 import msgspec
-from kubernetes.aio.client import ApiClient
 
-from isolation.cluster.credentials import UNUSABLE, configuration_of, headers_of
+from isolation.cluster.credentials import identity_of
 from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
 from isolation.cluster.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from kubernetes.aio.client import Configuration
+    from isolation.cluster.identity import Identity
 
 log = logging.getLogger(__name__)
 _UNAUTHORIZED: Final = 401
@@ -57,13 +55,11 @@ class Deadlines:
 class _Line:
     """One set of credentials and the connections that use them."""
 
-    configuration: Configuration
-    official: ApiClient
+    identity: Identity
     session: aiohttp.ClientSession
 
     async def close(self) -> None:
         await self.session.close()
-        await self.official.close()
 
 
 class Access:
@@ -161,10 +157,10 @@ class Access:
         """One request as who we are; errors of the network are translated."""
         line = await self._current()
         with self._translated(line):
-            name = line.configuration.tls_server_name
+            name = line.identity.server_name
             extra: dict[str, Any] = {"server_hostname": name} if name else {}
-            whole = {**await headers_of(line.configuration), **(headers or {})}
-            url = line.configuration.host + path
+            whole = {**await line.identity.headers(), **(headers or {})}
+            url = line.identity.host + path
             async with line.session.request(
                 method, url, headers=whole, allow_redirects=False, **extra, **more
             ) as answer:
@@ -211,19 +207,28 @@ class Access:
         self._read_at = time.monotonic()
         try:
             async with asyncio.timeout(_PLUGIN_SECONDS):
-                configuration = await configuration_of(self._kubeconfig, self._context)
-            official = ApiClient(configuration)
-        except UNUSABLE as exc:
+                identity = await identity_of(self._kubeconfig, self._context)
+            secure = True if identity.host.startswith("http://") else identity.tls()
+        except (CredentialsError, OSError, ValueError) as exc:
             if self._line is None:
-                raise CredentialsError(f"no usable credentials: {type(exc).__name__}: {exc}") from exc
+                raise _unusable(exc) from exc
             log.warning("the credentials could not be read again: %s", exc)
             return
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_connect=_CONNECT_SECONDS)
-        connector = aiohttp.TCPConnector(ssl=official.rest_client.ssl_context, socket_factory=_keepalive)
-        session = aiohttp.ClientSession(connector=connector, timeout=timeout, proxy=configuration.proxy)
+        connector = aiohttp.TCPConnector(ssl=secure, socket_factory=_keepalive)
+        session = aiohttp.ClientSession(connector=connector, timeout=timeout, proxy=identity.proxy)
         if self._retired is not None:
             await self._retired.close()
-        self._retired, self._line = self._line, _Line(configuration, official, session)
+        self._retired, self._line = self._line, _Line(identity, session)
+
+
+def _unusable(exc: CredentialsError | OSError | ValueError) -> CredentialsError:
+    """What is wrong with the credentials, and what to do."""
+    if isinstance(exc, CredentialsError):
+        return exc
+    if isinstance(exc, TimeoutError):
+        return CredentialsError(f"no credentials within {_PLUGIN_SECONDS:.0f} s: does the plug-in of the user answer?")
+    return CredentialsError(f"the certificates in the kubeconfig cannot be used ({exc}): have them written again")
 
 
 def _patience(seconds: float) -> aiohttp.ClientTimeout:

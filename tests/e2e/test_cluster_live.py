@@ -10,8 +10,8 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.proxy import wire
-from kubernetes.aio.config import incluster_config
 
+from isolation.cluster import credentials
 from isolation.cluster.access import Access
 from isolation.cluster.backoff import Pace
 from isolation.cluster.failure import GoneError
@@ -251,8 +251,8 @@ def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, 
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.port))
-        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(plane.ca))
+        (tmp_path / "ca.crt").write_bytes(plane.ca.read_bytes())
+        monkeypatch.setattr(credentials, "_ACCOUNT", tmp_path)
     else:
         config = plane.kubeconfig_of_token("renewed", token)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import tomllib
@@ -76,14 +77,33 @@ def test_wrong_usage_is_status_2_and_a_sentence(words, said):
     assert said in " ".join(done.stderr.split())
 
 
-def test_nobody_there_is_status_3_with_what_to_do():
+def test_nobody_there_is_status_3_with_what_to_do(monkeypatch, tmp_path):
     """
     No exporter on this machine; no API server behind the kubeconfig.
     """
-    done = piped("top")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    monkeypatch.setattr("dashboards.terminal.where.LOCAL", nobody)  # on the usual port one may run here
+    done = inside("top")
     assert (3, "") == (done.returncode, done.stdout)
+    assert nobody in done.stderr
     assert "gpushare exporter" in done.stderr
     assert "--kubeconfig" in done.stderr
+    done = inside("top", "--kubeconfig", kubeconfig(nobody, tmp_path))
+    assert (3, "") == (done.returncode, done.stdout)
+    assert "the API server cannot be read" in done.stderr
+
+
+def test_a_missing_kubeconfig_is_said_with_what_to_do(tmp_path):
+    """
+    One line: which file, and how to name another.
+    """
+    done = piped("top", KUBECONFIG=str(tmp_path / "none"))
+    expected = (
+        f"Error: kubeconfig {tmp_path}/none does not exist: name another with --kubeconfig or $KUBECONFIG; "
+        "or read this machine with --local\n"
+    )
+    assert (3, "", expected) == (done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("text", ["", "7", "{", "clusters: []", "current-context: x", "\x00"], ids=repr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import pytest
@@ -75,33 +76,62 @@ def test_without_unicode_bars_are_ascii():
     assert any("##" in line for line in lines)
 
 
-@pytest.mark.parametrize("columns", [80, 160])
-def test_eight_cards_on_a_pseudo_terminal_and_in_a_pipe(columns):
+@pytest.mark.parametrize("count", [1, 8, 64], ids=lambda count: f"{count}-cards")
+def test_cards_on_pseudo_terminals_and_in_a_pipe(count):
     """
-    One machine by its own exporter: the very command, its colours, and none in a pipe or where nobody wants them.
+    One machine by its own exporter, at 80 and 160 cells: the very command, its colours, and none in a pipe or where
+    nobody wants them; a pipe is as wide as its rows, whatever the terminal around it.
     """
-    _, usage = fleet_of_cards(8)
+    _, usage = fleet_of_cards(count)
     with serving(exporter(page_of(usage))) as (url, _):
-        status, shown = on_terminal("top", "--local", url, columns=columns)
-        assert 0 == status
-        check(f"views/local-8-terminal-{columns}.txt", shown)
-        _, plain = on_terminal("top", "--local", url, columns=columns, NO_COLOR="1")
+        for columns in (80, 160):
+            status, shown = on_terminal("top", "--local", url, columns=columns)
+            assert 0 == status
+            check(f"views/local-{count}-terminal-{columns}.txt", shown)
+            assert max(len(CODES.sub("", line)) for line in shown.splitlines()) <= columns
+        _, plain = on_terminal("top", "--local", url, columns=160, NO_COLOR="1")
         assert CODES.sub("", shown) == plain
-        done = piped("top", "--local", url)
-    assert (0, "") == (done.returncode, done.stderr)
-    check("views/local-8-pipe.txt", done.stdout)
+        done = [piped("top", "--local", url, COLUMNS=columns) for columns in ("80", "160")]
+    assert [(0, "")] * 2 == [(one.returncode, one.stderr) for one in done]
+    assert done[0].stdout == done[1].stdout
+    check(f"views/local-{count}-pipe.txt", done[0].stdout)
 
 
-def test_five_thousand_nodes_on_a_pseudo_terminal(tmp_path):
-    """
-    The first screen of a large cluster: as many nodes as fit, how many more there are, and that no exporter was asked.
-    """
+@pytest.fixture(scope="module")
+def large_cluster():
+    """An API server of 5,000 nodes of 8 cards; its URL and what it was asked."""
     nodes = [node_json(f"node-{i:04}") for i in range(5000)]
     pods = [pod_json(f"app-{i:05}", f"node-{i * 7 % 5000:04}", 8, (i % 8,)) for i in range(10_000)]
     pods += [pod_json(f"wait-{i}", "", 64) for i in range(3)]
-    with serving(api({"/api/v1/nodes": nodes, "/api/v1/pods": pods})) as (url, asked):
-        status, shown = on_terminal("top", "--kubeconfig", kubeconfig(url, tmp_path), lines=24)
+    with serving(api({"/api/v1/nodes": nodes, "/api/v1/pods": pods})) as served:
+        yield served
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_five_thousand_nodes_on_a_pseudo_terminal(large_cluster, tmp_path, columns):
+    """
+    The first screen of a large cluster: as many nodes as fit, how many more there are, and that no exporter was asked.
+    """
+    url, asked = large_cluster
+    status, shown = on_terminal("top", "--kubeconfig", kubeconfig(url, tmp_path), lines=24, columns=columns)
     assert 0 == status
-    check("views/cluster-5000-terminal.txt", shown)
+    check(f"views/cluster-5000-terminal-{columns}.txt", shown)
     assert 24 >= shown.count("\n") + 1
+    assert max(len(CODES.sub("", line)) for line in shown.splitlines()) <= columns
     assert [] == [path for path, _ in asked if "proxy" in path]
+
+
+def test_five_thousand_nodes_in_a_pipe(large_cluster, tmp_path):
+    """
+    Every one of 40,000 cards, of which the file keeps the first, the last and a sum of all; 80 or 160 cells around it
+    are the same.
+    """
+    given = ("top", "--kubeconfig", kubeconfig(large_cluster[0], tmp_path))
+    done = [piped(*given, COLUMNS=columns) for columns in ("80", "160")]
+    assert [(0, "")] * 2 == [(one.returncode, one.stderr) for one in done]
+    assert done[0].stdout == done[1].stdout
+    lines = done[0].stdout.splitlines()
+    assert 40_000 < len(lines)
+    digest = hashlib.sha256(done[0].stdout.encode()).hexdigest()
+    kept = [*lines[:32], f"... {len(lines):,} lines, sha256 {digest} ...", *lines[-16:]]
+    check("views/cluster-5000-pipe.txt", "\n".join(kept) + "\n")

@@ -171,3 +171,14 @@ def test_the_exporters_own_pages_are_read(name):
     assert sum(map(float, used)) == sum(card.memory.used or 0 for card in cards)
     lines = top_lines(fleet_of(told), told, Choice(), Paper())
     check(f"views/exporter-{name}.txt", "\n".join(lines) + "\n")
+
+
+def test_breaches_of_a_card_are_the_sum_over_their_kinds():
+    """
+    A sample for each kind that goes on, in whichever order; none, 0, where nothing does.
+    """
+    line = 'gpushare_isolation_breaches_open{{node="n",uuid="{}",card="{}",kind="{}"}} {}\n'
+    samples = [("GPU-a", 0, "denied", 2), ("GPU-a", 0, "over_limit", 1), ("GPU-b", 1, "none", 0)]
+    page = "".join(line.format(*one) for one in samples).encode()
+
+    assert [3.0, 0.0] == [card.figures["breaches"] for card in usage_of(samples_of(page, FAMILIES)).cards]
