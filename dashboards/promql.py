@@ -8,6 +8,7 @@ rules or a server; queries are text, and reading them back is the tests' busines
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -82,7 +83,7 @@ class Scope:
     def __call__(self, spec: MetricSpec, *more: str, suffix: str = "", without: tuple[str, ...] = ()) -> str:
         """A selector of the metric; `more` are matchers as text, of labels that it has."""
         for matcher in more:
-            if matcher.split("=")[0].rstrip("!") not in (*spec.labels, *TARGET_LABELS):
+            if re.split("[=!]", matcher, maxsplit=1)[0] not in (*spec.labels, *TARGET_LABELS):
                 raise ValueError(f"{spec.name} has no label for {matcher}; it has {spec.labels}")
         known = (*spec.labels, *TARGET_LABELS)
         picks = [f'{name}=~"${name}"' for name in self.variables if name in known and name not in without]

@@ -9,6 +9,7 @@ of a container is dropped some time after it has gone. What is wrong in one samp
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -71,6 +72,8 @@ class State:
     """What is remembered of a node from sample to sample."""
 
     at: float | None = None
+    whole: float | None = None
+    """When every source of promises last answered: who is not remembered since then was not there."""
     tracks: Mapping[Key, Track] = field(default_factory=lambda: MappingProxyType({}))
     meters: Mapping[str, Meter] = field(default_factory=lambda: MappingProxyType({}))
     episodes: Episodes = field(default_factory=Episodes)
@@ -92,18 +95,17 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
     pairs = tuple(zip(found.placed, reading.containers, strict=True))
     meters, joules = _energy(found, state.meters, now)
     tracks = {
-        claim.key: _track(claim, one, _Before(state.tracks.get(claim.key), state.at, now), joules.get(claim.key, 0.0))
+        claim.key: _track(claim, one, _Before(state.tracks.get(claim.key), state, now), joules.get(claim.key, 0.0))
         for claim, one in pairs
     }
     wrong = {one.key: one for one in findings(found, tracks, now)}
-    episodes, begun = follow(state.episodes, wrong, _unsure(found), epoch)
-    open_on: dict[str, int] = {}
-    for breach in episodes.open.values():
-        open_on[breach.finding.uuid] = open_on.get(breach.finding.uuid, 0) + 1
+    unsure = _unsure(found)
+    episodes, begun = follow(state.episodes, wrong, unsure, epoch)
+    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in episodes.open.values())
     shown = replace(
         reading,
         cards=tuple(
-            card if card.uuid not in found.views else replace(card, breaches=open_on.get(card.uuid, 0))
+            card if card.uuid not in found.views else replace(card, breaches=_going(card.uuid, open_on, unsure))
             for card in reading.cards
         ),
         containers=tuple(_shown(one, tracks[claim.key], claim.key in joules) for claim, one in pairs),
@@ -113,7 +115,16 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
     meters |= {
         uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
     }
-    return Judged(shown, State(now, tracks, meters, episodes), begun)
+    whole = now if found.claims.complete else state.whole
+    return Judged(shown, State(now, whole, tracks, meters, episodes), begun)
+
+
+def _going(
+    uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
+) -> tuple[tuple[str, int], ...] | None:
+    """Breaches that go on on a card, by kind; None: none is known, and not all would be seen."""
+    going = tuple((kind.value, numbers[uuid, kind]) for kind in BreachKind if numbers.get((uuid, kind)))
+    return None if not going and any(unsure((kind, uuid)) for kind in BreachKind) else going
 
 
 def _shown(one: ContainerReading, track: Track, metered: bool) -> ContainerReading:  # noqa: FBT001 (private, two callers)
@@ -156,13 +167,26 @@ class _Before(NamedTuple):
     """What was before this sample."""
 
     track: Track | None
-    at: float | None
+    state: State
     now: float
 
+    @property
+    def at(self) -> float | None:
+        """When it was."""
+        return self.state.at
+
     def begin(self) -> Track:
-        """What to go on from."""
-        # what a region tells when the exporter begins was before its time; of a later container it saw everything
-        return self.track or Track(self.now, denied=None if self.at is None else 0)
+        """
+        What to go on from.
+
+        Of a container that was not there when all were seen, everything is news that its region tells. What is
+        told of one that may have been there before, as when the exporter begins, was before our time.
+        """
+        if self.track is not None:
+            return self.track
+        whole = self.state.whole
+        new = whole is not None and self.now - whole < LINGER_SECONDS
+        return Track(self.now, denied=0 if new else None)
 
 
 def _track(claim: Claim, one: ContainerReading, before: _Before, joules: float) -> Track:

@@ -41,13 +41,13 @@ _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | Non
     (metrics.CARD_EXCLUSIVE, lambda card: card.exclusive),
     (metrics.CARD_HOLDERS, lambda card: card.holders),
     (metrics.CARD_ATTRIBUTABLE, lambda card: card.attributable),
-    (metrics.BREACHED, lambda card: card.breaches),
 )
 _CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tuple[str, float | None]]]], ...]] = (
     (metrics.CARD_CLOCK, lambda card: (("sm", card.sm_clock_hertz), ("memory", card.memory_clock_hertz))),
     (metrics.CARD_THROTTLED, lambda card: _throttled(card.throttle)),
     (metrics.CARD_XIDS, lambda card: ((str(xid), number) for xid, number in card.xids)),
     (metrics.CARD_ECC, lambda card: (("corrected", card.ecc_corrected), ("uncorrected", card.ecc_uncorrected))),
+    (metrics.BREACHED, lambda card: _breaches(card.breaches)),
 )
 _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
     (metrics.CONTAINER_ALLOCATED, lambda use: _told(use, "allocated_bytes", use.allocated_bytes)),
@@ -112,6 +112,12 @@ def _throttled(reasons: tuple[str, ...] | None) -> Iterator[tuple[str, float]]:
     """1 for each reason; with none, a 0 that says so, because unknown is absent."""
     if reasons is not None:
         yield from ((reason, 1.0) for reason in dict.fromkeys(reasons)) if reasons else iter([("none", 0.0)])
+
+
+def _breaches(going: tuple[tuple[str, int], ...] | None) -> Iterator[tuple[str, float]]:
+    """Each kind that there is; with none, a 0 that says so, because unknown is absent."""
+    if going is not None:
+        yield from ((kind, number) for kind, number in going) if going else iter([("none", 0.0)])
 
 
 def _container_labels(node: str, use: ContainerReading) -> tuple[str, ...]:

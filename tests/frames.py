@@ -91,7 +91,7 @@ def told_in_full():
         "exclusive": False,
         "holders": 2,
         "attributable": True,
-        "breaches": 1,
+        "breaches": (("over_limit", 1),),
     }
     of_use = {
         "core_source": "simulation",

@@ -132,6 +132,7 @@ def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[Con
         out.append(_read_container(card, use, memory, core * scale))
     utilisation = sum(busy) * scale
     watts = WATTS.get(card.model)
+    over = sum(memory > use.promised for use, memory in zip(uses, used, strict=True))
     return CardReading(
         uuid=card.uuid,
         index=card.index,
@@ -150,7 +151,7 @@ def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[Con
         exclusive=any(use.ask.whole for use in uses),
         holders=len(uses),
         attributable=True,
-        breaches=sum(memory > use.promised for use, memory in zip(uses, used, strict=True)),
+        breaches=((OVER_LIMIT, over),) if over else (),
     )
 
 

@@ -197,8 +197,8 @@ _COURSE: Final = Section(
             ),
             lines(
                 "Breaches that go on",
-                "By node.",
-                (Query(total(_SCOPE(m.BREACHED), "node"), "{{node}}"),),
+                "By kind; none, a line at 0, where nothing goes on.",
+                (Query(total(_SCOPE(m.BREACHED), "kind"), "{{kind}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),

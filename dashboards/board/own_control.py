@@ -7,11 +7,12 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.board.figures import most
-from dashboards.board.grid import Section, even
+from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
     BLUE,
     GREEN,
     GREY,
+    ORANGE,
     RED,
     TROUBLE,
     YES_NO,
@@ -40,6 +41,7 @@ from isolation.contract import metrics_scheduler as s
 _SCOPE: Final = Scope(("cluster", "job", "instance"))
 _TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
 _AGE: Final = (Step(GREEN), Step(RED, 90))
+_DAY: Final = 86_400
 
 
 def _target(expr: str, of: str = "max") -> str:
@@ -104,34 +106,57 @@ SCHEDULER: Final = Section(
                 ),
             ),
         ),
-        even(
+        wide(
             4,
-            stat(
-                "Cluster read",
-                "Whether every replica has read the cluster.",
-                f"min({_SCOPE(s.SYNCED)})",
-                words=YES_NO,
-                spark=False,
+            (
+                5,
+                stat(
+                    "Cluster read",
+                    "Whether every replica has read the cluster.",
+                    f"min({_SCOPE(s.SYNCED)})",
+                    words=YES_NO,
+                    spark=False,
+                ),
             ),
-            stat(
-                "Overcommitted cards",
-                "Cards of which more is promised than they offer: a defect, or a foreign hand.",
-                f"max({_SCOPE(s.OVERCOMMITTED)})",
-                steps=TROUBLE,
+            (
+                5,
+                stat(
+                    "Overcommitted cards",
+                    "Cards of which more is promised than they offer: a defect, or a foreign hand.",
+                    f"max({_SCOPE(s.OVERCOMMITTED)})",
+                    steps=TROUBLE,
+                ),
             ),
-            stat(
-                "Unreadable objects",
-                "Nodes and pods that could not be read and keep their last readable value.",
-                f"max({_SCOPE(s.UNREADABLE)})",
-                steps=TROUBLE,
+            (
+                5,
+                stat(
+                    "Unreadable objects",
+                    "Nodes and pods that could not be read and keep their last readable value.",
+                    f"max({_SCOPE(s.UNREADABLE)})",
+                    steps=TROUBLE,
+                ),
             ),
-            stat(
-                "Certificate read",
-                "How long ago the certificate in use was read.",
-                f"max(time() - {_SCOPE(s.CERTIFICATE)})",
-                "s",
-                steps=(Step(BLUE),),
-                spark=False,
+            (
+                5,
+                stat(
+                    "Certificate valid for",
+                    "Until the first of the replicas' certificates ends. Without a valid one no pod gets shares.",
+                    f"min({_SCOPE(s.CERTIFICATE_ENDS)} - time())",
+                    "s",
+                    steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+                    spark=False,
+                ),
+            ),
+            (
+                4,
+                stat(
+                    "Certificate read",
+                    "How long ago the certificate in use was read.",
+                    f"max(time() - {_SCOPE(s.CERTIFICATE)})",
+                    "s",
+                    steps=(Step(BLUE),),
+                    spark=False,
+                ),
             ),
         ),
     ),
@@ -226,6 +251,20 @@ LOOP: Final = Section(
                 "Whether each replica has read the cluster as a whole.",
                 (Query(_target(_SCOPE(a.SYNCED), "min"), "{{instance}}"),),
                 YES_NO,
+            ),
+        ),
+        wide(
+            6,
+            (
+                24,
+                lines(
+                    "Certificates valid for",
+                    "Of the metrics APIs and of the gRPC ports, until the first of the replicas' ends; nothing where "
+                    "neither is served over TLS.",
+                    (Query(f"min by (door) ({_SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{door}}"),),
+                    "s",
+                    steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+                ),
             ),
         ),
     ),

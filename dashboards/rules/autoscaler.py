@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one
-from dashboards.rules.words import COUNT, TARGET, WHILE
+from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics, metrics_autoscaler
 
 _NOW: Final = "max by (job)"
+_EACH: Final = "sum by (job, instance)"
 _POOL: Final = "max by (pool)"
 _TURNS: Final = of(metrics_autoscaler.TURNS)
 _FAILED: Final = of(metrics_autoscaler.TURNS, one("outcome", "failed"))
@@ -41,17 +42,20 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerStuck",
-            f"(time() - {_NOW} ({of(metrics_autoscaler.LAST_TURN)})) > 300",
+            # Those that only stand by take turns too, and would hide that the one that leads takes none.
+            f"(time() - {_NOW} ({of(metrics_autoscaler.LAST_TURN)} and on (job, instance) "
+            f"{of(metrics_autoscaler.LEADS)} == 1)) > 300",
             Severity.WARNING,
             "The gpushare autoscaler is stuck",
-            f"Its last whole turn ended {WHILE} ago; a turn takes some seconds.",
+            f"The last whole turn of the replica that leads ended {WHILE} ago; a turn takes some seconds.",
             patience="1m",
         ),
         Alert(
             "GpushareAutoscalerFailing",
-            f"sum by (job) (increase({_FAILED}[10m]))\n/\nsum by (job) (increase({_TURNS}[10m]))\n> 0.5",
+            # Of each replica by itself: turns of those that stand by say nothing about the one that leads.
+            f"{_EACH} (increase({_FAILED}[10m]))\n/\n{_EACH} (increase({_TURNS}[10m]))\n> 0.5",
             Severity.WARNING,
-            "Most turns of the gpushare autoscaler fail",
+            f"Most turns of the autoscaler at {TARGET} fail",
             "{{ $value | humanizePercentage }} of its turns within 10 minutes failed; its log says why.",
             patience="5m",
         ),
@@ -91,10 +95,20 @@ GROUP: Final = Group(
             patience="2m",
         ),
         Alert(
+            "GpushareAutoscalerCertificateEnding",
+            f"({of(metrics_autoscaler.CERTIFICATE_ENDS)} - time()) < {14 * DAY}",
+            Severity.WARNING,
+            f"A certificate of the autoscaler at {TARGET} ends soon ({{{{ $labels.door }}}})",
+            f"The certificate that its port {{{{ $labels.door }}}} shows is valid for another {WHILE} (below 0: it has "
+            "ended) and has not been renewed. Once it has ended nobody believes what is told there: no figures for "
+            "HorizontalPodAutoscalers (metrics_api), none for KEDA and no nodes for cluster-autoscaler (grpc).",
+            patience="1h",
+        ),
+        Alert(
             "GpushareAutoscalerFlaps",
             grew(of(metrics_autoscaler.FLAPS), "1h"),
             Severity.WARNING,
-            "Pool {{ $labels.pool }} was grown and shrunk within an hour",
+            "In pool {{ $labels.pool }} something was done and undone too soon",
             f"How often within an hour the autoscaler undid what it had just done in pool {{{{ $labels.pool }}}}: "
             f"{COUNT}. A defect, or somebody else changes the pool.",
         ),

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.rules.rule import SCHEDULER_JOB, Alert, Group, Severity, gone, grew, of
-from dashboards.rules.words import COUNT, TARGET, WHILE
+from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics_scheduler
 
-DAY: Final = 86_400
+_LEFT: Final = f"({of(metrics_scheduler.CERTIFICATE_ENDS)} - time())"
+_THEN: Final = "Once it has ended, the API server refuses every pod that asks for shares."
 
 GROUP: Final = Group(
     "gpushare.scheduler",
@@ -87,14 +88,20 @@ GROUP: Final = Group(
             patience="15m",
         ),
         Alert(
-            "GpushareSchedulerCertificateOld",
-            f"(time() - {of(metrics_scheduler.CERTIFICATE)}) > {335 * DAY}",
+            "GpushareSchedulerCertificateEnding",
+            f"{_LEFT} < {14 * DAY} >= {2 * DAY}",
             Severity.WARNING,
-            f"The certificate of the scheduler at {TARGET} is old",
-            f"The certificate in use was read {WHILE} ago and has not been renewed since; those that "
-            "manifests/certificate.sh makes are good for a year. When it runs out the API server refuses every pod "
-            "that asks for shares.",
+            f"The certificate of the scheduler at {TARGET} ends soon",
+            f"The certificate in use ends in {WHILE} and has not been renewed. {_THEN}",
             patience="1h",
+        ),
+        Alert(
+            "GpushareSchedulerCertificateEnds",
+            f"{_LEFT} < {2 * DAY}",
+            Severity.CRITICAL,
+            f"The certificate of the scheduler at {TARGET} ends within two days, or has ended",
+            f"The certificate in use is valid for another {WHILE} (below 0: it has ended). {_THEN}",
+            patience="5m",
         ),
     ),
 )

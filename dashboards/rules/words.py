@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+DAY: Final = 86_400
+"""Seconds."""
 WHO: Final = (
     "container {{ $labels.container }} of {{ if $labels.namespace }}{{ $labels.namespace }}/{{ end }}{{ $labels.pod }}"
 )

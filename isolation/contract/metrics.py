@@ -116,7 +116,8 @@ LABELS: Final = MappingProxyType(
         "mode": "On container series: exclusive (a whole card) or shared. On the card's info series: what its node "
         "serves (share, cgpu, core_mem, default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
-        "unallocated, missing_library, unreadable_region, wrong_limits) or of ECC error (corrected, uncorrected).",
+        "unallocated, missing_library, unreadable_region, wrong_limits; of those that go on also none) or of ECC error "
+        "(corrected, uncorrected).",
         "model": "Product name of the card.",
         "namespace": "Namespace of the pod; empty for a `gpushare run` command.",
         "node": "Name of the node that has the card.",
@@ -292,7 +293,12 @@ BREACHES: Final = _isolation(
     "breaches_total", Unit.NONE, "Breaches begun since the exporter did, by kind; details at /breaches.", "node", "kind"
 )
 BREACHED: Final = _isolation(
-    "breaches_open", Unit.NONE, "Breaches that go on now on the card.", *CARD_LABELS, kind=Kind.GAUGE
+    "breaches_open",
+    Unit.NONE,
+    "Breaches that go on now on the card, by kind; with the kind none, 0, where all kinds can be judged and none goes "
+    "on.",
+    *(*CARD_LABELS, "kind"),
+    kind=Kind.GAUGE,
 )
 
 HOST_PIDS: Final = _node(

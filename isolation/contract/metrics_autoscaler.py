@@ -19,6 +19,7 @@ LABELS: Final = MappingProxyType(
         "may not grow now), hopeless (no pool could ever host it), unmodelled (it has constraints that are not "
         "understood).",
         "code": "Name of the gRPC status.",
+        "door": "Which port shows the certificate: metrics_api, grpc.",
         "method": "Method of cluster-autoscaler's provider, of its expander, or of KEDA's scaler.",
         "namespace": "Namespace of the waiting pods.",
         "outcome": "Of a turn: done (something was done), idle (there was nothing to do), withheld (a doubt kept at "
@@ -104,7 +105,8 @@ CARDS_RETURNED: Final = _autoscaler(
 FLAPS: Final = _autoscaler(
     "flaps_total",
     Unit.NONE,
-    "Reverse actions within an hour: bought where one was given back, or the other way round; a defect.",
+    "Done and undone within an hour (as fresh_seconds says): a fresh node emptied, a drain called off, a pod moved "
+    "again; a defect.",
     "pool",
     kind=Kind.COUNTER,
 )
@@ -122,6 +124,12 @@ CALLS: Final = _autoscaler(
 )
 CALL_DURATION: Final = _autoscaler(
     "rpc_duration_seconds", Unit.SECONDS, "How long answering on a gRPC port took.", "method", kind=Kind.HISTOGRAM
+)
+CERTIFICATE_ENDS: Final = _autoscaler(
+    "certificate_expiry_timestamp_seconds",
+    Unit.SECONDS,
+    "Until when the certificate in use is valid, since the epoch; of a chain the first to end. Absent if unreadable.",
+    "door",
 )
 POOL_TARGET: Final = _pool("pool_target_nodes", Unit.NONE, "Machines asked of the pool's provider, by anybody.", "pool")
 POOL_REST: Final = _pool(

@@ -93,8 +93,8 @@ class CardReading:
     """Containers to which something of the card is promised."""
     attributable: bool | None = None
     """Whether used memory can be told apart by container here."""
-    breaches: int | None = None
-    """Breaches that go on now."""
+    breaches: tuple[tuple[str, int], ...] | None = None
+    """Breaches that go on now: kind and number; None: whether any does cannot be told."""
     lost: bool = False
     """Fallen off the bus."""
     parent: str = ""

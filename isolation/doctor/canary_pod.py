@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from isolation.contract.names import ACK
 
-IMAGE: Final = "gpushare:latest"
+IMAGE: Final = "gpushare-node:0.1.0"
 NAME: Final = "gpushare-canary"
 
 

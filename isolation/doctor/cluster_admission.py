@@ -1,84 +1,74 @@
 """
-Findings about admission: our definition, webhook, certificate and policies, and whether they truly decide.
+Findings about admission: our definition, webhook and policies, and whether they truly decide.
 
 Pure. What counts is what became of the two pods that were shown to admission; the objects only explain it.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.certificate import ends
 from isolation.doctor.cluster_facts import ClusterFacts, Probe, Untold
+from isolation.doctor.cluster_read import table
+from isolation.doctor.cluster_shape import OURS, ours
 from isolation.doctor.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-_OURS: Final = "gpushare"
-"""How the names of our objects begin."""
+    from isolation.doctor.cluster_shape import Shape
+
 PROBED: Final = "default"
 """Namespace of the two pods that are shown to admission."""
-_SOON: Final = 14 * 86_400.0
-_APPLY: Final = "kubectl apply -k manifests/base"
 _ASK: Final = "run with credentials of an administrator"
 
 
-def look(facts: ClusterFacts, now: float) -> list[Finding]:
+def look(facts: ClusterFacts, shape: Shape) -> list[Finding]:
     """Everything about admission."""
     return [
-        _definition(facts.definition),
-        _webhook(facts),
-        _good(facts.good) if _decides(facts) else _passed_by("cluster.admission"),
-        _bad(facts.bad) if _decides(facts) else _passed_by("cluster.denial"),
-        _certificate(facts, now),
-        _policies(facts),
+        _definition(facts.definition, shape.apply),
+        _webhook(facts, shape.apply),
+        _good(facts.good, shape.apply) if _decides(facts) else _passed_by("cluster.admission"),
+        _bad(facts.bad, shape.apply) if _decides(facts) else _passed_by("cluster.denial"),
+        _policies(facts, shape.apply),
         _others(facts.webhooks),
         _exempt(facts.exempt),
     ]
 
 
-def _definition(found: Mapping[str, Any] | Untold | None) -> Finding:
+def _definition(found: Mapping[str, Any] | Untold | None, apply: str) -> Finding:
     check, name = "cluster.reservations", f"{RESERVATIONS}.{GROUP}"
     if isinstance(found, Untold):
         return unknown(check, f"{name}: {found.why}", _ASK)
     if found is None:
-        return problem(check, f"{name} is not defined: room cannot be kept for anybody", _APPLY)
+        return problem(check, f"{name} is not defined: room cannot be kept for anybody", apply)
     served = [v.get("name") for v in _items(found, "spec", "versions") if v.get("served")]
     standing = {str(c.get("type")): c.get("status") for c in _items(found, "status", "conditions")}
     if API_VERSION not in served:
-        return problem(check, f"{name} is served as {served}, we speak {API_VERSION}", _APPLY)
+        return problem(check, f"{name} is served as {served}, we speak {API_VERSION}", apply)
     if standing.get("Established") != "True":
         return problem(check, f"{name} is not established", f"`kubectl describe crd {name}` tells why")
     return ok(check, f"{name} {API_VERSION}")
 
 
-def ours(webhooks: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]:
-    """The webhooks that lead to us."""
-    for configuration in webhooks:
-        if str(_at(configuration, "metadata").get("name", "")).startswith(_OURS):
-            yield from (one for one in configuration.get("webhooks") or () if isinstance(one, dict))
-
-
-def _webhook(facts: ClusterFacts) -> Finding:
+def _webhook(facts: ClusterFacts, apply: str) -> Finding:
     check = "cluster.webhook"
     if isinstance(facts.webhooks, Untold):
         return unknown(check, f"webhook configurations: {facts.webhooks.why}", _ASK)
     found = list(ours(facts.webhooks))
     if not found:
-        return problem(check, "no admission webhook of ours: requests are neither checked nor sent to us", _APPLY)
+        return problem(check, "no admission webhook of ours: requests are neither checked nor sent to us", apply)
     strict = [str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail"]
     if not strict:
         told = "our webhook has failurePolicy Ignore: while it is away, any request passes unchecked"
-        return problem(check, told, f"failurePolicy: Fail; it concerns pods that ask for shares only. {_APPLY}")
+        return problem(check, told, f"failurePolicy: Fail; it concerns pods that ask for shares only. {apply}")
     wide = [
         str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail" and not one.get("matchConditions")
     ]
     if wide:
         told = f"{named(wide)} has no matchConditions: while it is away, no pod at all can be made"
-        return problem(check, told, _APPLY)
+        return problem(check, told, apply)
     return ok(check, f"{named(strict)}, for pods that ask for shares only")
 
 
@@ -91,7 +81,7 @@ def _passed_by(check: str) -> Finding:
     return unknown(check, f"admission passes by namespace {PROBED}, where it is tried", f"take {EXEMPT} off {PROBED}")
 
 
-def _good(probe: Probe | Untold) -> Finding:
+def _good(probe: Probe | Untold, apply: str) -> Finding:
     """A sensible pod, as a dry run."""
     check = "cluster.admission"
     if isinstance(probe, Untold):
@@ -106,19 +96,19 @@ def _good(probe: Probe | Untold) -> Finding:
             return problem(check, f"a sensible pod is refused: {probe.refused}", "see the message")
         return unknown(check, f"a sensible pod could not be tried: {probe.refused}", _ASK)
     if not probe.shared:
-        return problem(check, "a pod that asks for shares passes admission untouched: nobody of ours sees it", _APPLY)
+        return problem(check, "a pod that asks for shares passes admission untouched: nobody of ours sees it", apply)
     if probe.scheduler not in {SCHEDULER, "default-scheduler"}:
         return warning(check, f"a pod that asks for shares goes to scheduler {probe.scheduler}", "see who changes it")
     return ok(check, f"a sensible pod is admitted and goes to {probe.scheduler}")
 
 
-def _bad(probe: Probe | Untold) -> Finding:
+def _bad(probe: Probe | Untold, apply: str) -> Finding:
     """A pod whose units do not divide, as a dry run."""
     check = "cluster.denial"
     if isinstance(probe, Untold):
         return unknown(check, f"a senseless pod could not be tried: {probe.why}", _ASK)
     if not probe.refused:
-        return problem(check, "3 units over 2 cards are admitted: requests are not checked", _APPLY)
+        return problem(check, "3 units over 2 cards are admitted: requests are not checked", apply)
     if not probe.by_admission:
         return unknown(check, f"a senseless pod was refused, and not by admission: {probe.refused}", _ASK)
     if "failed calling webhook" in probe.refused:
@@ -126,52 +116,27 @@ def _bad(probe: Probe | Untold) -> Finding:
     return ok(check, f"a senseless pod is refused: {probe.refused}")
 
 
-def _certificate(facts: ClusterFacts, now: float) -> Finding:
-    check = "cluster.certificate"
-    if isinstance(facts.certificate, Untold):
-        return unknown(check, f"its end cannot be told: {facts.certificate.why}", _ASK)
-    if facts.certificate is None:
-        where = f"Secret {SYSTEM_NAMESPACE}/{SCHEDULER}-tls"
-        return unknown(check, f"no {where}", "where it is kept elsewhere, look with `openssl x509 -enddate`")
-    times = ends(facts.certificate)
-    first = times[0] if times else None
-    if first is None:
-        return problem(check, "what the webhook serves with is no certificate", "sh manifests/certificate.sh")
-    day = dt.datetime.fromtimestamp(min(max(first, 0), 253_402_300_799), dt.UTC).strftime("%Y-%m-%d")
-    if first <= now:
-        return problem(
-            check, f"the webhook's certificate ended on {day}: no share pod can be made", "sh manifests/certificate.sh"
-        )
-    if first - now < _SOON:
-        return warning(
-            check,
-            f"the webhook's certificate ends on {day}",
-            "sh manifests/certificate.sh; it is read again without a restart",
-        )
-    return ok(check, f"the webhook's certificate is good until {day}")
-
-
-def _policies(facts: ClusterFacts) -> Finding:
+def _policies(facts: ClusterFacts, apply: str) -> Finding:
     check = "cluster.policies"
     for part in (facts.policies, facts.bindings):
         if isinstance(part, Untold):
             return unknown(check, f"ValidatingAdmissionPolicies: {part.why}", _ASK)
     assert not isinstance(facts.policies, Untold)  # noqa: S101 (for the type checker: said above)
     assert not isinstance(facts.bindings, Untold)  # noqa: S101 (for the type checker: said above)
-    there = {str(_at(one, "metadata").get("name")) for one in facts.policies}
-    mine = {name for name in there if name.startswith(_OURS)}
+    there = {str(table(one, "metadata").get("name")) for one in facts.policies}
+    mine = {name for name in there if name.startswith(OURS)}
     bound = {
-        str(_at(one, "spec").get("policyName"))
+        str(table(one, "spec").get("policyName"))
         for one in facts.bindings
-        if "Deny" in (_at(one, "spec").get("validationActions") or ())
+        if "Deny" in (table(one, "spec").get("validationActions") or ())
     }
     if not mine:
         told = "no ValidatingAdmissionPolicy of ours: agents may write to every node, and rules end with the webhook"
-        return problem(check, told, _APPLY)
+        return problem(check, told, apply)
     loose = mine - bound
     if loose:
-        return problem(check, f"{named(loose)} is bound to nothing that denies", _APPLY)
-    broken = [str(_at(one, "metadata").get("name")) for one in facts.policies if _warned(one)]
+        return problem(check, f"{named(loose)} is bound to nothing that denies", apply)
+    broken = [str(table(one, "metadata").get("name")) for one in facts.policies if _warned(one)]
     if set(broken) & mine:
         return problem(
             check, f"{named(broken)} does not compile here", "`kubectl describe` it: this server is too old?"
@@ -180,7 +145,7 @@ def _policies(facts: ClusterFacts) -> Finding:
 
 
 def _warned(policy: Mapping[str, Any]) -> bool:
-    return bool(_at(_at(policy, "status"), "typeChecking").get("expressionWarnings"))
+    return bool(table(table(policy, "status"), "typeChecking").get("expressionWarnings"))
 
 
 def _others(webhooks: tuple[Mapping[str, Any], ...] | Untold) -> Finding:
@@ -188,8 +153,8 @@ def _others(webhooks: tuple[Mapping[str, Any], ...] | Untold) -> Finding:
     check = "cluster.other_webhooks"
     if isinstance(webhooks, Untold):
         return unknown(check, f"webhook configurations: {webhooks.why}", _ASK)
-    foreign = [one for one in webhooks if not str(_at(one, "metadata").get("name", "")).startswith(_OURS)]
-    named_after = [str(_at(one, "metadata").get("name")) for one in foreign if ACK.memory in str(one.get("webhooks"))]
+    foreign = [one for one in webhooks if not str(table(one, "metadata").get("name", "")).startswith(OURS)]
+    named_after = [str(table(one, "metadata").get("name")) for one in foreign if ACK.memory in str(one.get("webhooks"))]
     if named_after:
         fix = "one owner for these names: remove theirs, or use the overlay without our scheduler and agent"
         return problem(check, f"{named(named_after)} decides about {ACK.memory} as well", fix)
@@ -204,11 +169,6 @@ def _exempt(names: tuple[str, ...] | Untold) -> Finding:
         fix = "only administrators may label namespaces; take the label off where tenants run"
         return warning(check, f"admission passes by {named(names)}: pods there may see every card", fix)
     return ok(check, "no namespace is exempt by label")
-
-
-def _at(thing: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = thing.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _items(thing: Mapping[str, Any], *path: str) -> list[Mapping[str, Any]]:

@@ -78,6 +78,43 @@ class Workload:
     images: tuple[str, ...]
     wanted: int
     ready: int
+    words: tuple[str, ...] = ()
+    """Command lines of its containers."""
+    secrets: tuple[str, ...] = ()
+    """Secrets without which its pods do not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Certificates that a process of ours uses, PEM; keys are not kept."""
+
+    certificate: bytes = b""
+    """What it shows."""
+    authority: bytes = b""
+    """Whom it believes."""
+    manager: str = ""
+    """cert-manager's Certificate that renews it; empty: nobody does by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerFacts:
+    """How the autoscaler stands."""
+
+    lease: Mapping[str, Any] | Untold | None = None
+    switch: Mapping[str, Any] | Untold | None = None
+    """The ConfigMap's data."""
+    metrics: str | Untold | None = None
+    """What the replica that leads shows; None: none leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """What the Prometheus operator and Grafana are told of us."""
+
+    operator: bool
+    scrapes: int = 0
+    rules: int = 0
+    dashboards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +145,12 @@ class ClusterFacts:
     """Namespaces that admission passes by."""
     workloads: tuple[Workload, ...] | Untold = ()
     lease: Mapping[str, Any] | Untold | None = None
-    certificate: bytes | Untold | None = None
-    """What the webhook serves with, PEM."""
+    secrets: Mapping[str, Secret | Untold | None] = field(default_factory=lambda: MappingProxyType({}))
+    """By name, in our namespace."""
+    autoscaler: AutoscalerFacts | None = None
+    """None: it is not installed."""
+    monitoring: Monitoring | Untold = field(default_factory=lambda: Untold("was not asked"))
     good: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
     bad: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
-    rights: Mapping[str, bool | None] = field(default_factory=lambda: MappingProxyType({}))
-    """`account may verb resource` -> whether; None: was not told."""
+    rights: Mapping[str, bool | None] | Untold = field(default_factory=lambda: Untold("was not asked"))
+    """Of the accounts that are there: `account may verb resource` -> whether; None: was not told."""

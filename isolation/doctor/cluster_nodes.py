@@ -28,8 +28,8 @@ _MOST_SKEW: Final = 3
 _READY: Final = "ready"
 
 
-def look(nodes: tuple[NodeFacts, ...] | Untold, server: str) -> list[Finding]:
-    """Everything about nodes."""
+def look(nodes: tuple[NodeFacts, ...] | Untold, server: str, *, ours: bool = True) -> list[Finding]:
+    """Everything about nodes; of agents and what they tell only where shares are `ours` to serve."""
     check = "cluster.nodes"
     if isinstance(nodes, Untold):
         return [unknown(check, f"nodes: {nodes.why}", "run with credentials that may list nodes")]
@@ -45,10 +45,9 @@ def look(nodes: tuple[NodeFacts, ...] | Untold, server: str) -> list[Finding]:
         ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
         _modes(nodes),
         _both(nodes),
-        _agents(shared),
-        _units(shared),
+        *((_agents(shared), _units(shared)) if ours else ()),
         _readable(nodes),
-        _skew(nodes, shared, server),
+        _skew(nodes, shared if ours else (), server),
     ]
 
 

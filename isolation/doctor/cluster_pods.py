@@ -24,23 +24,24 @@ _LONG_SECONDS: Final = 300.0
 
 
 def look(
-    pods: tuple[PodFacts, ...] | Untold, nodes: tuple[NodeFacts, ...] | Untold, exempt: Iterable[str], now: float
+    pods: tuple[PodFacts, ...] | Untold, nodes: tuple[NodeFacts, ...] | Untold, exempt: Iterable[str] | None, now: float
 ) -> list[Finding]:
-    """Everything about pods."""
+    """Everything about pods; with None for the exempt namespaces, another one admits, places and records them."""
     if isinstance(pods, Untold):
         return [unknown("cluster.pods", f"pods: {pods.why}", "run with credentials that may list pods")]
     live = [one for one in pods if not one.done]
-    passed_by = frozenset(exempt)
+    bound = sum(bool(one.node) for one in live)
+    counts = ok("cluster.pods", f"{counted(len(live), 'pod')} with shares, {bound} of them bound")
+    cards = _overcommitted(live, () if isinstance(nodes, Untold) else nodes)
+    if exempt is None:
+        return [counts, cards, _waiting(live, now)]
     return [
-        ok(
-            "cluster.pods",
-            f"{counted(len(live), 'pod')} with shares, {sum(bool(one.node) for one in live)} of them bound",
-        ),
-        _unseen(live, passed_by),
+        counts,
+        _unseen(live, frozenset(exempt)),
         _unrecorded(live),
-        _overcommitted(live, () if isinstance(nodes, Untold) else nodes),
+        cards,
         *_delivered(live),
-        _strangers(live, now),
+        _strangers(live) or _waiting(live, now),
     ]
 
 
@@ -133,15 +134,19 @@ def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:
     return f"{node} card {uuid}: {core} % of compute" if core > FULL_CORE else ""
 
 
-def _strangers(live: Iterable[PodFacts], now: float) -> Finding:
-    check, waiting = "cluster.waiting", [one for one in live if not one.node and not one.deleting]
-    foreign = [one for one in waiting if one.scheduler not in {SCHEDULER, DEFAULT_SCHEDULER}]
-    if foreign:
-        return problem(
-            check,
-            f"{_some(foreign)} waits for scheduler {foreign[0].scheduler}, which knows nothing of cards",
-            f"leave schedulerName empty for pods that ask for {ACK.memory}",
-        )
+def _strangers(live: Iterable[PodFacts]) -> Finding | None:
+    foreign = [one for one in _unbound(live) if one.scheduler not in {SCHEDULER, DEFAULT_SCHEDULER}]
+    if not foreign:
+        return None
+    return problem(
+        "cluster.waiting",
+        f"{_some(foreign)} waits for scheduler {foreign[0].scheduler}, which knows nothing of cards",
+        f"leave schedulerName empty for pods that ask for {ACK.memory}",
+    )
+
+
+def _waiting(live: Iterable[PodFacts], now: float) -> Finding:
+    check, waiting = "cluster.waiting", _unbound(live)
     long = [one for one in waiting if one.created and now - one.created > _LONG_SECONDS]
     if long:
         return warning(
@@ -150,3 +155,7 @@ def _strangers(live: Iterable[PodFacts], now: float) -> Finding:
             "`kubectl describe pod` tells why; `gpushare place` tells what would help",
         )
     return ok(check, f"{counted(len(waiting), 'pod')} waiting, none for long" if waiting else "no pod waits")
+
+
+def _unbound(live: Iterable[PodFacts]) -> list[PodFacts]:
+    return [one for one in live if not one.node and not one.deleting]

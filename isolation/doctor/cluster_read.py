@@ -6,6 +6,7 @@ Pure, and total over whatever the server holds: an object that cannot be read sa
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from isolation.contract.codec import CodecError, decode_allocation, node_of, pod
 from isolation.contract.model import Refusal
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
 from isolation.contract.quantity import GIB
-from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Workload
+from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Secret, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _VENDORS: Final = ("alibabacloud.com/nodepool-id", "ack.aliyun.com")
 """Labels by which Alibaba's Kubernetes marks its nodes."""
+_MANAGED: Final = "cert-manager.io/certificate-name"
+"""Annotation by which cert-manager marks the Secrets that it renews."""
 _LISTS: Final = ("containers", "initContainers")
 _ENDED: Final = ("Succeeded", "Failed")
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses")
@@ -103,7 +106,33 @@ def workload(kind: str, item: Mapping[str, Any]) -> Workload:
     images = tuple(str(one.get("image", "")) for part in _LISTS for one in tables(inner, part))
     wanted = _count(status.get("desiredNumberScheduled") if kind == "DaemonSet" else spec.get("replicas", 1))
     ready = _count(status.get("numberReady") if kind == "DaemonSet" else status.get("readyReplicas"))
-    return Workload(kind, f"{meta.get('namespace', '')}/{meta.get('name', '')}", images, wanted, ready)
+    return Workload(
+        kind, f"{meta.get('namespace', '')}/{meta.get('name', '')}", images, wanted, ready, _words(inner), _needs(inner)
+    )
+
+
+def secret(item: Mapping[str, Any]) -> Secret:
+    """Its certificates."""
+    data, notes = table(item, "data"), table(table(item, "metadata"), "annotations")
+    return Secret(_bytes(data.get("tls.crt")), _bytes(data.get("ca.crt")), str(notes.get(_MANAGED, "")))
+
+
+def _bytes(text: object) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
+
+
+def _words(inner: Mapping[str, Any]) -> tuple[str, ...]:
+    lists = [one.get(part) for kind in _LISTS for one in tables(inner, kind) for part in ("command", "args")]
+    return tuple(str(word) for words in lists if isinstance(words, list) for word in words)
+
+
+def _needs(inner: Mapping[str, Any]) -> tuple[str, ...]:
+    mounted = [table(volume, "secret") for volume in tables(inner, "volumes")]
+    names = {one.get("secretName") for one in mounted if one.get("optional") is not True}
+    return tuple(sorted(name for name in names if isinstance(name, str)))
 
 
 def _devices(status: Mapping[str, Any]) -> frozenset[str]:

@@ -93,3 +93,10 @@ _AUTOSCALER: Final = (
 )
 RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER})
 """By account, all of them in our own namespace."""
+MOVING: Final = frozenset({("pods/eviction", "create"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")})
+"""Of the autoscaler, where pods are moved. On ACK none is, and these are not granted there (manifests/overlays/ack)."""
+
+
+def sentence(account: str, verb: str, resource: str) -> str:
+    """One right, as a person says it."""
+    return f"{account} may {verb} {resource}"

@@ -10,6 +10,7 @@ nothing. Does no I/O and knows no clock.
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from isolation.placement import native
 from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal, short
 from isolation.placement.groups import WHYS
 from isolation.placement.ledger import Ledger, PlacementError
+from isolation.placement.mix import FIRST, STEADY, Learner
 from isolation.placement.policy import Rank
 
 if TYPE_CHECKING:
@@ -56,10 +58,16 @@ class Engine(Ledger):
         twin._answers = self._answers.copy(twin.fleet)
         return twin
 
-    def fragments(self) -> tuple[float, float]:
-        """Idle cards, and the part of them that the mix could not use (FGD's measure)."""
-        idle = ctypes.c_double()
-        lost = native.LIB.gs_fragment(self.fleet.struct, self._mix, ctypes.byref(idle))
+    def fragments(self, names: Iterable[str] | None = None) -> tuple[float, float]:
+        """Idle cards, and the part of them that the mix could not use (FGD's measure); of these nodes, or of all."""
+        idle, fleet = ctypes.c_double(), self.fleet
+        if names is not None:
+            fleet = self.fleet.copy()
+            away = np.ones(fleet.capacity, bool)
+            away[[self._row_of[name] for name in names]] = False
+            for array in (fleet.node["cards"], fleet.node["pods"], fleet.card["offered"], fleet.card["free"]):
+                array[away] = 0
+        lost = native.LIB.gs_fragment(fleet.struct, self._mix, ctypes.byref(idle))
         return idle.value, float(lost)
 
     # -- the workload ------------------------------------------------------------------------
@@ -73,6 +81,14 @@ class Engine(Ledger):
         """Preload the mix with a known workload, as the published baseline is given it."""
         for request in requests:
             self.learner.add(self._shape(request)[1])
+        self._learn()
+
+    def relearn(self, requests: Iterable[Request]) -> None:
+        """The mix anew, from exactly these, in whatever order they come; nothing of it has faded."""
+        counts = Counter(self._shape(request)[1] for request in requests)
+        self.learner = Learner()
+        self.learner.counts, self.learner.arrived = dict(counts), counts.total()
+        self.learner.due = max(FIRST, self.learner.arrived + STEADY)
         self._learn()
 
     # -- decisions ---------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from autoscaler.providers.profile import NodeTemplate, template_of
 from autoscaler.providers.registry import PoolSource, open_providers
 from isolation.cluster.access import Access
 from isolation.cluster.election import boottime
+from isolation.cluster.failure import ClusterError
 from isolation.contract.codec_node import node_of
 from isolation.contract.codec_shape import At
 from isolation.contract.names import MOVED
@@ -149,6 +150,8 @@ class Stage:
             plan, self.memory = await turn(self.world, self.limits, self.memory, decide)
         except DoubtError as exc:
             self.doubts += exc.doubts
+            return None
+        except ClusterError:
             return None
         self.doubts += self.world.doubts()
         self.plans.append(plan)

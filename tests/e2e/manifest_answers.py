@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 
 import aiohttp
+from e2e.accounts import BY_HAND
 from e2e.manifest_house import ADDRESS
+from e2e.own_plane import asked_by
 
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 
@@ -66,21 +67,14 @@ async def generations(house):
 
 def asked(plane, name):
     """What an account asked for through our code, as in the table of rights."""
-    return {(group, resource, verb) for group, resource, verb, _ in log_of(plane, name)}
+    return {one.right for one in log_of(plane, name)}
 
 
 def refusals(plane, name):
     """What was refused to it."""
-    return sorted({(group, resource, verb) for group, resource, verb, code in log_of(plane, name) if code == 403})
+    return sorted({one.right for one in log_of(plane, name) if one.status == 403})
 
 
 def log_of(plane, name):
-    """(group, resource, verb, status) of everything that an account asked for through our code."""
-    user = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{name}"
-    for line in (plane._folder / "audit.log").read_text().splitlines():
-        event = json.loads(line)
-        if event["user"]["username"] == user and event.get("userAgent", "") != "by-hand":
-            about = event.get("objectRef", {})
-            parts = [about.get("resource", ""), about.get("subresource", "")]
-            code = event.get("responseStatus", {}).get("code", 0)
-            yield about.get("apiGroup", ""), "/".join(part for part in parts if part), event["verb"], code
+    """Everything that an account asked for through our code."""
+    return (one for one in asked_by(plane, name) if one.program != BY_HAND)

@@ -152,7 +152,8 @@ class House:
             for item in pod["spec"]["containers"][0].get("env", [])
         }
         self.logs[name] = self.folder / f"{name}.log"
-        with _running(words, self.logs[name], {**os.environ, **given, "KUBECONFIG": str(config)}) as started:
+        program = [sys.executable, "-c", _DIE + _MAIN, *words]
+        with running(self.logs[name], program, **given, KUBECONFIG=str(config)) as started:
             yield started
 
     def words(self) -> str:
@@ -161,14 +162,15 @@ class House:
 
 
 @contextlib.contextmanager
-def _running(words: list[str], log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(log: Path, command: list[str], **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
     with log.open("ab") as said:
         started = subprocess.Popen(
-            [sys.executable, "-c", _DIE + _MAIN, *words],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env=dict(env),
+            env={**os.environ, **environment},
             cwd=MANIFESTS.parent,
         )
     try:

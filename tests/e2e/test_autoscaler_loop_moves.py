@@ -73,9 +73,9 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
 class Busy(Measured):
     """Every pod uses a third of its card."""
 
-    def busy(self, pods):
-        """By UID."""
-        return {pod.uid: 0.3 for pod in pods if pod.placement is not None}
+    def used(self, _, spots):
+        """Of those that have a card at all."""
+        return 0.3 if spots else None
 
 
 class Exporters:

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 
 import pytest
 from e2e.apiclient import connected
+from e2e.doctor_answers import examined
 from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import Cluster, documents
-
-DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor()", "cluster", "--json"]
-
-
-def examined(config):
-    """States and words by check, and the exit status."""
-    done = subprocess.run(
-        [*DOCTOR, "--kubeconfig", str(config)], capture_output=True, text=True, timeout=120, check=False
-    )
-    told = json.loads(done.stdout)
-    assert done.returncode == told["status"]
-    return {f["check"]: (f["state"], f["evidence"]) for f in told["findings"]}, done.returncode
 
 
 def states(found, *checks):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import time
 
 import aiohttp
@@ -13,14 +11,11 @@ import pytest
 import yaml
 from e2e.accounts import account, kubeconfig
 from e2e.apiclient import RefusedError, connected
-from e2e.binaries import Missing, find
-from e2e.foreign_kinds import definitions
-from e2e.kubelets import Kubelets, share_pod, shared_node
-from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, until_gone, value
+from e2e.kubelets import share_pod
+from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, value
 from e2e.manifest_build import MANIFESTS, NO_KUBECTL
-from e2e.manifest_house import ADDRESS, INSIDE, House, address, need_free
-from e2e.plane import ControlPlane
-from e2e.sharing import card_node, untainted
+from e2e.manifest_house import ADDRESS, INSIDE
+from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 
 from isolation.contract.model import Placement, Slice
 from isolation.contract.names import ALLOCATION, AUTOSCALER, DRAIN, EXPORTER, MOVED, SCHEDULER, SHARED, SYSTEM_NAMESPACE
@@ -28,60 +23,15 @@ from isolation.contract.reservation import Reservation, manifest_of
 from isolation.simgpu.hardware import create
 
 pytestmark = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
-AUDIT = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
-AUDIT |= {"omitStages": ["RequestReceived"]}
-NODE = "house-gpu"
-COMPONENTS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api")
 MERGE = "application/merge-patch+json"
-VERSIONS = ("v1beta1.custom", "v1beta2.custom", "v1beta1.external")
 READS = {"get", "list", "watch"}
-APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane of our own, that writes down who asks for what."""
-    programs = find()
-    if isinstance(programs, Missing):
-        pytest.fail(str(programs)) if os.environ.get("CI") == "true" else pytest.skip(str(programs))
-    folder = tmp_path_factory.mktemp("house")
-    (folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
-    flags = (f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={folder}/audit.log")
-    started = ControlPlane(programs, folder, flags)
-    with address():
-        need_free(ADDRESS, 8086, 8087, 8443, 8444, 9445)
-        need_free("0.0.0.0", 9446, 9448)  # noqa: S104 (what the manifests say; closed at once)
-        need_free("127.0.0.1", 8442)
-        started.start()
+    with standing(tmp_path_factory.mktemp("house")) as started:
         yield started
-        started.stop()
-
-
-@contextlib.asynccontextmanager
-async def installed(plane, folder, overlay="demo", components=COMPONENTS, pairs=("scheduler", "metrics-api", "grpc")):
-    """An overlay with what can be added to it; certificates by the script; every pod Running."""
-    async with connected(plane) as client:
-        house = House(plane, client, folder)
-        for one in definitions():
-            with contextlib.suppress(RefusedError):
-                await client.create(one)
-        await until_gone(client)
-        await asyncio.to_thread(house.apply, overlay, *components)
-        if pairs:
-            await asyncio.to_thread(house.certificates, *pairs)
-        linux = {"kubernetes.io/os": "linux"}
-        nodes = [card_node(NODE, **linux), shared_node("house-plain", cards=0, **linux)]
-        async with Kubelets(client, nodes).alive():
-            await untainted(client)
-            await house.served(AUTOSCALER)
-            try:
-                yield house
-            except BaseException:
-                print(house.words())  # noqa: T201 (shown with the failure)
-                raise
-            finally:  # without their server they would keep the namespace from ending
-                for version in VERSIONS:
-                    await client.delete(f"{APISERVICES}/{version}.metrics.k8s.io")
 
 
 def test_the_webhook_is_reached_through_its_service_with_the_certificate_of_the_script(plane, tmp_path):
@@ -373,5 +323,6 @@ def test_on_ack_the_autoscaler_works_without_a_kind_of_ours(plane, tmp_path):
 
     page, log = asyncio.run(story())
     assert {1.0} == {value(page, f"gpushare_autoscaler_{name}") for name in ("leader", "synced", "dry_run")}
-    assert [] == [one for one in log if one[3] == 403]
-    assert [] == [one for one in log if one[1] in {"nodes", "pods/eviction", "reservations"} and one[2] not in READS]
+    assert [] == [one for one in log if one.status == 403]
+    writes = [one for one in log if one.verb not in READS]
+    assert [] == [one for one in writes if one.resource in {"nodes", "pods/eviction", "reservations"}]

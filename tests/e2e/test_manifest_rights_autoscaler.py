@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 
 import pytest
 import yaml
 from e2e.accounts import GRANTS, forget, kubeconfig, own_pod
 from e2e.autoscaler_process import autoscaler, config, fleet, grown, one_pool
 from e2e.autoscaler_stage import only
-from e2e.binaries import Missing, find
 from e2e.manifest_build import MANIFESTS
 from e2e.manifest_files import Cluster, documents
-from e2e.plane import ControlPlane
+from e2e.own_plane import asked_by, audited
 from e2e.sharing import PODS, our_pod, untainted, workload
 
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.doctor.rights import RIGHTS
 
-AUDIT = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
-AUDIT |= {"omitStages": ["RequestReceived"]}
 MACHINES = {
     ("cluster.x-k8s.io", "machinedeployments", "get"),
     ("cluster.x-k8s.io", "machinedeployments/scale", "get"),
@@ -39,13 +34,7 @@ IN_TROUBLE = {("gpushare.dev", "reservations", "delete")}
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane of our own, that writes down who asks for what."""
-    programs = find()
-    if isinstance(programs, Missing):
-        pytest.fail(str(programs)) if os.environ.get("CI") == "true" else pytest.skip(str(programs))
-    folder = tmp_path_factory.mktemp("audited")
-    (folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
-    flags = (f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={folder}/audit.log")
-    started = ControlPlane(programs, folder, flags)
+    started = audited(tmp_path_factory.mktemp("audited"))
     started.start()
     yield started
     started.stop()
@@ -72,18 +61,6 @@ async def placed(client, app, node, count, units):
         labelSelector=f"app={app}",
     )
     await only(client, "")
-
-
-def log_of(plane):
-    """(group, resource, verb, status) of everything the account asked for."""
-    user = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"
-    for line in (plane._folder / "audit.log").read_text().splitlines():
-        event = json.loads(line)
-        if event["user"]["username"] == user:
-            about = event.get("objectRef", {})
-            parts = [about.get("resource", ""), about.get("subresource", "")]
-            code = event.get("responseStatus", {}).get("code", 0)
-            yield about.get("apiGroup", ""), "/".join(part for part in parts if part), event["verb"], code
 
 
 def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of_them(plane, tmp_path):
@@ -121,10 +98,10 @@ def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of
                 return full, left, said
 
     full, left, said = asyncio.run(story())
-    seen = list(log_of(plane))
-    asked = {one[:3] for one in seen}
+    seen = list(asked_by(plane, AUTOSCALER))
+    asked = {one.right for one in seen}
     granted = {(right.group, right.resource, verb) for right in RIGHTS[AUTOSCALER] for verb in right.verbs} | MACHINES
     assert [full] == left, said[-3000:]
-    assert [] == sorted({one for one in seen if one[3] in (403, 422)}), said[-3000:]
+    assert [] == sorted({one for one in seen if one.status in (403, 422)}), said[-3000:]
     assert set() == asked - granted
     assert granted - asked <= IN_TROUBLE

@@ -17,8 +17,8 @@ from e2e.apiclient import connected
 from e2e.kubelets import share_pod
 from e2e.manifest_files import BASE, Cluster, documents
 
+from isolation.cluster.certificate import ends
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.certificate import ends
 
 SCRIPT = BASE.parent / "certificate.sh"
 SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{SCHEDULER}-tls"

@@ -10,8 +10,6 @@ import base64
 import contextlib
 import copy
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,13 +20,15 @@ from device_manager import DeviceManager
 from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, own_pod
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
-from e2e.binaries import Missing, find
+from e2e.doctor_answers import examined
 from e2e.kubelets import share_pod
 from e2e.managed_node import ManagedNode
 from e2e.manifest_files import BASE, Cluster, documents
+from e2e.manifest_house import running
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
-from e2e.plane import ControlPlane, free_port
+from e2e.own_plane import asked_by, audited
+from e2e.plane import free_port
 
 from isolation.contract.names import ALLOCATION, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
@@ -40,22 +40,13 @@ if TYPE_CHECKING:
 _DIE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG: nothing outlives a killed test
 OURS = [sys.executable, "-c", _DIE + "from isolation.scheduler.cli import scheduler; scheduler()"]
 STOCK = [sys.executable, "-c", _DIE + "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
-DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor()", "cluster", "--json"]
-AUDIT = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
-AUDIT |= {"omitStages": ["RequestReceived"]}
 FORBIDDEN = ("forbidden", "Forbidden", " 403 ", "status: 403")
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane of our own, that writes down who asks for what."""
-    programs = find()
-    if isinstance(programs, Missing):
-        pytest.fail(str(programs)) if os.environ.get("CI") == "true" else pytest.skip(str(programs))
-    folder = tmp_path_factory.mktemp("audited")
-    (folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
-    flags = (f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={folder}/audit.log")
-    started = ControlPlane(programs, folder, flags)
+    started = audited(tmp_path_factory.mktemp("audited"))
     started.start()
     yield started
     started.stop()
@@ -63,17 +54,8 @@ def plane(tmp_path_factory):
 
 def asked(plane, account, *, stock=False):
     """What an account asked for, as in the table of rights; of the stock kube-scheduler, or of ours."""
-    user = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{account}"
-    seen = set()
-    for line in (plane._folder / "audit.log").read_text().splitlines():
-        event = json.loads(line)
-        program = event.get("userAgent", "")
-        if event["user"]["username"] != user or program == BY_HAND or program.startswith("kube-scheduler") is not stock:
-            continue
-        about = event.get("objectRef", {})
-        parts = [about.get("resource", ""), about.get("subresource", "")]
-        seen.add((about.get("apiGroup", ""), "/".join(part for part in parts if part), event["verb"]))
-    return seen
+    seen = [one for one in asked_by(plane, account) if one.program != BY_HAND]
+    return {one.right for one in seen if one.program.startswith("kube-scheduler") is stock}
 
 
 def granted_to(account):
@@ -94,24 +76,6 @@ class Installed:
         """Lines in which any of our processes says that it was not allowed to do something."""
         lines = [line for path in self.logs.values() for line in path.read_text(errors="replace").splitlines()]
         return [line for line in lines if any(word in line for word in FORBIDDEN)]
-
-
-@contextlib.contextmanager
-def running(log: Path, command: list[str], **environment: str):
-    """A process that ends with the block."""
-    with log.open("ab") as words:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=words, stderr=words, env={**os.environ, **environment}
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
 
 
 def configuration(config: Path, port: int, folder: Path) -> Path:
@@ -219,12 +183,6 @@ def replicas(name, count, units):
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": spec}
 
 
-def examined(config: Path):
-    """The doctor's findings by check."""
-    done = subprocess.run([*DOCTOR, f"--kubeconfig={config}"], capture_output=True, text=True, timeout=60, check=False)
-    return {one["check"]: one for one in json.loads(done.stdout)["findings"]}
-
-
 def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(plane, tmp_path):
     """
     From `kubectl apply` of plain pods to running containers: admitted, placed, bound, delivered, deleted. Nothing of
@@ -243,7 +201,7 @@ def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(pla
             records = [json.loads(one["metadata"]["annotations"][ALLOCATION]) for one in seen]
             for pod, record, units in zip(pods, records, (3, 8), strict=True):
                 right(at, pod, "main", [card["index"] for card in record["cards"]], units)
-            report = await asyncio.to_thread(examined, plane.kubeconfig)
+            report, _ = await asyncio.to_thread(examined, plane.kubeconfig)
             own = await at.client.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/rights-scheduler")
             await at.remove("rights-a", "rights-b")
             await at.until(lambda: at.agent.book() == {})
@@ -255,8 +213,8 @@ def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(pla
     # Processes run here without Deployments, the certificate of the tests lasts a day, and the plane is shared.
     apart = {"cluster.processes", "cluster.certificate", "cluster.agents", "cluster.waiting", "cluster.modes"}
     apart |= {"cluster.kubelets"}  # a stand-in has no version
-    assert [] == [one for check, one in report.items() if one["state"] != "ok" and check not in apart]
-    assert "warning" == report["cluster.certificate"]["state"]
+    assert [] == [(check, said) for check, said in report.items() if said[0] != "ok" and check not in apart]
+    assert "warning" == report["cluster.certificate"][0]
 
 
 def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):

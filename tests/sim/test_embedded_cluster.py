@@ -18,8 +18,11 @@ from autoscaler.limits import Limits
 from autoscaler.observation import Reservation
 from autoscaler.plan import Drain, Keep
 from autoscaler.sim.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of
+from autoscaler.sim.workload import whole
 from autoscaler.sim.world import SCHEDULE_SECONDS
-from isolation.contract.model import CardChoice, Mode, Request
+from exporter.families import card_families
+from isolation.contract import metrics
+from isolation.contract.model import CardChoice, Mode, Placement, Request, Slice
 from isolation.contract.quantity import gib
 
 QUICK = Limits(fewest_replicas=1, fresh_seconds=0).scaled(0.1)
@@ -56,6 +59,11 @@ def check_frame(embedded: Embedded) -> None:
             assert card.used_bytes <= card.total_bytes
             assert card.allocated_bytes >= sum(c.allocated_bytes for c in mine)
             assert 0 <= card.utilisation_ratio <= 1.0000001
+            assert card.largest_free_bytes == card.offered_bytes - card.allocated_bytes
+            assert card.holders == len(mine)
+            assert card.exclusive == any(c.exclusive for c in mine)
+            over = sum(c.used_bytes > c.allocated_bytes for c in mine)
+            assert card.breaches == ((("over_limit", over),) if over else ())
 
 
 def check_homes(embedded: Embedded) -> None:
@@ -360,7 +368,67 @@ def test_breach_is_seen_on_the_card_and_in_the_story():
     assert gib(5) == container.used_bytes
     assert gib(4) == container.allocated_bytes
     assert container.over_limit_seconds > 0
+    assert 1 == container.over_limit_episodes
+    (reading,) = embedded.frame().nodes
+    assert [("over_limit", 1)] == [kind for card in reading.cards for kind in card.breaches]
+    assert (("over_limit", 1),) == reading.breach_counts
     assert ["breach"] == [h.kind for h in embedded.frame().happenings if h.subject == "default/greedy"][1:]
+
+
+def test_what_a_card_still_has_is_what_is_neither_promised_nor_kept_for_a_move():
+    """
+    Free room shrinks by what is promised and by homes that are kept; a kept home is nobody's container yet.
+    """
+    embedded = Embedded(fleet(pool(), standing=1), [arrival(0, "one", ask(4))], seed=1, limits=QUICK)
+    embedded.advance(10)
+    (card, *_) = sorted(embedded.frame().nodes[0].cards, key=lambda card: card.largest_free_bytes)
+    assert (gib(4), 1, False, ()) == (card.allocated_bytes, card.holders, card.exclusive, card.breaches)
+    assert card.offered_bytes - gib(4) == card.largest_free_bytes
+
+    name = embedded.frame().nodes[0].node
+    slot = Slice(card.uuid, card.index, gib(3), 0)
+    kept = Reservation("coming", ask(3), Placement(name, (slot,)), embedded.now, embedded.now + 60)
+    embedded.world.book.reserve(kept)
+    embedded.world.book.changed.add(name)
+    (after,) = [one for one in embedded.frame().nodes[0].cards if one.uuid == card.uuid]
+
+    assert card.largest_free_bytes - gib(3) == after.largest_free_bytes
+    assert 1 == after.holders
+
+
+def test_a_whole_card_that_is_taken_has_nothing_left():
+    """
+    Taken whole: no room, one container, exclusive.
+    """
+    embedded = Embedded(demo_fleet(), [arrival(0, "train", whole())], seed=1, limits=QUICK)
+    embedded.advance(200)
+    cards = [card for reading in embedded.frame().nodes for card in reading.cards if card.exclusive]
+
+    assert [(0, 1)] == [(card.largest_free_bytes, card.holders) for card in cards]
+
+
+def test_readings_fill_what_dashboards_ask_of_every_card():
+    """
+    Room, containers, breaches and whole cards as an exporter tells them: a sample for each card, and zero is told.
+    """
+    embedded = Embedded(demo_fleet(), demo_workload(3), seed=3, limits=demo_limits())
+    embedded.advance(400)
+    nodes = embedded.frame().nodes
+    cards = sum(len(reading.cards) for reading in nodes)
+    families = {family.spec: len(tuple(family.samples)) for family in card_families(nodes)}
+
+    told = (
+        metrics.CARD_LARGEST_FREE,
+        metrics.CARD_HOLDERS,
+        metrics.CARD_EXCLUSIVE,
+        metrics.CARD_ATTRIBUTABLE,
+        metrics.BREACHED,
+    )
+    assert cards > 2
+    assert dict.fromkeys((*told, metrics.BREACHED), cards) == {
+        spec: families[spec] for spec in (*told, metrics.BREACHED)
+    }
+    assert sum(bool(reading.cards) for reading in nodes) == families[metrics.BREACHES]
 
 
 def test_list_of_nodes_becomes_pools_of_their_kind_that_grow_from_nothing():

@@ -96,7 +96,7 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("pools: [", "line 1: not YAML"),
+        ("pools: [", "not YAML"),
         ("a: &x [1]\nb: *x\n", "aliases"),
         ("pools: []\npools: []\n", "line 2: pools stands here twice"),
         ("1: 2\n", "line 1: a key that is not text"),
@@ -107,6 +107,10 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
         ("limits: {period_seconds: .inf}\n", "is outside 0 to"),
         ("limits: {moves_per_round: 1.5}\n", "a whole number is expected"),
         ("figures: {url: 'file:///etc/passwd'}\n", "is no address"),
+        ("figures: {url: 'http://[::1'}\n", "is no address"),
+        ("figures: {url: 'http://prometheus:999999'}\n", "is no address"),
+        ("figures: {url: 'http://:9090'}\n", "is no address"),
+        ("figures: {url: 'http://prometheus:9090/?query=up'}\n", "is no address"),
         ("figures: {scrape_seconds: 0}\n", "is outside 1 to 600"),
         ("{" * 50, "line 1: n"),
         ("version: !!python/name:os.system x\n", "not YAML"),
@@ -173,3 +177,25 @@ def test_no_file_at_all_is_an_empty_configuration(tmp_path):
     assert Config() == ConfigFile(None).first()
     with pytest.raises(ConfigError, match="cannot be read"):
         ConfigFile(tmp_path / "none.yaml").first()
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[" * 5000, "line 1: nested more than 32 deep"),
+        ("- " * 40, "nested more than 32 deep"),
+        ("version: 0x" + "9" * 5000, "line 1: a number of 5002 characters; 100 at most"),
+        ("version: 1\nlimits: {period_seconds: " + "1:" * 5000 + "1}", "line 2: a number of"),
+        ("version: !!bool perhaps", "line 1: tag:yaml.org,2002:bool does not go with this text; drop the tag"),
+        ("!!timestamp soon: 1", "line 1: tag:yaml.org,2002:timestamp does not go with this text"),
+    ],
+    ids=["brackets", "dashes", "hexadecimal", "sexagesimal", "no-truth", "no-time"],
+)
+def test_a_file_that_costs_much_or_breaks_the_parser_is_refused_with_its_line(text, part):
+    """
+    Before anything is built of it.
+    """
+    with pytest.raises(ConfigError) as told:
+        read_config(text.encode())
+
+    assert part in str(told.value)

@@ -99,6 +99,37 @@ def test_a_right_that_ends_between_two_steps_stops_the_second():
     assert (1, 1, 1) == (len(world.applied), len(guard.turn.done), len(guard.turn.withheld))
 
 
+class Wholesale(World):
+    """One that does purchases of a pool as one, and has room for the first only."""
+
+    async def buy(self, steps):
+        """As told."""
+        self.applied.append(tuple(steps))
+        if self.answers:
+            raise self.answers.pop(0)
+        return [None, *[Refusal(Code.NOT_READY, "no more of them")] * (len(steps) - 1)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "hold", "calls", "became"),
+    [
+        pytest.param((), None, 1, (1, 1, 0, 0), id="the second is refused"),
+        pytest.param((UnreachableError("no route"),), None, 1, (0, 0, 2, 0), id="nobody knows of either"),
+        pytest.param((), Hold(Why.STANDBY, "lost"), 0, (0, 0, 0, 0), id="nothing may be done"),
+    ],
+)
+def test_purchases_done_as_one_are_told_one_by_one(answers, hold, calls, became):
+    """
+    Done, refused, broken off: each step counts as what became of it.
+    """
+    world = Wholesale(*answers)
+    guard, _ = turned(world, lambda: hold)
+
+    told = tuple(len(some) for some in (guard.turn.done, guard.turn.refused, guard.turn.failed, guard.turn.withheld))
+    assert calls == len(world.applied)
+    assert became == told
+
+
 def test_a_step_that_breaks_off_ends_the_turn():
     """
     What follows was planned on a cluster that could be told.

@@ -11,7 +11,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.kube.figures import Ages, Row
+from autoscaler.kube.figures import Ages, Row, spots_of
 from autoscaler.kube.figures_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
 from autoscaler.metrics_api.readings import Spot
 from isolation.contract.metrics import CARD_UTILISATION, CONTAINER_CORE_USED, CONTAINER_USED, SAMPLE_TIME
@@ -53,9 +53,24 @@ def test_figures_that_do_not_change_grow_old_whatever_their_clock_says():
     still = ages.joined({"n1": rows_of(page(heat=0.99))}, {}, 31.0)
     again = ages.joined({"n1": rows_of(page(stamp=90.0))}, {}, 32.0)
 
-    assert [{"p": 0.4}, {}, {"p": 0.4}] == [one.busy([pod]) for one in (first, still, again)]
+    assert [0.4, None, 0.4] == [one.used("n1", spots_of(pod)) for one in (first, still, again)]
     assert [{"GPU-1": 0.95}, {}, {"GPU-1": 0.95}] == [one.heat for one in (first, still, again)]
     assert "31 s old" in still.failed["n1"]
+
+
+@pytest.mark.parametrize("off", [pytest.param(3600.0, id="an hour ago"), pytest.param(-3600.0, id="in an hour")])
+def test_what_is_heard_first_is_as_old_as_the_wall_clock_says_until_it_changes(off):
+    """
+    An exporter that has hung for an hour is not fresh because we have just been started; one whose clock is wrong is
+    taken at its word from its next measurement on.
+    """
+    ages = Ages(30.0)
+    first = ages.joined({"n1": rows_of(page(stamp=5000.0))}, {}, 7.0, 5000.0 + off)
+    again = ages.joined({"n1": rows_of(page(stamp=5010.0))}, {}, 17.0, 5010.0 + off)
+
+    assert ({}, {"n1"}) == (first.heat, first.stale)
+    assert ({"GPU-1": 0.95}, set()) == (again.heat, again.stale)
+    assert {"n1": 17.0} == again.measured
 
 
 def test_a_nodes_word_about_another_is_not_taken():
@@ -146,7 +161,7 @@ def test_exporters_are_read_and_whoever_does_not_answer_is_named():
                     await answer.write(b"gpushare_x 1\n" * 5042)
             return answer
 
-        async with served(metrics=good) as port, Exporters(port, 15.0) as one:
+        async with served(metrics=good) as port, Exporters(port, 15.0, wall=lambda: 100.0) as one:
             fine = await one.read({"n1": "127.0.0.1", "gone": "127.0.0.2"})
         async with served(metrics=endless) as port, Exporters(port, 15.0) as other:
             return fine, await other.read({"n1": "127.0.0.1"})
@@ -171,7 +186,10 @@ def test_nodes_that_never_answer_hold_nobody_up():
 
         nodes = {"n1": "127.0.0.1"} | {f"hang{number}": f"127.0.1.{number}" for number in range(200)}
         every = "0.0.0.0"  # noqa: S104 (all of 127.0.0.0/8 is this machine)
-        async with served(every, metrics=answer) as port, Exporters(port, 15.0, whole_seconds=0.5) as one:
+        async with (
+            served(every, metrics=answer) as port,
+            Exporters(port, 15.0, whole_seconds=0.5, wall=lambda: 100.0) as one,
+        ):
             async with asyncio.timeout(5):
                 return await one.read(nodes)
 
@@ -194,7 +212,10 @@ def test_prometheus_is_asked_once_for_all_nodes_and_its_trouble_is_named():
         async def refuse(_):
             return web.json_response({"status": "error", "error": "too many samples"}, status=200)
 
-        async with served(api_v1_query=answer) as port, Prometheus(f"http://127.0.0.1:{port}/", 15.0) as one:
+        async with (
+            served(api_v1_query=answer) as port,
+            Prometheus(f"http://127.0.0.1:{port}/", 15.0, wall=lambda: 100.0) as one,
+        ):
             fine = await one.read({"n1": "x", "n2": "y"})
         async with served(api_v1_query=refuse) as port, Prometheus(f"http://127.0.0.1:{port}", 15.0) as other:
             return fine, await other.read({"n1": "x"})

@@ -12,14 +12,21 @@ from autoscaler.kube.config import PoolConfig
 from autoscaler.kube.doubt import DoubtError, Kind
 from autoscaler.kube.figures import Nothing
 from autoscaler.kube.sources import RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.kube.world import ANEW_SECONDS, FEW, KubeWorld, Parts
 from autoscaler.lifecycle import State
 from autoscaler.limits import Limits
 from autoscaler.loop import turn
 from autoscaler.memory import Memory
 from autoscaler.observation import Reservation
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
-from autoscaler.providers.base import ChangedError, Instance, OutOfStockError, PoolState, UnreachableError
+from autoscaler.providers.base import (
+    ChangedError,
+    DeniedError,
+    Instance,
+    OutOfStockError,
+    PoolState,
+    UnreachableError,
+)
 from autoscaler.providers.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.cluster.failure import RefusedError
@@ -354,7 +361,6 @@ async def evicted(stand, answer=None, times=1):
         pytest.param(RefusedError(409, "Conflict", "another UID"), False, None, id="another of that name"),
         pytest.param(RefusedError(429, "TooManyRequests", "budget"), True, Kind.CONFLICT, id="a budget says no"),
         pytest.param(RefusedError(500, "Internal", "two budgets"), True, Kind.EVICTION, id="the server fails"),
-        pytest.param(SilentError("no answer"), True, Kind.NOT_READ, id="nobody knows"),
     ],
 )
 def test_an_evictions_answer_is_understood(answer, refused, kind):
@@ -371,6 +377,20 @@ def test_an_evictions_answer_is_understood(answer, refused, kind):
     assert refused is (found is not None)
     assert ({kind} if kind else set()) == kinds
     assert 1 == len(api.kinds[RESERVATIONS_PATH])
+
+
+def test_an_eviction_without_an_answer_is_not_a_refusal():
+    """
+    It may have happened: whoever counts evictions has to count it.
+    """
+    api = two()
+
+    async def story(stand):
+        with pytest.raises(SilentError):
+            await evicted(stand, SilentError("no answer"))
+        return [doubt.kind for doubt in stand.world.doubts()]
+
+    assert [Kind.NOT_READ] == run(api, Machines("n1", "n2"), story)
 
 
 def test_after_a_failure_of_the_server_nobody_is_evicted_for_a_while():
@@ -697,3 +717,123 @@ def test_a_node_of_a_pool_without_cards_is_never_emptied_under_its_pods():
     steps, left = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
     assert [] == steps
     assert ["n1"] == left
+
+
+class Counter(Machines):
+    """Sells so many at once and so many at all, and counts what it is asked."""
+
+    def __init__(self, *nodes, at_once=99, stock=99):
+        super().__init__(*nodes)
+        self.at_once, self.stock, self.asked = at_once, stock, []
+
+    async def grow(self, pool, by, seen=None):
+        """As a provider."""
+        self.asked.append(by)
+        if by > self.stock:
+            raise OutOfStockError("none left")
+        if by > self.at_once:
+            raise DeniedError("not so many at once")
+        self.stock -= by
+        return await super().grow(pool, by, seen)
+
+
+def bought_at_once(counter, count=5):
+    """So many nodes in one turn: what each step became, and the machines that stand then."""
+
+    async def story(stand):
+        await stand.world.observe()
+        refused = await stand.world.buy([Buy("a", (), f"want {number}") for number in range(count)])
+        return [why is None for why in refused], sorted(stand.world.kept.machines), stand.world.doubts()
+
+    return run(two(), counter, story)
+
+
+@pytest.mark.parametrize(
+    ("sells", "asked", "done"),
+    [
+        pytest.param({}, [5], 5, id="all in one call"),
+        pytest.param({"at_once": 2}, [5, 2, 2, 1], 5, id="not so many at once"),
+        pytest.param({"stock": 3}, [5, 2, 2, 1, 1], 3, id="has fewer"),
+        pytest.param({"stock": 0}, [5, 2, 1], 0, id="has none"),
+    ],
+)
+def test_a_turns_purchases_of_a_pool_are_as_few_calls_as_it_takes(sells, asked, done):
+    """
+    The first steps are served first; the others are refused, and the pool is known to be dry.
+    """
+    counter = Counter("n1", "n2", **sells)
+
+    became, machines, doubts = bought_at_once(counter)
+
+    assert asked == counter.asked
+    assert [True] * done + [False] * (5 - done) == became
+    assert ["n1", "n2", *[f"a/{number}" for number in range(done)]] == sorted(
+        machines, key=lambda name: ("/" in name, name)
+    )
+    assert 2 + done == counter.target
+    assert (done < 5) is bool(doubts)
+
+
+def test_purchases_on_an_old_target_are_refused_as_one():
+    """
+    Somebody else has bought since the reading: nothing is bought, and every step says so.
+    """
+    counter = Counter("n1", "n2")
+
+    async def story(stand):
+        await stand.world.observe()
+        counter.target += 1
+        return await stand.world.buy([Buy("a", (), "want")] * 3)
+
+    refused = run(two(), counter, story)
+
+    assert [3] == counter.asked
+    assert 3 == len([why for why in refused if why is not None and "somebody else" in why.reason])
+
+
+def test_books_are_made_anew_from_time_to_time_and_wrong_ones_are_told(caplog):
+    """
+    Room that was lost in the books is there again after an hour, and the log says that it was lost.
+    """
+
+    async def story(stand):
+        await stand.world.observe()
+        lost = Placement("n2", (Slice("GPU-n2", 0, 3 * GIB),))
+        stand.world._books.room._engine.hold("nobody", Request(1, 3 * GIB), lost)
+        before = await stand.world.observe()
+        stand.seconds += ANEW_SECONDS
+        after = await stand.world.observe()
+        return before.engine.room("n2"), after.engine.room("n2")
+
+    before, after = run(two(), Machines("n1", "n2"), story)
+
+    assert 3 * GIB == after[0][0] - before[0][0]
+    assert ["what was kept of the cluster was not right, and is made anew: the room of node n2"] == [
+        record.getMessage() for record in caplog.records if "made anew" in record.getMessage()
+    ]
+
+
+def test_others_get_their_turn_while_a_large_cluster_is_read():
+    """
+    The first reading of many pods gives way again and again, and is of one moment all the same.
+    """
+    api = Api([a_node("n1")], [a_pod(f"p{number}", "n1", units=1) for number in range(4 * FEW)])
+
+    async def story(stand):
+        beats = 0
+
+        async def beat():
+            nonlocal beats
+            while True:
+                beats += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(beat())
+        seen = await stand.world.observe()
+        other.cancel()
+        return beats, len(seen.on["n1"]), len(seen.engine.holds)
+
+    beats, pods, held = run(api, Machines("n1"), story)
+
+    assert beats >= 4
+    assert (4 * FEW, 4 * FEW) == (pods, held)

@@ -3,129 +3,22 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 from dataclasses import replace
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from doctor_facts import CARDS, NOW, WEBHOOK, certificate, facts, has, node, record, share
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.contract.codec import encode_allocation, encode_cards
-from isolation.contract.model import Ask, Card, Placement, Request, Slice
+from isolation.cluster.certificate import ends
+from isolation.contract.codec import encode_allocation
+from isolation.contract.model import Ask, Placement, Request, Slice
 from isolation.contract.quantity import GIB
-from isolation.doctor.certificate import ends
 from isolation.doctor.cluster import judged
-from isolation.doctor.cluster_facts import ClusterFacts, Probe, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, unit_of, workload
+from isolation.doctor.cluster_facts import ClusterFacts, Probe, Secret, Untold, Workload
+from isolation.doctor.cluster_read import asks_for_shares, node_facts, workload
 from isolation.doctor.finding import State
-
-NOW = 1_800_000_000.0
-CARDS = (Card("GPU-a", 0, 15 * GIB), Card("GPU-b", 1, 15 * GIB))
-WEBHOOK = {
-    "metadata": {"name": "gpushare-admission"},
-    "webhooks": [{"name": "pods.gpushare.dev", "failurePolicy": "Fail", "matchConditions": [{"name": "ours"}]}],
-}
-
-
-def certificate(days):
-    """A certificate of our own that ends so many days from NOW."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x" * 60)])
-    end = dt.datetime.fromtimestamp(NOW, dt.UTC) + dt.timedelta(days=days)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(end - dt.timedelta(days=900))
-    made = builder.not_valid_after(end).sign(key, hashes.SHA256())
-    return made.public_bytes(serialization.Encoding.PEM)
-
-
-def node(name="n1", *, units=30, agent="ready", mode="cgpu", cards=CARDS, kubelet="v1.36.2", **labels):
-    """A node whose agent is well."""
-    return node_facts(
-        {
-            "metadata": {
-                "name": name,
-                "labels": {
-                    "ack.node.gpu.schedule": mode,
-                    "gpushare.dev/card-units": "15",
-                    "gpushare.dev/card-count": str(len(cards)),
-                    **labels,
-                },
-                "annotations": {"gpushare.dev/agent": agent, "gpushare.dev/cards": encode_cards(cards)},
-            },
-            "status": {
-                "allocatable": {"aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-count": str(len(cards))},
-                "nodeInfo": {"kubeletVersion": kubelet},
-            },
-        }
-    )
-
-
-def record(uid, units, uuid="GPU-a"):
-    """Our record of a pod of one container on one card."""
-    request = Request(cards=1, card_bytes=units * GIB, asks=(Ask("main", units * GIB),))
-    return encode_allocation(uid, request, Placement("n1", (Slice(uuid, 0, units * GIB),)))
-
-
-def share(name, units=2, *, on="n1", annotation=None, labelled=True, scheduler="gpushare-scheduler", phase="Running"):
-    """A pod that asks for shares, as the API server tells of it."""
-    annotations = {"gpushare.dev/allocation": record(name, units) if annotation is None else annotation}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "ml",
-            "uid": name,
-            "labels": {"gpushare.dev/shared": "true"} if labelled else {},
-            "annotations": annotations if on and annotation != "" else {},
-            "creationTimestamp": "2027-01-15T07:00:00Z",
-        },
-        "spec": {
-            "nodeName": on,
-            "schedulerName": scheduler,
-            "containers": [
-                {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": str(units)}, "requests": {}}}
-            ],
-        },
-        "status": {"phase": phase},
-    }
-
-
-def has(pod, *devices):
-    """The pod, with what its kubelet says that it has."""
-    listed = [{"resourceID": device, "health": "Healthy"} for device in devices]
-    told = {"name": "main", "allocatedResourcesStatus": [{"name": "aliyun.com/gpu-mem", "resources": listed}]}
-    return pod | {"status": pod["status"] | {"containerStatuses": [told]}}
-
-
-def facts(**changed):
-    """A cluster in which all is well."""
-    nodes = changed.pop("nodes", (node(),))
-    items = changed.pop("items", [share("a")])
-    policy, bound = {"metadata": {"name": "gpushare-x"}}, {"policyName": "gpushare-x", "validationActions": ["Deny"]}
-    crd = {
-        "spec": {"versions": [{"name": "v1alpha1", "served": True}]},
-        "status": {"conditions": [{"type": "Established", "status": "True"}]},
-    }
-    well = {
-        "version": "v1.36.2",
-        "definition": crd,
-        "webhooks": (WEBHOOK,),
-        "policies": (policy,),
-        "bindings": ({"spec": bound},),
-        "nodes": nodes,
-        "pods": tuple(pod_facts(one, {n.name: n.node for n in nodes if n.node}, unit_of(nodes)) for one in items),
-        "workloads": (Workload("Deployment", "gpushare-system/gpushare-scheduler", ("x",), 2, 2),),
-        "lease": {"spec": {"holderIdentity": "pod-1", "renewTime": "2027-01-15T08:00:00.5Z"}},
-        "certificate": certificate(100),
-        "good": Probe(shared=True, scheduler="gpushare-scheduler"),
-        "bad": Probe("admission webhook denied the request", by_admission=True),
-        "rights": {"gpushare-scheduler may list pods": True},
-    }
-    return ClusterFacts(**(well | changed))
 
 
 def found(**changed):
@@ -141,6 +34,11 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
 
     assert [] == [one for one in told if one.state is not State.OK]
     assert len({one.check for one in told}) == len(told)
+
+
+def webhook_serves(pem):
+    """The webhook's Secret holds this."""
+    return {"secrets": {"gpushare-scheduler-tls": Secret(pem)}}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +82,10 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
         ({"bad": Probe()}, "cluster.denial", State.PROBLEM),
         ({"bad": Probe("exceeded quota")}, "cluster.denial", State.UNKNOWN),
         ({"bad": Untold("away")}, "cluster.denial", State.UNKNOWN),
-        ({"certificate": certificate(-1)}, "cluster.certificate", State.PROBLEM),
-        ({"certificate": certificate(3)}, "cluster.certificate", State.WARNING),
-        ({"certificate": b"nonsense"}, "cluster.certificate", State.PROBLEM),
-        ({"certificate": None}, "cluster.certificate", State.UNKNOWN),
+        (webhook_serves(certificate(-1)), "cluster.certificate", State.PROBLEM),
+        (webhook_serves(certificate(3)), "cluster.certificate", State.WARNING),
+        (webhook_serves(b"nonsense"), "cluster.certificate", State.PROBLEM),
+        ({"secrets": {}}, "cluster.certificate", State.UNKNOWN),
         ({"policies": ()}, "cluster.policies", State.PROBLEM),
         ({"bindings": ()}, "cluster.policies", State.PROBLEM),
         (
@@ -205,7 +103,8 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
             State.PROBLEM,
         ),
         ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.leader", State.UNKNOWN),
-        ({"rights": {}}, "cluster.rights", State.UNKNOWN),
+        ({"rights": {}}, "cluster.rights", State.PROBLEM),
+        ({"rights": Untold("403")}, "cluster.rights", State.UNKNOWN),
         ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
         ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
         ({"workloads": ()}, "cluster.processes", State.PROBLEM),
@@ -215,7 +114,13 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
             State.PROBLEM,
         ),
         ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.vendor", State.PROBLEM),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.vendor", State.OK),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.vendor", State.PROBLEM),
+        (
+            {"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": (), "webhooks": ()},
+            "cluster.vendor",
+            State.OK,
+        ),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Untold("403")}, "cluster.vendor", State.UNKNOWN),
         ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
         ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
         ({"nodes": ()}, "cluster.nodes", State.WARNING),
@@ -260,7 +165,8 @@ def test_whatever_is_not_well_has_something_to_do():
     """
     away = Untold("403 Forbidden")
     names = ("definition", "webhooks", "policies", "bindings", "services", "nodes", "pods", "exempt", "workloads")
-    blank = dict.fromkeys((*names, "lease", "certificate", "good", "bad"), away)
+    blank = dict.fromkeys((*names, "lease", "good", "bad", "rights", "monitoring"), away)
+    blank["secrets"] = {"gpushare-scheduler-tls": away}
 
     told = judged(ClusterFacts("v1.36.2", **blank), NOW)
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from aiohttp import web
 
-from isolation.doctor import cluster_look
+from isolation.doctor import cluster_asking, cluster_look
 from isolation.doctor.cluster import judged
 from isolation.doctor.finding import State
 
@@ -79,7 +79,7 @@ def test_a_list_without_end_ends(tmp_path, monkeypatch):
     """
     A server that always has one more page is not read for ever.
     """
-    monkeypatch.setattr(cluster_look, "_MOST_PAGES", 3)
+    monkeypatch.setattr(cluster_asking, "_MOST_PAGES", 3)
     asked = []
 
     async def page(request):

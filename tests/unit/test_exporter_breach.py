@@ -51,6 +51,10 @@ class Watch:
         """Kinds of breaches that go on."""
         return sorted(breach.finding.kind for breach in self.state.episodes.open.values())
 
+    def going(self, index=0):
+        """How many breaches of which kinds go on on a card, as it is shown."""
+        return dict(self.judged.reading.cards[index].breaches)
+
     @property
     def one(self):
         """The only container."""
@@ -68,7 +72,7 @@ def test_every_kind_is_counted_from_the_start():
     watch = Watch().see(Node())
 
     assert dict.fromkeys(BreachKind, 0) == dict(watch.judged.reading.breach_counts)
-    assert [0] == [card.breaches for card in watch.judged.reading.cards]
+    assert {} == watch.going()
 
 
 def test_over_limit_has_a_duration():
@@ -212,6 +216,51 @@ def test_what_was_denied_before_the_exporter_began():
     assert (9, {}) == (watch.one.denied, watch.counts)
 
 
+def test_what_was_denied_before_the_exporter_came_to_look():
+    """Of a container that was not there a moment ago everything is news, also what was denied before its first look."""
+    watch = Watch().see(Node(agent=True)).see(denying(3), times=2)
+
+    assert (3, {"denied": 1}, [3]) == (watch.one.denied, watch.counts, [b.times for b in watch.begun])
+
+
+@pytest.mark.parametrize("failed", ["promises_ok", "kubelet_ok"])
+def test_what_was_denied_while_nobody_could_look(failed):
+    """A container may have been there all the time where a source of promises has never answered: no news."""
+    blind = denying(9)
+    setattr(blind, failed, False)
+    blind.holds = []
+
+    watch = Watch().see(blind, times=3).see(denying(9), times=2)
+
+    assert (9, {}) == (watch.one.denied, watch.counts)
+    assert {"denied": 1} == watch.see(denying(10)).counts
+
+
+def test_what_was_denied_when_it_is_forgotten_who_was_there():
+    """A container that comes back after longer than anything is remembered is not new."""
+    blind = Node(agent=True, promises_ok=False)
+    watch = Watch().see(denying(9)).see(blind, after=LINGER_SECONDS / 2, times=3).see(denying(9))
+
+    assert (9, {}) == (watch.one.denied, watch.counts)
+
+
+def test_breaches_that_go_on_are_told_by_kind_and_card():
+    """On the card on which they go on, and for as long."""
+    watch = Watch().see(Node(2, agent=True).pod_hold("a", gib=5).process(1, 6, pod="a").process(2, 1, index=1), times=2)
+
+    assert ({"over_limit": 1}, {"unallocated": 1}) == (watch.going(0), watch.going(1))
+    assert ({}, {}) == (watch.see(Node(2, agent=True)).going(0), watch.going(1))
+
+
+def test_that_nothing_goes_on_is_said_where_it_would_be_seen():
+    """Where nobody can see whose a process is, 0 would be a guess; a breach that went on is told on."""
+    hidden = using(6, seen=False)
+    hidden.host_pids = False
+
+    assert [None] == [card.breaches for card in Watch().see(hidden, times=2).judged.reading.cards]
+    assert {"over_limit": 1} == Watch().see(using(6)).see(hidden).going()
+
+
 def test_a_counter_that_a_tenant_sets_back():
     """The tenant's own number may fall; that is no breach and no error."""
     watch = Watch().see(denying(9)).see(denying(2)).see(denying(3))
@@ -339,7 +388,7 @@ def test_a_container_on_a_card_that_it_was_not_promised():
     assert {"unallocated": 1} == watch.counts
     finding = watch.begun[0].finding
     assert ("a", uuid(1), 3 * GIB, (1, 2)) == (finding.pod, finding.uuid, finding.used_bytes, finding.pids)
-    assert [0, 1] == [card.breaches for card in watch.judged.reading.cards]
+    assert [{}, {"unallocated": 1}] == [watch.going(index) for index in (0, 1)]
 
 
 def test_a_pod_that_nobody_names():

@@ -9,7 +9,7 @@ import yaml
 
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, CDI_DIR, LEADER, NODE_AGENT, ROLE, RUN_DIR, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.cluster_look import SECRET
+from isolation.doctor.cluster_certificates import WEBHOOK
 from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
 from isolation.scheduler.cli import scheduler
@@ -104,7 +104,7 @@ def test_the_certificate_is_where_the_doctor_looks():
     """
     volumes = {volume["name"]: volume for volume in DEPLOYMENT["spec"]["template"]["spec"]["volumes"]}
 
-    assert SECRET == volumes["tls"]["secret"]["secretName"]
+    assert WEBHOOK == volumes["tls"]["secret"]["secretName"]
 
 
 def test_the_agent_sees_these_folders_of_its_node_and_no_others():

@@ -77,6 +77,7 @@ def test_figures_of_a_nodes_own_exporter():
     assert {key: 5.0 * GIB} == cards["card_memory_largest_free_bytes"]
     assert {("shared-1", "580.65"): 1.0} == cards["node_info"]
     assert {("shared-1", "denied"): 1.0, ("shared-1", "over_limit"): 2.0} == cards["isolation_breaches_total"]
+    assert {(*key, "over_limit"): 1.0} == cards["isolation_breaches_open"]
     assert {(*who, "library"): 7.0} == uses["isolation_denied_allocations_total"]
     assert 120.5 == uses["container_energy_joules_total"][who]
     assert (*who, "uid-bert-0", "agent", "fixed", "simulation", "simulation", "accounting") in uses["container_info"]

@@ -223,6 +223,20 @@ def test_a_pod_leaves_a_card_that_has_been_hot_for_long():
     assert "97%" in move.reason
 
 
+def test_a_relieved_card_must_be_hot_anew_before_another_pod_leaves_it():
+    """
+    Its figures are still those of before the move; a relief that the cluster would not have changes nothing.
+    """
+    observation, before = hot(0.97, (0.5, 0.4))
+    plan, memory = decide(observation, LIMITS, before)
+
+    moved, refused = memory.acted(plan, LIMITS), memory.acted(plan, LIMITS, plan.steps)
+
+    assert "GPU-one-0" == plan.steps[0].card
+    assert {} == moved.hot
+    assert before.hot == refused.hot
+
+
 @pytest.mark.parametrize(
     ("heat", "busy", "rest"),
     [

@@ -17,7 +17,8 @@ from dashboards import promql
 from dashboards.rules.book import ALERTS, GROUPS, RECORDS
 from dashboards.rules.rule import RUNBOOKS, SCRAPE_SECONDS, Alert
 from exporter.episodes import BreachKind
-from isolation.contract.metrics import CARD_LABELS, Kind
+from isolation.contract import metrics_scheduler
+from isolation.contract.metrics import CARD_LABELS, Group, Kind
 
 SERIES = promql.series()
 RULES = [rule for group in GROUPS for rule in group.rules]
@@ -134,9 +135,54 @@ def test_kinds_of_breaches_are_the_exporters():
     """Every kind that an alert asks for is one that an exporter counts, and each is asked for by one."""
     text = " ".join(rule.expr for rule in ALERTS)
     asked = {kind for found in re.findall(r'breaches_total{kind=~?"([^"]+)"', text) for kind in found.split("|")}
+    going = {kind for found in re.findall(r'breaches_open{kind=~?"([^"]+)"', text) for kind in found.split("|")}
+    (others,) = re.findall(r'breaches_open{kind!~"([^"]+)"', text)
 
+    assert going == asked
+    assert {BreachKind.DENIED, *asked} == set(others.split("|")), "of those one alert or another speaks"
     assert asked <= set(BreachKind)
     assert {BreachKind.OVER_LIMIT, BreachKind.DENIED} == set(BreachKind) - asked, "those two have counters of their own"
+
+
+TOLD_BY_EACH = {
+    spec.name
+    for spec in promql.CATALOGUE.values()
+    if spec.group in (Group.POOL, Group.SCHEDULER) and spec.kind is Kind.GAUGE
+} - {metrics_scheduler.LEADS.name}
+"""What every replica of scheduler and autoscaler tells of the one cluster; how many lead is meant to be counted."""
+
+
+def counted_twice(node, added=False):  # noqa: FBT002 (within a sum or not)
+    """Names that are added up although more than one replica tells of the same thing."""
+    kind = type(node).__name__
+    if kind == "VectorSelector":
+        return {node.name} & TOLD_BY_EACH if added else set()
+    if kind == "AggregateExpr":
+        added = str(node.op) not in {"max", "min", "group"} and (added or str(node.op) in {"sum", "count", "avg"})
+    below = [getattr(node, name, None) for name in ("lhs", "rhs", "expr", "vector_selector")]
+    below += getattr(node, "args", None) or ()
+    return {name for one in below if one is not None for name in counted_twice(one, added)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_replicas_are_not_added_up(rule):
+    """Two replicas tell of the same pods and pools: the largest by its labels first, then the sum."""
+    assert set() == counted_twice(promql_parser.parse(rule.expr))
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        ("sum(gpushare_pending_pods)", {"gpushare_pending_pods"}),
+        ("count(gpushare_pending_pods > 0) > 2", {"gpushare_pending_pods"}),
+        ("sum by (namespace) (max by (namespace, pool) (gpushare_pending_bytes))", set()),
+        ("max(sum by (instance) (gpushare_pending_pods))", {"gpushare_pending_pods"}),
+        ("sum(gpushare_scheduler_leader)", set()),
+    ],
+)
+def test_a_sum_over_replicas_is_found(expr, expected):
+    """The check itself."""
+    assert expected == counted_twice(promql_parser.parse(expr))
 
 
 def test_names_are_there_once():

@@ -38,7 +38,7 @@ def machine(**more):
         use("stray", index=1, gib=4, used=6, over_limit_seconds=12.5, over_limit_episodes=1, promised_by="run"),
         use("unseen", index=1, gib=3, used=None),
     ]
-    known = [card(0, uses=uses), card(1, uses=uses, used_bytes=None, breaches=1)]
+    known = [card(0, uses=uses), card(1, uses=uses, used_bytes=None, breaches=(("denied", 2), ("over_limit", 1)))]
     return node(cards=known, uses=uses, **more)
 
 

@@ -62,8 +62,18 @@ def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():
 
     for family in text_string_to_metric_families(page.decode()):
         names = {family.name, f"{family.name}_total"}
-        assert known & names or family.name.endswith("_created"), family.name
+        assert known & names or family.name.endswith("_created") or family.name.startswith("process_"), family.name
     promtool.check(page)
+
+
+def test_a_demonstration_buys_and_gives_back_without_a_flap():
+    """Its hour is as short as its limits say: two waves of load come and go, and no fresh node is emptied."""
+    world, turns = watched(1600.0, seed=42)
+
+    counts = dict(world.world.ledger.counts)
+    assert counts["nodes_bought"] > 10
+    assert counts["nodes_drained"] > 5
+    assert 0 == sum(samples(turns.page()).get(catalogue.FLAPS.name, {}).values())
 
 
 def test_gauges_are_taken_once_a_second():

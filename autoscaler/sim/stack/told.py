@@ -65,6 +65,12 @@ class _Of:
         value = self.value(spec)
         return None if value is None else int(value)
 
+    def parts(self, spec: metrics.MetricSpec, label: str) -> tuple[tuple[str, int], ...] | None:
+        """Whole numbers above 0 by what one label says; None: it is not told."""
+        told = ((dict(labels), value) for labels, value in self._page.get(spec.name, {}).items())
+        found = [(of[label], int(value)) for of, value in told if self._labels <= set(of.items())]
+        return tuple(sorted(one for one in found if one[1])) if found else None
+
 
 def _rows(page: Page, spec: metrics.MetricSpec) -> Iterator[Mapping[str, str]]:
     return (dict(labels) for labels in page.get(spec.name, {}))
@@ -109,7 +115,7 @@ def _card(page: Page, labels: Mapping[str, str]) -> CardReading:
         power_watts=of.value(metrics.CARD_POWER),
         temperature_celsius=of.value(metrics.CARD_TEMPERATURE),
         healthy=of.value(metrics.CARD_HEALTHY) != 0,
-        breaches=of.amount(metrics.BREACHED),
+        breaches=of.parts(metrics.BREACHED, "kind"),
         unknown=tuple(unknown),
     )
 

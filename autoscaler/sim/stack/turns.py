@@ -52,6 +52,7 @@ class Turns:
         begun = time.perf_counter()
         plan, after = decide(seen, limits, memory)
         self._telemetry.took("decide", time.perf_counter() - begun)
+        self._telemetry.decided(seen, plan, limits)
         # A machine that is given back is not there any more when the turn has ended.
         self._before = replace(seen, machines=dict(seen.machines)) if plan.steps else None
         return plan, after

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.sim.stack.places import HOST
-from isolation.contract import metrics, metrics_autoscaler
+from isolation.contract import metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +25,8 @@ MEASURED: Final = "gpushare_(card|container|node|isolation|exporter)_.*"
 """Of the embedded cluster's page: what exporters tell on Kubernetes."""
 OF_THE_FLEET: Final = f"{metrics.EVENTS.name}|{metrics.CLOCK.name}"
 """Of the same page: what the embedded cluster itself knows best."""
-NOT_ITS_OWN: Final = f"{metrics.EVENTS.name}|{metrics_autoscaler.FLAPS.name}"
-"""Of the autoscaler's own: told above; and what undoes itself within an hour, which is a minute of this fleet."""
+NOT_ITS_OWN: Final = metrics.EVENTS.name
+"""Of the autoscaler's own: told above."""
 SCRAPE: Final = "2s"
 RETENTION: Final = "6h"
 

@@ -102,7 +102,7 @@ GS_API CUresult cuGetProcAddress_v2(const char *name, void **function, int versi
     return screen(GS_REAL(cuGetProcAddress_v2)(name, function, version, flags, status), name, function);
 }
 
-/* Private tables pass: the runtime cannot start without them. See docs/threat-model.md. */
+/* Private tables pass: the runtime cannot start without them. See docs/threats.md. */
 GS_API CUresult cuGetExportTable(const void **table, const void *uuid)
 {
     return GS_REAL(cuGetExportTable)(table, uuid);

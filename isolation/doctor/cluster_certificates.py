@@ -1,0 +1,90 @@
+"""
+Findings about certificates of our processes: until when each is good, and who renews it.
+
+Pure. Which Secrets there must be follows from what our workloads mount.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+from isolation.cluster.certificate import ends
+from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.doctor.cluster_facts import Secret, Untold
+from isolation.doctor.finding import Finding, State, ok, problem, unknown, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.doctor.cluster_shape import Shape
+
+WEBHOOK: Final = f"{SCHEDULER}-tls"
+PARTS: Final = {
+    WEBHOOK: ("scheduler", "no share pod can be made"),
+    f"{SCHEDULER}-clients": ("extender", "the kube-scheduler is not let in, and no share pod is placed"),
+    f"{AUTOSCALER}-metrics-tls": ("metrics-api", "HorizontalPodAutoscalers get no figures"),
+    f"{AUTOSCALER}-grpc-tls": ("grpc", "neither cluster-autoscaler nor KEDA is answered"),
+}
+"""By Secret: the word for `manifests/certificate.sh`, and what does not work once it has ended."""
+_SOON: Final = 14 * 86_400.0
+_LATEST: Final = 253_402_300_799
+"""The last second of the year 9999."""
+_WORST: Final = (State.PROBLEM, State.WARNING, State.UNKNOWN, State.OK)
+_ASK: Final = "run with credentials that may read Secrets there, or look with `openssl x509 -enddate`"
+
+
+def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float) -> list[Finding]:
+    """The webhook's own, where there is one; and those of all others in one finding, the worst first."""
+    mounted = {name for one in (shape.installed or {}).values() for name in one.secrets}
+    found = [] if shape.watches else [_one("cluster.certificate", WEBHOOK, secrets.get(WEBHOOK), mounted, now)]
+    check = "cluster.certificates"
+    rest = [_one(check, name, secrets[name], mounted, now) for name in sorted(set(secrets) - {WEBHOOK})]
+    if rest:
+        rest.sort(key=lambda one: _WORST.index(one.state))
+        if rest[0].state is State.OK:
+            rest = [ok(check, "; ".join(one.evidence for one in rest))]
+        found.append(rest[0])
+    return found
+
+
+def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str], now: float) -> Finding:
+    where, (part, harm) = f"Secret {SYSTEM_NAMESPACE}/{name}", PARTS.get(name, ("", "who needs it does not work"))
+    if isinstance(found, Untold):
+        return unknown(check, f"the end of {where} cannot be told: {found.why}", _ASK)
+    if found is None:
+        if name in mounted:
+            return problem(check, f"no {where}: the pods that mount it do not start", _renewal(part, ""))
+        return unknown(check, f"no {where}", "where it is kept elsewhere, look with `openssl x509 -enddate`")
+    if name not in PARTS and not found.certificate and not found.authority:
+        return ok(check, f"{where} is there, and holds something else")
+    end = _end(found)
+    if end is None:
+        return problem(check, f"{where} holds no certificate that can be read", _renewal(part, found.manager))
+    day = dt.datetime.fromtimestamp(min(max(end, 0), _LATEST), dt.UTC).strftime("%Y-%m-%d")
+    if end <= now:
+        return problem(check, f"{where} ended on {day}: {harm}", _renewal(part, found.manager))
+    if end - now < _SOON:
+        return warning(check, f"{where} ends on {day}; then {harm}", _renewal(part, found.manager))
+    return ok(check, f"{where} is good until {day}")
+
+
+def _end(secret: Secret) -> float | None:
+    """Of what is shown, and of the youngest authority that is believed: older ones are kept beside it."""
+    times: list[float | None] = []
+    if secret.certificate:
+        times += ends(secret.certificate)[:1] or [None]
+    if secret.authority:
+        known = [one for one in ends(secret.authority) if one is not None]
+        times.append(max(known, default=None))
+    told = [one for one in times if one is not None]
+    return min(told) if told and len(told) == len(times) else None
+
+
+def _renewal(part: str, manager: str) -> str:
+    if manager:
+        return f"`kubectl -n {SYSTEM_NAMESPACE} describe certificate {manager}` tells why cert-manager did not renew it"
+    if part == "extender":
+        return "OUT=folder sh manifests/certificate.sh extender, and its files to your kube-scheduler (docs/install.md)"
+    tool = f"sh manifests/certificate.sh {part}" if part else "make it anew, under the same name"
+    return f"{tool}; it is read again without a restart"

@@ -1,0 +1,78 @@
+"""
+The manifests installed for good: a control plane at the ports they name, an overlay with what can be added to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from e2e.apiclient import RefusedError, connected
+from e2e.foreign_kinds import definitions
+from e2e.kubelets import Kubelets, shared_node
+from e2e.manifest_answers import until_gone
+from e2e.manifest_house import ADDRESS, House, address, need_free
+from e2e.own_plane import audited
+from e2e.sharing import card_node, untainted
+
+from isolation.contract.names import AUTOSCALER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from e2e.plane import ControlPlane
+
+NODE = "house-gpu"
+COMPONENTS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api")
+VERSIONS = ("v1beta1.custom", "v1beta2.custom", "v1beta1.external")
+APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+
+
+@contextlib.contextmanager
+def standing(folder: Path) -> Iterator[ControlPlane]:
+    """A control plane of our own, and this machine's ports free for what is installed."""
+    started = audited(folder)
+    with address():
+        need_free(ADDRESS, 8086, 8087, 8443, 8444, 9445)
+        need_free("0.0.0.0", 9446, 9448)  # noqa: S104 (what the manifests say; closed at once)
+        need_free("127.0.0.1", 8442)
+        started.start()
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+@contextlib.asynccontextmanager
+async def installed(
+    plane: ControlPlane,
+    folder: Path,
+    overlay: str = "demo",
+    components: tuple[str, ...] = COMPONENTS,
+    pairs: tuple[str, ...] = ("scheduler", "metrics-api", "grpc"),
+) -> AsyncIterator[House]:
+    """An overlay with what can be added to it; certificates by the script; every pod Running."""
+    async with connected(plane) as client:
+        house = House(plane, client, folder)
+        for one in definitions():
+            with contextlib.suppress(RefusedError):
+                await client.create(one)
+        await until_gone(client)
+        await asyncio.to_thread(house.apply, overlay, *components)
+        if pairs:
+            await asyncio.to_thread(house.certificates, *pairs)
+        linux = {"kubernetes.io/os": "linux"}
+        nodes = [card_node(NODE, **linux), shared_node("house-plain", cards=0, **linux)]
+        async with Kubelets(client, nodes).alive():
+            await untainted(client)
+            await house.served(AUTOSCALER)
+            try:
+                yield house
+            except BaseException:
+                print(house.words())  # noqa: T201 (shown with the failure)
+                raise
+            finally:  # without their server they would keep the namespace from ending
+                for version in VERSIONS:
+                    await client.delete(f"{APISERVICES}/{version}.metrics.k8s.io")

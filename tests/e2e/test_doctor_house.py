@@ -1,0 +1,104 @@
+"""The doctor before installations as they are applied: well, on ACK, and with what runs out or goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+from e2e.doctor_answers import examined
+from e2e.manifest_answers import answers, until_gone
+from e2e.manifest_build import NO_KUBECTL
+from e2e.manifest_house import ADDRESS, INSIDE
+from e2e.manifest_stand import APISERVICES, NODE, VERSIONS, installed, standing
+
+from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
+
+pytestmark = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
+GRPC = f"{INSIDE}/secrets/{AUTOSCALER}-grpc-tls"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """A control plane of our own."""
+    with standing(tmp_path_factory.mktemp("doctor")) as started:
+        yield started
+
+
+async def look(plane):
+    """What the doctor says, by check."""
+    return (await asyncio.to_thread(examined, plane.kubeconfig))[0]
+
+
+async def led(house):
+    """The autoscaler acts, and says so."""
+    for _ in range(300):
+        page = await answers(f"http://{ADDRESS}:9448/metrics")
+        if "gpushare_autoscaler_leader 1.0" in page and "gpushare_autoscaler_config_refused" in page:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(house.words())
+
+
+def test_the_overlay_for_ack_is_whole(plane, tmp_path):
+    """
+    Beside the vendor's scheduler nothing of admission is missing, nor a right that nobody needs where no pod moves.
+    """
+
+    async def story():
+        given = {"overlay": "ack", "components": ("cluster-api",), "pairs": ()}
+        async with installed(plane, tmp_path, **given) as house, house.process(AUTOSCALER):
+            await led(house)
+            label = {"metadata": {"labels": {"ack.aliyun.com": "c1"}}}
+            await house.client.call("PATCH", f"/api/v1/nodes/{NODE}", label, kind="merge")
+            told = await look(plane)
+            await house.client.delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}")  # the next one is of another shape
+            await until_gone(house.client)
+            return told
+
+    told = asyncio.run(story())
+    assert {} == {check: said for check, said in told.items() if said[0] in {"problem", "unknown"}}
+    assert "ACK" in told["cluster.vendor"][1]
+    assert "dry run" in told["cluster.switch"][1]
+    assert not {"cluster.admission", "cluster.leader", "cluster.certificate", "cluster.records"} & set(told)
+
+
+def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
+    """
+    A whole installation, read through the API server; then certificates that end or are gone, a switch that nobody
+    understands, and metrics APIs whose server is away.
+    """
+
+    async def story():
+        async with installed(plane, tmp_path) as house, house.process(SCHEDULER):
+            await house.served(SCHEDULER)
+            async with house.process(AUTOSCALER):
+                await led(house)
+                for version in VERSIONS:
+                    await house.client.until(
+                        lambda api: any(c["status"] == "True" for c in api.get("status", {}).get("conditions", ())),
+                        f"{APISERVICES}/{version}.metrics.k8s.io",
+                        60,
+                    )
+                well = await look(plane)
+                pair = plane.serving_pair("short", ("short.svc",))
+                short = {"data": {"tls.crt": base64.b64encode(pair.certificate.read_bytes()).decode()}}
+                await house.client.call("PATCH", GRPC, short, kind="merge")
+                words = {"data": {"enabled": "perhaps"}}
+                await house.client.call("PATCH", f"{INSIDE}/configmaps/{AUTOSCALER}", words, kind="merge")
+                short = await look(plane)
+                await house.client.delete(GRPC)
+            await house.client.until(
+                lambda api: any(c["status"] == "False" for c in api["status"]["conditions"]),
+                f"{APISERVICES}/{VERSIONS[0]}.metrics.k8s.io",
+                90,
+            )
+            return well, short, await look(plane)
+
+    well, short, gone = asyncio.run(story())
+    good = ("rights", "certificate", "certificates", "autoscaler", "switch", "metrics_apis", "versions", "admission")
+    assert dict.fromkeys(good, "ok") == {name: well[f"cluster.{name}"][0] for name in good}, json.dumps(well, indent=1)
+    assert "unknown" != well["cluster.doubts"][0]
+    assert ["warning"] * 2 == [short[f"cluster.{name}"][0] for name in ("certificates", "switch")], short
+    assert ["problem"] * 2 == [gone[f"cluster.{name}"][0] for name in ("certificates", "metrics_apis")], gone
