@@ -125,6 +125,24 @@ class Resolver:
             if fitting:
                 self._ledger.claim(owned(fitting[0], pod, one))
                 unknown.remove(fitting[0])
+        for one, ids in self._handed_on(pod, listing):
+            self._ledger.claim(owned(Entry(ids, made=book.next()), pod, one))
+
+    def _handed_on(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> list[tuple[Wanted, frozenset[str]]]:
+        """
+        Init containers whose devices are those of the first container after them, whatever was guessed.
+
+        The kubelet gives that one the devices of the largest init container before any other: as many are the same.
+        """
+        last = next((one for one in pod.wanted if not one.init), None)
+        has = self._ledger.book.get(pod.uid, last.name) if last is not None else None
+        if last is None or has is None or has.guessed or has.ids != listing.get(last.name):
+            return []
+        inits = pod.wanted[: pod.wanted.index(last)]
+        if max((one.units for one in inits), default=0) != len(has.ids):
+            return []
+        doubtful = self._doubtful(pod)
+        return [(one, has.ids) for one in inits if one.units == len(has.ids) and one in doubtful]
 
     def _left_over(self, ids: frozenset[str], pods: Iterable[Bound]) -> Entry | None:
         """An init container, if there is one only that these can be: two of a kind are not told apart by luck."""

@@ -63,7 +63,12 @@ class Starting:
         """Everything in place when it returns; NotYetError."""
         clock = self._world.clock
         end = clock.now() + PATIENCE_SECONDS
+        owner = ""
         while True:
+            latest = self._latest(ids)
+            if owner and (latest is None or latest.uid != owner):
+                raise NotYetError("these devices are gone to another pod while this one waited for them")
+            owner = latest.uid if latest is not None else ""
             obstacle = await self._attempt(ids)
             if obstacle is None:
                 return
@@ -79,11 +84,15 @@ class Starting:
         if isinstance(found, Obstacle):
             return found
         entry, pod = found
-        if self._ledger.book.lacking(pod):
+        if self._ledger.book.lacking(pod) or any(one.guessed for one in self._current(pod)):
             try:
                 await self._resolver.look([pod])
             except UnreachableError as exc:
                 return Obstacle(f"what else {pod.key} was given is not known yet: {exc}")
+            latest = self._latest(ids)
+            if latest is None or latest.uid != pod.uid:
+                return CHANGED
+            entry = latest
         text = next(filter(None, (disagreement(one, pod, self._unit) for one in self._current(pod))), "")
         obstacle = Obstacle(text, hopeless=True) if text else await self._others(entry)
         if obstacle is None:

@@ -68,6 +68,8 @@ class KubeScheduler:
         self._names: dict[str, str] = {}
         self._informers: list[Informer] = []
         self._news = asyncio.Event()
+        self._events = 0
+        """Who is being decided about when one comes is tried again, as kube-scheduler's events in flight see to."""
         self._election: Election | None = None
 
     def start(self) -> None:
@@ -147,6 +149,7 @@ class KubeScheduler:
 
     def _wake(self) -> None:
         """An event of the cluster: everybody may try again."""
+        self._events += 1
         for waiting in self._waiting.values():
             waiting.asleep = False
         self._news.set()
@@ -163,7 +166,7 @@ class KubeScheduler:
         return min(ready, key=lambda one: (-one.pod["spec"]["priority"], one.tried, one.ready), default=None)
 
     async def _schedule(self, one: Waiting) -> None:
-        units = units_of(one.pod)
+        units, before = units_of(one.pod), self._events
         used: dict[str, int] = {}
         for node, taken in self._assigned.values():
             used[node] = used.get(node, 0) + taken
@@ -176,7 +179,7 @@ class KubeScheduler:
             self._later(one)
             return
         if not node:
-            self._later(one, asleep=True)
+            self._later(one, asleep=self._events == before)
             return
         uid = one.pod["metadata"]["uid"]
         if self._waiting.get(uid) is not one:

@@ -484,3 +484,48 @@ def test_a_pod_that_the_kubelet_has_not_admitted_is_not_the_one_that_starts(node
     with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
         run(node.agent.prestart(sorted(ids)))
     assert {second.uid} == {entry.uid for entry in node.agent.book}
+
+
+def test_a_wait_for_devices_that_went_to_another_pod_meanwhile_ends(node):
+    """
+    The pod for which PreStart was asked is gone; its devices are another one's, whose turn has not come.
+    """
+    node.bind("old", main=(0, 8))
+    run(node.admit("old"))
+    run(node.start("old", "main"))
+    node.force_delete("old")
+    first = node.bind("first", main=(0, 8))
+    ids = run(node.admit("first"))["main"]
+    sleep, seen = node.sleep, []
+
+    async def meanwhile(seconds):
+        await sleep(seconds)
+        if not seen:
+            node.vanish("first")
+            node.processes.clear()
+            for entry in node.agent.book.of(first.uid):
+                node.agent._ledger.release(entry)
+            node.bind("next", main=(0, 8))
+            seen.append(await node.admit("next"))
+
+    node.sleep = meanwhile
+    with pytest.raises(NotYetError, match="another pod"):
+        run(node.agent.prestart(sorted(ids)))
+    assert [{"main": ids}] == seen
+
+
+def test_a_wrong_guess_about_an_init_container_gives_way_to_what_its_app_has(node):
+    """
+    The guess was another pod's; the app has as many devices as its init container, so they are the same ones.
+    """
+    pod = node.bind("a", init=("prepare",), prepare=(1, 4), main=(1, 4))
+    theirs, ids = node.ids(1, 0, 1, 2, 3), node.ids(1, 4, 5, 6, 7)
+    for those, box, guessed in ((theirs, "prepare", True), (ids, "main", False)):
+        made = node.agent.book.next()
+        node.agent._ledger.claim(Entry(those, pod.uid, "ml", "a", box, box == "prepare", guessed, made))
+    node.admitted[pod.uid] = {"prepare": ids, "main": ids}
+
+    promise = run(node.start("a", "prepare"))
+    assert "prepare" == promise.container
+    assert {"prepare": ids, "main": ids} == {one.container: one.ids for one in node.agent.book if one.uid}
+    assert [theirs] == [one.ids for one in node.agent.book if not one.uid]
