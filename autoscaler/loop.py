@@ -7,12 +7,13 @@ waits through the world (`settle`), so that time is the world's and a simulation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from autoscaler.decide import decide
+from autoscaler.plan import Buy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autoscaler.limits import Limits
     from autoscaler.memory import Memory
@@ -37,6 +38,14 @@ class World(Protocol):
 
     async def apply(self, step: Step) -> Refusal | None:
         """Do one thing, and say why; why not, where the cluster would not have it."""
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A world that can do several purchases of one pool as one."""
+
+    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+        """As `World.apply` of each, in this order; all are of one pool."""
 
 
 class DryRun:
@@ -69,5 +78,31 @@ async def turn(world: World, limits: Limits, memory: Memory, decider: Decider = 
         await world.settle(limits.settle_seconds)
         plan = plan.still_valid(await world.observe())
     await world.expect(plan.homes)
-    refused = [step for step in plan.steps if await world.apply(step) is not None]
+    refused: list[Step] = []
+    for some in together(plan.steps):
+        refused += [step for step, why in zip(some, await applied(world, some), strict=True) if why is not None]
     return plan, memory.acted(plan, limits, refused)
+
+
+async def applied(world: World, steps: Sequence[Step]) -> list[Refusal | None]:
+    """Each of these done, or why not: purchases as one where the world can do that."""
+    buys = [step for step in steps if isinstance(step, Buy)]
+    if len(buys) == len(steps) > 1 and isinstance(world, Grouping):
+        return await world.buy(buys)
+    return [await world.apply(step) for step in steps]
+
+
+def together(steps: Iterable[Step]) -> list[list[Step]]:
+    """The steps in their order, but purchases that follow each other by pool, in the order of the pools' first."""
+    found: list[list[Step]] = []
+    run: dict[str, list[Step]] = {}
+    for step in steps:
+        if not isinstance(step, Buy):
+            run = {}
+            found.append([step])
+        elif step.pool in run:
+            run[step.pool].append(step)
+        else:
+            run[step.pool] = [step]
+            found.append(run[step.pool])
+    return found

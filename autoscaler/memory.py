@@ -70,6 +70,8 @@ class Memory:
         gone = [step for step in done if isinstance(step, Evict | Move)]
         added = any(isinstance(step, Buy | Keep) for step in done)
         failed = sorted({step.pool for step in done if isinstance(step, Discard)})
+        # what is measured next is of before the move: a card that was relieved must be hot anew for as long
+        relieved = {step.card for step in gone if isinstance(step, Move)}
         stuck = sorted({step.owner for step in refused if isinstance(step, Evict | Move)})
         moved = {owner: at for owner, at in self.moved.items() if plan.at - at < limits.immune_seconds}
         resting = {owner: rest for owner, rest in self.refused.items() if plan.at - rest.until < HOUR}
@@ -79,6 +81,7 @@ class Memory:
             moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in gone)),
             moved=moved | {step.owner: plan.at for step in gone},
             closed={**self.closed, **{pool: _longer(self.closed.get(pool), limits, plan.at) for pool in failed}},
+            hot={uuid: at for uuid, at in self.hot.items() if uuid not in relieved} if relieved else self.hot,
             refused=resting | {owner: _longer(self.refused.get(owner), limits, plan.at) for owner in stuck},
         )
 

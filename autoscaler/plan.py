@@ -75,6 +75,8 @@ class Move:
     reason: str
     serves: tuple[str, ...] = ()
     """UIDs of the waiting pods for which it makes room."""
+    card: str = ""
+    """The hot card that it relieves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoscaler.demand import Demand, Lot
     from autoscaler.memory import Memory
     from autoscaler.observation import Observation, Reservation
+    from autoscaler.rebalance_fragments import Shift
     from autoscaler.rebalance_rescue import Rescue
     from autoscaler.rebalance_situation import Situation
     from isolation.contract.model import Pod
@@ -64,6 +65,7 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
             each.home,
             "relieve",
             f"its card has been {each.heat:.0%} busy for {each.seconds:.0f} s; {each.home.placement.node} is quieter",
+            card=each.card,
         )
         for each in reliefs(now, most, since)
     ]
@@ -75,7 +77,7 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
                 each.pod,
                 each.home,
                 "defragment",
-                f"{each.gain:.2f} idle cards become useful when it is on {each.home.placement.node}",
+                f"{_frees(each)}{each.gain:.2f} idle cards become useful when it is on {each.home.placement.node}",
             )
             for each in shifts(now, most)
         ]
@@ -85,6 +87,15 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
 def watched(now: Situation, memory: Memory) -> Memory:
     """What to remember of a turn in which nothing is rebalanced."""
     return replace(memory, hot=hot_since(now.seen, now.limits, memory.hot))
+
+
+def _frees(shift: Shift) -> str:
+    """Which cards will have nobody on them, by name: a promise that can be checked."""
+    source = shift.pod.placement
+    if source is None or not shift.frees:
+        return ""
+    which = ", ".join(str(index) for index in shift.frees)
+    return f"card{'s' * (len(shift.frees) > 1)} {which} of {source.node} will be free: "
 
 
 def _value(seen: Observation, pod: Pod) -> float:
@@ -108,6 +119,6 @@ def _moves(rescue: Rescue, why: str) -> list[Move]:
     ]
 
 
-def _move(pod: Pod, home: Reservation, kind: str, reason: str, serves: tuple[str, ...] = ()) -> Move:
+def _move(pod: Pod, home: Reservation, kind: str, reason: str, serves: tuple[str, ...] = (), *, card: str = "") -> Move:
     node = pod.placement.node if pod.placement is not None else ""
-    return Move(pod.uid, node, pod.request.owner, home, kind, reason, serves)
+    return Move(pod.uid, node, pod.request.owner, home, kind, reason, serves, card)

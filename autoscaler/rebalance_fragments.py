@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.observation import Reservation
-from isolation.contract.model import Refusal
+from isolation.contract.model import FULL_CORE, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoscaler.observation import Observation
     from autoscaler.rebalance_situation import Situation
     from isolation.contract.model import Card, Pod
+    from isolation.placement.engine import Engine
 
 LEAST_GAIN: Final = 0.05
 """Cards: what rounding may not pretend."""
@@ -35,6 +36,8 @@ class Shift:
     pod: Pod
     home: Reservation
     gain: float
+    frees: tuple[int, ...] = ()
+    """Indices of the cards of its node on which nobody is left when it has gone."""
 
 
 def fragmented(seen: Observation, budget: Budget, *, before: bool) -> bool:
@@ -78,8 +81,14 @@ def shifts(now: Situation, most: int) -> list[Shift]:
         owners.add(pod.request.owner)
         nodes |= {source.node, place.node}
         lost = left
-        found.append(Shift(pod, home, gain))
+        found.append(Shift(pod, home, gain, _freed(then, source.node, {part.uuid for part in source.slices})))
     return found
+
+
+def _freed(then: Engine, name: str, cards: Collection[str]) -> tuple[int, ...]:
+    """Those of these cards that are wholly free."""
+    pairs = zip(then.nodes[name].cards, then.room(name), strict=True)
+    return tuple(card.index for card, room in pairs if card.uuid in cards and room == (card.offered_bytes, FULL_CORE))
 
 
 def _candidates(seen: Observation, budget: Budget, restless: Collection[str]) -> Iterable[Pod]:

@@ -2,6 +2,7 @@
 Is a decision quick enough for a large fleet? Seconds of one full pass and memory, beside their bars.
 
     python benchmarks/autoscaler.py
+    python benchmarks/autoscaler.py --part kube
     python benchmarks/autoscaler.py --json figures.json
 
 Never a test: it takes a minute. Exit status 1: a bar was missed.
@@ -16,7 +17,25 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # this file has the name of the package that it measures
 sys.path.append(str(HERE))
 
-from autoscaler_pass import main
+import autoscaler_kube
+import autoscaler_pass
+import click
+
+
+@click.command()
+@click.option(
+    "--part", type=click.Choice(("pass", "kube")), default="pass", show_default=True, help="What is measured."
+)
+@click.option("--one", hidden=True)
+@click.option("--json", "json_out", type=click.Path(path_type=Path), metavar="FILE", help="All figures.")
+def main(part: str, one: str | None, json_out: Path | None) -> None:
+    """Seconds and memory of a decision (pass) or of a whole turn on Kubernetes (kube), beside their bars."""
+    measured = autoscaler_kube if part == "kube" else autoscaler_pass
+    if one:
+        measured.measure(one)
+    else:
+        sys.exit(not measured.compared(json_out))
+
 
 if __name__ == "__main__":
     main()

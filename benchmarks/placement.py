@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Request
 
 TRACES: Final = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
+DEFAULT: Final = "default"
+SYNTHETIC: Final = "synthetic"
 DEMAND: Final = 1.3
 SEEDS: Final = tuple(range(42, 52))
 POLICIES: Final = ("potential", "fgd", "best-fit")
@@ -73,33 +75,42 @@ GROWTH: Final = (100, 300, 1000, 3000, 10000)
 @click.option("--seeds", default=len(SEEDS), show_default=True, type=click.IntRange(1, len(SEEDS)), help="From 42 on.")
 @click.option("--workers", default=None, type=click.IntRange(1), help="Processes; by default one for each core.")
 @click.option("--json", "json_out", metavar="OUT", help="Whole runs and all figures as JSON.")
-def main(parts: tuple[str, ...], seeds: int, workers: int | None, json_out: str | None) -> None:
+@click.option(
+    "--traces",
+    default=TRACES,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Lists of the openb trace: openb_node_list_gpu_node.csv, openb_pod_list_*.csv.",
+)
+def main(parts: tuple[str, ...], seeds: int, workers: int | None, json_out: str | None, traces: Path) -> None:
     """Packing and speed of the placement engine; all parts unless --part says which."""
     chosen = SEEDS[:seeds]
-    lists = _lists()
+    lists = _lists(traces)
+    main_list = lists.get(DEFAULT) or lists[SYNTHETIC]
     found: dict[str, Any] = {}
     for part in parts or ("runs", "decision", "growth", "variants"):
         if part == "runs":
-            found[part] = runs(lists["default"], chosen, workers or cores())
+            found[part] = runs(main_list, chosen, workers or cores())
         elif part == "decision":
-            found[part] = decision(5000, lists["default"].requests)
+            found[part] = decision(5000, main_list.requests)
         elif part == "growth":
-            found[part] = growth(lists["default"].requests)
+            found[part] = growth(main_list.requests)
         else:
             found[part] = variants(lists, chosen, workers or cores())
     if json_out:
         Path(json_out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _lists() -> dict[str, Trace]:
+def _lists(traces: Path) -> dict[str, Trace]:
     """The pod lists that are at hand, on the fleet of GPU nodes; without the trace, a synthetic default."""
-    if not TRACES.is_dir():
-        print(f"no trace in {TRACES}: a synthetic workload stands in")
-        return {"default": Trace(synthetic.nodes(), tuple(pod.request for pod in synthetic.pods()))}
-    nodes = openb.read_nodes(TRACES / "openb_node_list_gpu_node.csv")
+    fleet, default = traces / "openb_node_list_gpu_node.csv", traces / "openb_pod_list_default.csv"
+    if not fleet.is_file() or not default.is_file():
+        print(f"no {fleet.name} with {default.name} in {traces} (--traces DIR): a synthetic workload stands in")
+        return {SYNTHETIC: Trace(synthetic.nodes(), tuple(pod.request for pod in synthetic.pods()))}
+    nodes = openb.read_nodes(fleet)
     return {
         path.stem.removeprefix("openb_pod_list_"): Trace(nodes, tuple(pod.request for pod in openb.read_pods(path)))
-        for path in sorted(TRACES.glob("openb_pod_list_*.csv"))
+        for path in sorted(traces.glob("openb_pod_list_*.csv"))
     }
 
 
@@ -199,7 +210,7 @@ def _fill(engine: Engine, nodes: Sequence[Node], mix: Sequence[Request], random:
 
 def variants(lists: dict[str, Trace], seeds: Sequence[int], workers: int) -> list[dict[str, Any]]:
     """Every variant under every policy, beside what was published for it."""
-    if not TRACES.is_dir():
+    if SYNTHETIC in lists:
         print("\n== variants skipped: the published figures are about the trace, which is not there")
         return []
     print(f"\n== allocated % at {DEMAND:.0%}, mean of {len(seeds)} seeds; * derived list, an approximation")
@@ -207,7 +218,7 @@ def variants(lists: dict[str, Trace], seeds: Sequence[int], workers: int) -> lis
         f"{'variant':<13}{'best-fit':>15}{'fgd':>15}{'potential':>11}{'- fgd publ.':>13}{'cpu-only':>14}{'multi':>13}"
     )
     rows, gains = [], []
-    default = lists["default"]
+    default = lists[DEFAULT]
     donors = [request for trace in lists.values() for request in trace.requests]
     for name in VARIANTS:
         try:

@@ -21,11 +21,11 @@ from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
 from autoscaler.providers.base import DeniedError, OutOfStockError, ProviderError
-from isolation.cluster.failure import ClusterError
+from isolation.cluster.failure import ClusterError, UnreachableError
 from isolation.contract.model import Refusal, Why
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from autoscaler.kube.kept import Kept
     from autoscaler.kube.observe import Seen
@@ -45,7 +45,7 @@ class Actor:
         self._marks, self._moves = Marks(tools), Moves(tools, limits)
         self._targets: dict[str, int] = {}
         self._slots: dict[str, int] = {}
-        self._bought = ""
+        self._bought: list[tuple[str, Buy]] = []
         self._doubts: list[Doubt] = []
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
@@ -58,7 +58,7 @@ class Actor:
         """
         if not recheck:
             self._targets = dict(seen.targets)
-        self._slots, self._doubts = {}, []
+        self._slots, self._bought, self._doubts = {}, [], []
 
     def doubts(self) -> tuple[Doubt, ...]:
         """What steps since the last reading ran into, and what keeps evictions from being made."""
@@ -66,20 +66,49 @@ class Actor:
 
     async def apply(self, step: Step, seen: Seen) -> Refusal | None:
         """Do it; why not, where that was refused."""
-        self._bought = ""
+        if isinstance(step, Buy):
+            return (await self.buy((step,), seen))[0]
         try:
             await self._do(step, seen)
-        except RefusedStepError as exc:
+        except (RefusedStepError, ProviderError, ClusterError) as exc:
+            refused = self._told(step, exc)
+            if isinstance(exc, UnreachableError) and isinstance(step, Evict | Move):
+                raise  # it may have happened: whoever counts evictions counts it
+            return refused
+        log.info("%s: %s", _name(step), step.reason)
+        return None
+
+    async def buy(self, steps: Sequence[Buy], seen: Seen) -> list[Refusal | None]:
+        """
+        So many machines for one pool in as few calls as it takes; for each step why not, where that was refused.
+
+        The first steps are served first. Who ends in between has changed the provider's target and nothing else:
+        whoever comes next reads it there, and a call on an older target is refused (`seen`).
+        """
+        bought, trouble = 0, None
+        try:
+            async for more in self._grown(steps[0].pool, len(steps)):
+                for step in steps[bought : bought + more]:
+                    self._stands(step, seen)
+                bought += more
+        except (RefusedStepError, ProviderError, ClusterError) as exc:
+            trouble = exc
+        for step in steps[:bought]:
+            log.info("%s: %s", _name(step), step.reason)
+            await self._say_bought(step, seen)
+        refused = None if trouble is None else self._told(steps[0], trouble)
+        return [*([None] * bought), *([refused] * (len(steps) - bought))]
+
+    def _told(self, step: Step, exc: Exception) -> Refusal:
+        """An error as a value, and as a doubt."""
+        if isinstance(exc, RefusedStepError):
             return self._refused(Doubt(exc.kind, str(exc), pool=exc.pool, node=exc.node))
-        except ProviderError as exc:
+        if isinstance(exc, ProviderError):
             if isinstance(step, Buy) and isinstance(exc, OutOfStockError | DeniedError):
                 self.dry[step.pool] = str(exc)
             pool = step.pool if isinstance(step, Buy | Discard) else ""
             return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
-        except ClusterError as exc:
-            return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
-        log.info("%s: %s", _name(step), step.reason)
-        return None
+        return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
 
     def _refused(self, doubt: Doubt) -> Refusal:
         log.warning("not done: %s", doubt.text)
@@ -87,13 +116,17 @@ class Actor:
             self._doubts.append(doubt)
         return Refusal(Why.NOT_READY, doubt.text)
 
-    def remembered(self, kept: Kept, step: Step, refused: Refusal | None) -> Kept:
-        """A machine that was just bought stands among the others at once, and who waits for it too."""
-        if refused is not None or not isinstance(step, Buy) or not self._bought:
+    def remembered(self, kept: Kept) -> Kept:
+        """Machines that were just bought stand among the others at once, and who waits for them too."""
+        bought, self._bought = self._bought, []
+        machines: dict[str, Machine] = {}
+        homes: dict[str, Home] = {}
+        for name, step in bought:
+            machines[name] = Machine(name, step.pool, State.REQUESTED, self._tools.now())
+            homes |= {uid: Home(name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
+        if not machines:
             return kept
-        machine = Machine(self._bought, step.pool, State.REQUESTED, self._tools.now())
-        homes = {uid: Home(machine.name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
-        return replace(kept, machines={**kept.machines, machine.name: machine}, homes={**kept.homes, **homes})
+        return replace(kept, machines={**kept.machines, **machines}, homes={**kept.homes, **homes})
 
     async def tidy(self, seen: Seen) -> None:
         """Reservations of ours that have had their day; trouble costs a turn."""
@@ -105,9 +138,7 @@ class Actor:
     # -- one kind of step each -------------------------------------------------------------------
 
     async def _do(self, step: Step, seen: Seen) -> None:
-        if isinstance(step, Buy):
-            await self._buy(step, seen)
-        elif isinstance(step, Drain):
+        if isinstance(step, Drain):
             await self._drain(step, seen)
         elif isinstance(step, Keep):
             await self._keep(step, seen)
@@ -117,20 +148,47 @@ class Actor:
             await self._moves.move(step, seen)
         elif isinstance(step, Delete):
             await self._delete(step, seen)
-        else:
+        elif isinstance(step, Discard):
             await self._discard(step, seen)
 
-    async def _buy(self, step: Buy, seen: Seen) -> None:
-        target = self._targets.get(step.pool)
-        if target is None:
-            raise RefusedStepError(Kind.PROVIDER, f"pool {step.pool} cannot be told: nothing is bought", pool=step.pool)
-        self._tools.allowed()
-        self._targets[step.pool] = await self._tools.providers.grow(step.pool, 1, seen=target)
+    async def _grown(self, pool: str, most: int) -> AsyncGenerator[int, None]:
+        """
+        How many more the pool has, call by call, until it has them all.
+
+        One that will not give so many at once is asked for half of it, so that it gives what it has.
+        """
+        left = part = most
+        while left:
+            target = self._targets.get(pool)
+            if target is None:
+                raise RefusedStepError(Kind.PROVIDER, f"pool {pool} cannot be told: nothing is bought", pool=pool)
+            part = min(part, left)
+            self._tools.allowed()
+            try:
+                now = await self._tools.providers.grow(pool, part, seen=target)
+            except (OutOfStockError, DeniedError):
+                if part == 1:
+                    raise
+                part //= 2
+                continue
+            self._targets[pool] = now
+            got = max(0, min(part, now - target))
+            yield got
+            left -= got
+            if got < part:
+                text = f"pool {pool} was asked for {part} more and has {got} more"
+                raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
+
+    def _stands(self, step: Buy, seen: Seen) -> None:
+        """A machine that was asked for has a name of ours until it has its own."""
         number = self._slots.get(step.pool, 0)
         taken = seen.observation.machines.keys()
         while f"{step.pool}/{number}" in taken:
             number += 1
-        self._slots[step.pool], self._bought = number + 1, f"{step.pool}/{number}"
+        self._slots[step.pool] = number + 1
+        self._bought.append((f"{step.pool}/{number}", step))
+
+    async def _say_bought(self, step: Buy, seen: Seen) -> None:
         for uid in step.serves:
             pod = seen.observation.pods.get(uid)
             if pod is not None:

@@ -24,6 +24,7 @@ from autoscaler.kube.sources import Sources
 from autoscaler.kube.state import StateStore
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.telemetry import Telemetry
+from autoscaler.kube.telemetry_certificates import Certificates
 from autoscaler.kube.telemetry_process import ProcessRows
 from autoscaler.kube.wiring import KnownPools
 from autoscaler.kube.wiring_doors import measured_app, serving
@@ -79,6 +80,7 @@ class Autoscaler:
         leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
         self.voice = Voice(leads, self.sources, about, boottime)
         self.telemetry.watch(ProcessRows(self.turns, self.voice, self.sources, self.file, self.board))
+        self.telemetry.watch(Certificates(options.certificates()))
 
     def _fence(self) -> str:
         return self.turns.fence()

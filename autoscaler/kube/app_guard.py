@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.decide import decide
+from autoscaler.loop import Grouping, applied
 from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import ProviderError
 from isolation.cluster.failure import ClusterError
 from isolation.contract.model import Refusal, Why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from autoscaler.kube.app_hold import Hold
     from autoscaler.kube.telemetry import Telemetry
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from autoscaler.loop import World
     from autoscaler.memory import Memory
     from autoscaler.observation import Home, Observation
-    from autoscaler.plan import Plan, Step
+    from autoscaler.plan import Buy, Plan, Step
     from autoscaler.pools import Pool
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Manners:
     """For durations."""
     ranked: Callable[[Mapping[str, Pool]], Mapping[str, Pool]] = dict
     """Pools with the priorities that their operator gave them."""
+    charge: Callable[[Turn], Awaitable[None]] | None = None
+    """Asked once in a turn, before its first eviction: the turn's evictions are written down as made."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class GuardedWorld:
 
     def __init__(self, world: World, manners: Manners) -> None:
         self._world, self._manners = world, manners
+        self._charged = False
         self.turn = Turn()
 
     def decide(self, seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
@@ -74,6 +78,7 @@ class GuardedWorld:
         began = self._manners.clock()
         plan, memory = decide(seen, limits, memory)
         self._manners.telemetry.took("decide", self._manners.clock() - began)
+        self._manners.telemetry.decided(seen, plan, limits)
         self.turn.decided, self.turn.memory, self.turn.hold = plan, memory, self._manners.hold()
         if self.turn.hold is not None:
             return replace(plan, steps=()), memory
@@ -100,23 +105,46 @@ class GuardedWorld:
 
     async def apply(self, step: Step) -> Refusal | None:
         """Do it if it may be done; a refusal otherwise, never an error of the cluster's."""
+        return (await self._all([step]))[0]
+
+    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+        """Several purchases of one pool: as one where the real world can do that, else each with a look of its own."""
+        if isinstance(self._world, Grouping):
+            return await self._all(steps)
+        return [await self.apply(step) for step in steps]
+
+    async def _all(self, steps: Sequence[Step]) -> list[Refusal | None]:
         hold = self._manners.hold()
+        if hold is None and isinstance(steps[0], Evict | Move) and not self.turn.failed:
+            hold = await self._paid()
         if hold is not None:
-            return self._not_done(step, self.turn.withheld, "withheld", hold.text)
+            return [self._not_done(step, self.turn.withheld, "withheld", hold.text) for step in steps]
         if self.turn.failed:
-            return self._not_done(step, self.turn.withheld, "withheld", "an earlier step of this turn broke off")
+            broke = "an earlier step of this turn broke off"
+            return [self._not_done(step, self.turn.withheld, "withheld", broke) for step in steps]
         began = self._manners.clock()
         try:
-            refused = await self._world.apply(step)
+            refused = await applied(self._world, steps)
         except (ClusterError, ProviderError) as exc:
-            return self._not_done(step, self.turn.failed, "failed", str(exc))
+            return [self._not_done(step, self.turn.failed, "failed", str(exc)) for step in steps]
         finally:
             self._manners.telemetry.took("act", self._manners.clock() - began)
+        return [self._noted(step, why) for step, why in zip(steps, refused, strict=True)]
+
+    def _noted(self, step: Step, refused: Refusal | None) -> Refusal | None:
+        """What became of one that was tried."""
         if refused is not None:
             return self._not_done(step, self.turn.refused, "refused", refused.reason, loud=False)
         self.turn.done.append(step)
         self._manners.telemetry.stepped(step, "done", self.turn.seen)
         return None
+
+    async def _paid(self) -> Hold | None:
+        """Why no pod may be moved now that the turn's moves have been put on the account, once; None: they may."""
+        if not self._charged and self._manners.charge is not None:
+            await self._manners.charge(self.turn)
+        self._charged = True
+        return self._manners.hold()
 
     def _not_done(
         self, step: Step, where: list[tuple[Step, str]], outcome: str, why: str, *, loud: bool = True

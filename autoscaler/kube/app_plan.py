@@ -17,7 +17,7 @@ from autoscaler.kube.app_hold import Facts, Why, hold_of
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.plan_view import Prospect, prospect_of
-from autoscaler.kube.sources import Sources
+from autoscaler.kube.sources import BUDGETS_PATH, RESERVATIONS_PATH, Sources
 from autoscaler.kube.state import Remembered, StateStore
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.telemetry_rows import Reading
@@ -27,15 +27,19 @@ from autoscaler.metrics_api.readings import Board
 from autoscaler.rpc.relay import Relay
 from isolation.cluster.access import Access
 from isolation.cluster.election import boottime
-from isolation.cluster.failure import ClusterError
+from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, RefusedError, UnreachableError
 from isolation.contract.codec_shape import CodecError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autoscaler.kube.options import Options
     from autoscaler.kube.wiring import Wired
 
 READ_SECONDS: Final = 60.0
 """For the first whole list of a large cluster."""
+_READ: Final = ("/api/v1/nodes", "/api/v1/pods", RESERVATIONS_PATH, BUDGETS_PATH)
+_NO_RIGHTS: Final = (401, 403)
 
 
 class CannotTellError(Exception):
@@ -63,7 +67,29 @@ async def looked(options: Options, seconds: float = READ_SECONDS) -> Prospect:
             await wired.close()
 
 
+async def _asked(access: Access, seconds: float) -> None:
+    """One object of each kind, so that what will never be answered is said at once, and why; CannotTellError."""
+    denied: list[str] = []
+    try:
+        async with asyncio.timeout(seconds):
+            for path in _READ:
+                try:
+                    await access.page(path, {"limit": "1"})
+                except RefusedError as exc:
+                    denied += [path] if exc.status in _NO_RIGHTS else []
+    except TimeoutError:
+        raise CannotTellError(f"the API server has not answered within {seconds:.0f} s") from None
+    except CredentialsError as exc:
+        raise CannotTellError(str(exc)) from None
+    except (UnreachableError, MalformedError) as exc:
+        raise CannotTellError(f"the API server cannot be asked: {exc}; look at --kubeconfig and --context") from None
+    if denied:
+        needed = "a plan needs the right to list and watch these"
+        raise CannotTellError(f"these may not be read with the credentials given: {', '.join(denied)}; {needed}")
+
+
 async def _looked(options: Options, access: Access, wired: Wired, seconds: float) -> Prospect:
+    await _asked(access, seconds)
     sources, board = Sources(access, unit_bytes=options.unit_bytes), Board()
     switch = Switch(access, options.namespace, boottime)
     async with sources.following():
@@ -91,8 +117,15 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
     reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
-    doubts = (*(doubt.text for doubt in world.doubts()), *trouble)
+    doubts = (*_nothing(options, wired), *(doubt.text for doubt in world.doubts()), *trouble)
     return prospect_of(reading, plan.steps, doubts, _holds(options, switch))
+
+
+def _nothing(options: Options, wired: Wired) -> Iterator[str]:
+    """That nothing can be planned, where there is nothing to plan with."""
+    if not wired.config.pools:
+        where = "give --config FILE" if options.config is None else f"{options.config} names none"
+        yield f"there are no pools to grow or shrink: {where} (docs/autoscaler.md says what stands in it)"
 
 
 async def _remembered(options: Options, access: Access) -> tuple[Remembered, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from autoscaler.kube.wiring import Wired, offers_of, opened
 from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.loop import turn
 from autoscaler.memory import Memory
+from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
 
@@ -139,7 +140,8 @@ class Turns:
         await self._inherit()
         if self.world is None:
             raise RuntimeError("not started yet")
-        manners = Manners(self.hold, self._around.telemetry, self._around.steady, self.wired.config.ranked)
+        around = self._around
+        manners = Manners(self.hold, around.telemetry, around.steady, self.wired.config.ranked, self._charge)
         guard = GuardedWorld(self.world, manners)
         outcome = await self._turned(guard)
         self.last = guard.turn
@@ -237,10 +239,26 @@ class Turns:
         if self.world is None or facts.epoch is None or (hold is not None and hold.why is not Why.STATE):
             return
         if facts.inherited == facts.epoch:
-            again = 2 * self.wired.config.limits.period_seconds
-            outcome = await self.heritage.left(Remembered(self.memory, self.world.kept, facts.epoch), again)
-            if outcome:
-                self._around.telemetry.wrote(outcome)
+            await self._leave(Remembered(self.memory, self.world.kept, facts.epoch))
+
+    async def _leave(self, remembered: Remembered) -> None:
+        outcome = await self.heritage.left(remembered, 2 * self.wired.config.limits.period_seconds)
+        if outcome:
+            self._around.telemetry.wrote(outcome)
+
+    async def _charge(self, turned: Turn) -> None:
+        """
+        Write the turn's evictions down as made, before the first is.
+
+        Whoever is killed in between has lost moves of this hour, and never spends them twice; what was not done
+        after all is taken off when the turn ends. Where it cannot be written nothing is moved: the hold says so.
+        """
+        epoch = self.heritage.epoch
+        if turned.decided is None or turned.memory is None or self.world is None or epoch is None:
+            return
+        moves = tuple(step for step in turned.decided.steps if isinstance(step, Evict | Move))
+        memory = turned.memory.acted(replace(turned.decided, steps=moves), self.wired.config.limits)
+        await self._leave(Remembered(memory, self.world.kept, epoch))
 
     async def finish(self) -> None:
         """The last word of a process that ends: what its last turn did."""

@@ -62,18 +62,20 @@ class Voice:
         for key, text in list(over.items())[:_MOST_LINES]:
             log.info("no longer (%s): %s", key[0], text)
         self._said = now
-        self._say_hold(turns)
+        turned = self._say_hold(turns)
         self._say_would(turns)
-        if fresh or over:
+        # whoever comes to lead has said its doubts in the log only: a standby writes no Events
+        if fresh or over or (turned and self.doubts):
             await self._event(turns)
 
-    def _say_hold(self, turns: Turns) -> None:
-        """Whether it acts, when that changes."""
+    def _say_hold(self, turns: Turns) -> bool:
+        """Whether it acts, when that changes; whether it has."""
         hold = turns.hold()
         why = "" if hold is None else hold.why.value
-        if why != self._hold:
+        before, self._hold = self._hold, why
+        if why != before:
             log.info("%s", "it acts" if hold is None else f"it does not act: {hold.text}")
-        self._hold = why
+        return why != before
 
     def _say_would(self, turns: Turns) -> None:
         """In a dry run: what would be done, each step once while it stands."""

@@ -41,6 +41,12 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
+def _number(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if value != value:  # noqa: PLR0124 (click's range lets what is no number pass)
+        raise click.BadParameter("nan is no number; write seconds, for instance 60")
+    return value
+
+
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     """Options of the gRPC ports and of the metrics APIs."""
     given = [
@@ -113,7 +119,14 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--context", metavar="NAME", help="As before `plan`.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--exit-code", is_flag=True, help=f"End with {_WORK} where there is something to do.")
-@click.option("--timeout", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Seconds to read all.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 600),
+    callback=_number,
+    default=60.0,
+    show_default=True,
+    help="Seconds to read all.",
+)
 @click.pass_obj
 def print_plan(options: Options, /, *, as_json: bool, exit_code: bool, timeout: float, **where: Any) -> None:
     """What would be done now, and why; touches nothing and needs rights to read only."""

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.kube.config_yaml import document
@@ -202,9 +203,20 @@ def _choice(at: At, kind: type[T]) -> T | None:
 
 def _url(at: At) -> str:
     url = at.text()
-    if url and (not url.startswith(("http://", "https://")) or len(url) > _LONGEST_URL or not url.isprintable()):
+    if url and (len(url) > _LONGEST_URL or not url.isprintable() or not _is_address(url)):
         raise at.wrong(f"{show(url)} is no address; write http://prometheus.monitoring:9090")
     return url.rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    """Of a server, and maybe a path below which it answers."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not set(url) & set("?# ")
+        )
+    except ValueError:  # brackets that do not close, a port that is none
+        return False
 
 
 def _meant(key: str, known: Iterable[str]) -> str:

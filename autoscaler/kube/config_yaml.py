@@ -2,13 +2,14 @@
 YAML that an operator wrote, as values that know the line they stand on.
 
 Decides what is no document at all: too large, aliases (a short file that means gigabytes), a key twice, text that
-is no YAML. What the values mean is `config`'s business.
+is no YAML, text nested deeper or a number longer than any configuration's. What the values mean is `config`'s
+business.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 1 << 20
 """As much as a ConfigMap holds."""
 _DEEPEST: Final = 32
+_LONGEST_NUMBER: Final = 100
+_NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _UNKNOWN: Final = 1
+_PARSER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml where it is there: a file of the largest size must not keep a process that holds a Lease busy for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +49,10 @@ def document(raw: bytes) -> Document:
         raise CodecError((), f"{len(raw)} bytes; a configuration has {MOST_BYTES} at most")
     try:
         text = raw.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise CodecError((), "aliases (*name) are not read; write the value out")
-        loader = yaml.SafeLoader(text)
-        try:
-            root = loader.get_single_node()
-            lines: dict[Path, int] = {}
-            value = None if root is None else _value(loader, root, (), lines)
-        finally:
-            loader.dispose()
+        _bounded(text)
+        lines: dict[Path, int] = {}
+        root = yaml.compose(text, Loader=_PARSER)
+        value = None if root is None else _value(yaml.SafeLoader(""), root, (), lines)
     except UnicodeDecodeError:
         raise CodecError((), "not text in UTF-8") from None
     except yaml.MarkedYAMLError as exc:
@@ -65,15 +65,36 @@ def document(raw: bytes) -> Document:
     return Document(At(value), lines)
 
 
+def _bounded(text: str) -> None:
+    """Before anything is built of it: no aliases, and no deeper than a configuration."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_PARSER):
+        if isinstance(event, yaml.AliasEvent):
+            raise CodecError((), "aliases (*name) are not read; write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            where = f"line {event.start_mark.line + 1}: " if event.start_mark is not None else ""
+            raise CodecError((), f"{where}nested more than {_DEEPEST} deep")
+
+
 def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: dict[Path, int]) -> object:
     lines.setdefault(path, node.start_mark.line + 1)
-    if len(path) > _DEEPEST:
-        raise CodecError((), f"line {lines[path]}: nested more than {_DEEPEST} deep")
     if isinstance(node, yaml.MappingNode):
         return _mapping(loader, node, path, lines)
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, item, (*path, i), lines) for i, item in enumerate(node.value)]
-    found: object = loader.construct_object(node)
+    return _scalar(loader, node)
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> object:
+    line = node.start_mark.line + 1
+    if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+        raise CodecError((), f"line {line}: a number of {len(node.value)} characters; {_LONGEST_NUMBER} at most")
+    try:
+        found: object = loader.construct_object(node)
+    except (KeyError, AttributeError, TypeError):
+        # PyYAML's own constructors break on a tag that does not go with its text
+        raise CodecError((), f"line {line}: {node.tag} does not go with this text; drop the tag") from None
     return found
 
 
@@ -81,7 +102,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path, lines:
     found: dict[str, object] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
-        key = loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+        key = _scalar(loader, key_node) if isinstance(key_node, yaml.ScalarNode) else None
         if not isinstance(key, str):
             raise CodecError((), f"line {line}: a key that is not text; quote it")
         if key in found:

@@ -52,7 +52,8 @@ class Recorder:
         await self._say(namespace, about, reason, note, "Warning" if warning else "Normal")
 
     async def _say(self, namespace: str, about: dict[str, str], reason: str, note: str, kind: str) -> None:
-        if not self._news((about["kind"], about["uid"], reason, note)) or self._allowed():
+        # in this order: what may not be said now has not been told, and is told once it may
+        if self._allowed() or not self._news((about["kind"], about["uid"], reason, note)):
             return
         if not self._room():
             self.dropped += 1

@@ -3,12 +3,12 @@ What is measured of cards and pods, as the autoscaler takes it: figures with the
 
 Decides how old a figure is and when it is too old to be acted upon. The age is counted on a clock that nobody can set,
 from the moment at which an exporter was first seen to say that it had measured anew: an exporter that hangs, or a
-Prometheus that repeats its last words, grows old whatever the clocks of other machines say. Pure but for `Nothing`.
+Prometheus that repeats its last words, grows old whatever the clocks of other machines say. Only of the first word of
+all, which may have been repeated for hours, the wall clock is asked how old it is. Pure but for `Nothing`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from math import isfinite
 from types import MappingProxyType
@@ -51,23 +51,22 @@ class Measured:
     failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     """Nodes of which nothing could be told now, or only something old, and why."""
 
-    def busy(self, pods: Iterable[Pod]) -> dict[str, float]:
-        """By UID: the most that a pod uses of the compute of one of its cards; absent where that cannot be told."""
-        found: dict[str, float] = {}
-        for pod in pods if self.samples else ():
-            if pod.placement is None or pod.placement.node in self.stale:
-                continue
-            by_card: dict[str, float] = defaultdict(float)
-            whole = True
-            for hold in pod.holds:
-                sample = self.samples.get(Spot(pod.namespace, pod.name, hold.container, hold.uuid))
-                if sample is None or sample.used_core is None:
-                    whole = False
-                    break
-                by_card[hold.uuid] += sample.used_core
-            if whole and by_card:
-                found[pod.uid] = max(by_card.values())
-        return found
+    def used(self, node: str, spots: Sequence[Spot]) -> float | None:
+        """The most that a pod with these parts of cards uses of the compute of one card; None: that cannot be told."""
+        if not spots or not self.samples or node in self.stale:
+            return None
+        by_card: dict[str, float] = {}
+        for spot in spots:
+            sample = self.samples.get(spot)
+            if sample is None or sample.used_core is None:
+                return None
+            by_card[spot.uuid] = by_card.get(spot.uuid, 0.0) + sample.used_core
+        return max(by_card.values())
+
+
+def spots_of(pod: Pod) -> tuple[Spot, ...]:
+    """What exporters call its parts of cards."""
+    return tuple(Spot(pod.namespace, pod.name, hold.container, hold.uuid) for hold in pod.holds)
 
 
 class Ages:
@@ -77,8 +76,14 @@ class Ages:
         self.stale_seconds = stale_seconds
         self._last: dict[str, tuple[float, float]] = {}
 
-    def joined(self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float) -> Measured:
-        """Everything of one reading; `told` by the node that was asked. A node's word about another is not taken."""
+    def joined(
+        self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
+    ) -> Measured:
+        """
+        Everything of one reading; `told` by the node that was asked. A node's word about another is not taken.
+
+        `wall`: seconds since the epoch; without it whatever is seen for the first time counts as measured now.
+        """
         samples: dict[Spot, Sample] = {}
         heat: dict[str, float] = {}
         wrong = dict(failed)
@@ -89,7 +94,10 @@ class Ages:
                 wrong[node] = "its exporter does not say when it measured"
                 continue
             before = self._last.get(node)
-            if before is None or before[0] != stamp:
+            if before is None:
+                # a clock that is wrong costs one more measurement
+                self._last[node] = (stamp, now if wall is None else now - abs(wall - stamp))
+            elif before[0] != stamp:
                 self._last[node] = (stamp, now)
             samples.update(_samples(own))
             heat.update({uuid: value for uuid, value in _heat(own) if self._age(node, now) <= self.stale_seconds})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
@@ -81,10 +82,12 @@ class _Http:
 class _Reader:
     """What both ways have in common: one reading serves whoever asks again soon after."""
 
-    def __init__(self, scrape_seconds: float, steady: Callable[[], float], most_bytes: int) -> None:
+    def __init__(
+        self, scrape_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
+    ) -> None:
         self._http = _Http(SECONDS, most_bytes)
         self._ages = Ages(3 * scrape_seconds)
-        self._pause, self._steady = scrape_seconds / 3, steady
+        self._pause, self._steady, self._wall = scrape_seconds / 3, steady, wall
         self._latest: tuple[float, Measured] | None = None
 
     async def __aenter__(self) -> Self:
@@ -98,7 +101,7 @@ class _Reader:
         now = self._steady()
         if self._latest is None or now - self._latest[0] >= self._pause:
             told, failed = await self._told(addresses)
-            self._latest = now, self._ages.joined(told, failed, self._steady())
+            self._latest = now, self._ages.joined(told, failed, self._steady(), self._wall())
         return self._latest[1]
 
     async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
@@ -114,8 +117,9 @@ class Exporters(_Reader):
         scrape_seconds: float,
         steady: Callable[[], float] = boottime,
         whole_seconds: float = WHOLE_SECONDS,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(scrape_seconds, steady, MOST_BYTES)
+        super().__init__(scrape_seconds, steady, wall, MOST_BYTES)
         self._port, self._whole = port, whole_seconds
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -147,8 +151,14 @@ class Exporters(_Reader):
 class Prometheus(_Reader):
     """A Prometheus that scrapes the exporters."""
 
-    def __init__(self, url: str, scrape_seconds: float, steady: Callable[[], float] = boottime) -> None:
-        super().__init__(scrape_seconds, steady, 8 * MOST_BYTES)
+    def __init__(
+        self,
+        url: str,
+        scrape_seconds: float,
+        steady: Callable[[], float] = boottime,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(scrape_seconds, steady, wall, 8 * MOST_BYTES)
         self._url = url.rstrip("/")
 
     async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:

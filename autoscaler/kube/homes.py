@@ -33,10 +33,18 @@ def used_by(stored: Mapping[str, Stored], pods: Iterable[Pod]) -> frozenset[str]
 
 
 def homes_of(
-    stored: Mapping[str, Stored], pods: Mapping[str, Pod], draining: Collection[str], now: float
+    stored: Mapping[str, Stored],
+    pods: Mapping[str, Pod],
+    draining: Collection[str],
+    now: float,
+    used: Collection[str] | None = None,
 ) -> dict[str, str]:
-    """By UID of the pod that moves, also of one that is gone already: the name of the reservation kept for it."""
-    used = used_by(stored, pods.values())
+    """
+    By UID of the pod that moves, also of one that is gone already: the name of the reservation kept for it.
+
+    `used`: the names that are used up, where the caller knows them already.
+    """
+    used = used_by(stored, pods.values()) if used is None else used
     free = {name: one for name, one in sorted(stored.items()) if name not in used and one.made.expires > now}
     found: dict[str, str] = {}
     for name, one in free.items():

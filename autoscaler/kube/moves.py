@@ -125,7 +125,7 @@ class Moves:
         except RefusedError as exc:
             self._answered(pod, exc)
             return
-        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted {why}")
+        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted: {why}")
 
     def _answered(self, pod: Pod, exc: RefusedError) -> None:
         """Return where the pod is gone; else raise what it means."""

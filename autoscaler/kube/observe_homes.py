@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.kube.homes import homes_of, used_by
+from autoscaler.kube.homes import homes_of
 from autoscaler.lifecycle import STANDING, State
 from autoscaler.observation import Home, Reservation
 from isolation.contract.model import Request
 from isolation.placement.engine import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from autoscaler.kube.kept import Kept
     from autoscaler.kube.observe_machines import Fleet
@@ -32,11 +32,18 @@ IN_VAIN: Final = 2
 
 
 def reserved_of(
-    stored: Mapping[str, Stored], pods: Mapping[str, Pod], engine: Engine, draining: Collection[str], at: float
+    stored: Mapping[str, Stored],
+    used: Collection[str],
+    pods: Mapping[str, Pod],
+    engine: Engine,
+    *,
+    draining: Collection[str],
+    at: float,
 ) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
     """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
-    used, found = used_by(stored, pods.values()), {}
-    names = homes_of(stored, pods, draining, at)
+    found: dict[str, Reservation] = {}
+    names = homes_of(stored, pods, draining, at, used)
+    by_owner = _by_owner(stored, pods)
     whose = {name: uid for uid, name in names.items()}
     over: list[str] = []
     for name, one in sorted(stored.items()):
@@ -44,7 +51,7 @@ def reserved_of(
         if name in used or made.expires <= at:
             over += [name] if one.moved else []
             continue
-        request = _request_of(made, uid, pods)
+        request = _request_of(made, pods.get(uid), by_owner.get(made.holder, ()))
         if not _held(engine, f"reserved/{uid}" if name in whose else f"reservation/{name}", request, made.placement):
             # somebody was bound there before the scheduler saw it: it is no home
             over += [name] if one.moved else []
@@ -64,12 +71,20 @@ def _held(engine: Engine, hold: str, request: Request, placement: Placement) -> 
     return True
 
 
-def _request_of(made: Made, uid: str, pods: Mapping[str, Pod]) -> Request:
+def _by_owner(stored: Mapping[str, Stored], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
+    """Pods of the controllers for which something is reserved, by UID of the controller."""
+    found: dict[str, list[Pod]] = {one.made.holder: [] for one in stored.values()}
+    for pod in pods.values() if found else ():
+        if pod.owner_uid in found:
+            found[pod.owner_uid].append(pod)
+    return found
+
+
+def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Request:
     """What the pod that moves asks for; of one that is gone, what its siblings ask; else what was reserved."""
-    moving = pods.get(uid)
     if moving is not None:
         return moving.request
-    sibling = next((pod for pod in pods.values() if pod.owner_uid == made.holder and made.serves(pod)), None)
+    sibling = min((pod for pod in siblings if made.serves(pod)), key=lambda pod: pod.uid, default=None)
     if sibling is not None:
         return sibling.request
     parts = made.placement.slices

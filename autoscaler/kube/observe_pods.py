@@ -109,9 +109,9 @@ class _Domains:
     """Where pods that spread are, and where the next one of each goes; each question is answered once."""
 
     def __init__(self, everyone: Iterable[Pod], nodes: Sequence[Node], pools: Sequence[Pool]) -> None:
-        self._placed = [pod for pod in everyone if pod.placement is not None and pod.phase is not Phase.DONE]
-        self._nodes = nodes
-        self._blanks = [(pool.template, True) for pool in pools if pool.largest > 0] + [(one, False) for one in nodes]
+        self._everyone, self._nodes, self._pools = everyone, nodes, pools
+        self._placed: list[Pod] | None = None
+        self._blanks: list[tuple[Node, bool]] = []
         self._counts: dict[tuple[str, Spread], Counter[str]] = {}
         self._fitting: dict[tuple[Kind, Rules], list[tuple[Node, bool]]] = {}
 
@@ -123,6 +123,11 @@ class _Domains:
 
     def served(self, pod: Pod, request: Request, spread: Spread) -> Request:
         """The request as it may be served now; counts the pod where it will be."""
+        if self._placed is None:
+            # most fleets have nobody who spreads
+            self._placed = [one for one in self._everyone if one.placement is not None and one.phase is not Phase.DONE]
+            fresh = [(pool.template, True) for pool in self._pools if pool.largest > 0]
+            self._blanks = fresh + [(one, False) for one in self._nodes]
         key = (pod.namespace, spread)
         if key not in self._counts:
             self._counts[key] = _count(self._placed, pod.namespace, spread, self._nodes)

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.budget import resident
-from autoscaler.lifecycle import STANDING, State
+from autoscaler.lifecycle import STANDING
 from autoscaler.pools import Pool
 from autoscaler.providers.profile import NodeTemplate
 from isolation.contract.names import CARD_COUNT, CARD_UNITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from autoscaler.kube.config import PoolConfig
     from autoscaler.kube.observe_machines import Fleet
@@ -30,24 +30,16 @@ def mode_of(one: PoolConfig, profiles: Mapping[str, NodeTemplate]) -> Mode | Non
     return None if shaped is None else shaped.mode
 
 
-def kinds_of(fleet: Fleet, nodes: Mapping[str, Node], on: Mapping[str, Mapping[str, Pod]]) -> list[Node]:
-    """Nodes that show their pool's kind: less what goes with every node of it (agents, exporters)."""
-    found = []
-    for name, machine in fleet.machines.items():
-        node = nodes.get(name)
-        if node is None or not machine.pool or machine.state is not State.READY:
-            continue
-        own = [pod.request for pod in on.get(name, {}).values() if resident(pod)]
-        found.append(
-            replace(
-                node,
-                pool=machine.pool,
-                cpu_milli=max(0, node.cpu_milli - sum(request.cpu_milli for request in own)),
-                memory_bytes=max(0, node.memory_bytes - sum(request.memory_bytes for request in own)),
-                pods=max(0, node.pods - len(own)),
-            )
-        )
-    return found
+def kind_of(node: Node, pool: str, here: Iterable[Pod]) -> Node:
+    """A node that shows its pool's kind: less what goes with every node of it (agents, exporters)."""
+    own = [pod.request for pod in here if resident(pod)]
+    return replace(
+        node,
+        pool=pool,
+        cpu_milli=max(0, node.cpu_milli - sum(request.cpu_milli for request in own)),
+        memory_bytes=max(0, node.memory_bytes - sum(request.memory_bytes for request in own)),
+        pods=max(0, node.pods - len(own)),
+    )
 
 
 def bounds_of(

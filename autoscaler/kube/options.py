@@ -145,3 +145,12 @@ class Options:
                 yield f"{option} {name!r} is no name"
         yield from self.grpc.problems()
         yield from self.metrics_api.problems()
+
+    def certificates(self) -> dict[str, Files]:
+        """What is shown, by the port that shows it: as the label `door` of its metric has it."""
+        api, found = self.metrics_api, {}
+        if api.groups and api.certificate is not None and api.key is not None:
+            found["metrics_api"] = Files(api.certificate, api.key)
+        if self.grpc.files is not None and (self.grpc.listen is not None or self.grpc.expander is not None):
+            found["grpc"] = self.grpc.files
+        return found

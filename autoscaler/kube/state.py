@@ -23,7 +23,7 @@ from autoscaler.kube.kept import Kept, kept_of
 from autoscaler.memory import Backoff, Memory
 from isolation.cluster.failure import MalformedError, RefusedError
 from isolation.contract.codec_shape import At, CodecError, decoded, show
-from isolation.contract.names import AUTOSCALER
+from isolation.contract.names import AUTOSCALER_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from isolation.cluster.access import Access
 
 VERSION: Final = 1
-NAME: Final = f"{AUTOSCALER}-state"
+NAME: Final = AUTOSCALER_STATE
 KEY: Final = "state.json"
 MOST_TEXT: Final = 960 << 10
 """A ConfigMap holds 1 MiB."""

@@ -2,17 +2,19 @@
 What the autoscaler tells Prometheus: counters of what it did, and gauges read when somebody scrapes.
 
 Names, labels and help come from the catalogue (`isolation.contract.metrics_autoscaler`, and `metrics` for what the
-embedded cluster shows too). Decides what counts as a flap; what the gauges say is decided in `telemetry_rows`.
+embedded cluster shows too); what the process costs has the names that every Prometheus client uses. What counts as a
+flap is decided in `flaps`, what the gauges say in `telemetry_rows`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from autoscaler.flaps import Flaps
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
 from isolation.contract import metrics
 from isolation.contract import metrics_autoscaler as catalogue
@@ -23,15 +25,14 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from autoscaler.limits import Limits
     from autoscaler.observation import Observation
-    from autoscaler.plan import Step
+    from autoscaler.plan import Plan, Step
     from isolation.contract.metrics import MetricSpec
 
     Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-HOUR: Final = 3600.0
-"""A reverse action within it is a flap."""
 OUTCOMES: Final = ("done", "idle", "withheld", "standby", "dry_run", "failed")
 _EVENTS: Final = {Buy: "buy", Keep: "keep", Drain: "drain", Evict: "move", Move: "move", Delete: "return"}
 """As the embedded cluster calls what happens; a machine given up is a `fail`."""
@@ -50,6 +51,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._turns = self._counter(catalogue.TURNS)
         self._steps = self._counter(STEPS)
         self._writes = self._counter(catalogue.STATE_WRITES)
@@ -60,8 +62,7 @@ class Telemetry:
         self._events = self._counter(metrics.EVENTS)
         self._stages = self._histogram(catalogue.DURATION, _BUCKETS)
         self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
-        self._last: dict[tuple[str, str], float] = {}
-        """When a pool last had a node bought, or given back."""
+        self._undoing = Flaps()
         for outcome in OUTCOMES:
             self._turns.labels(outcome)
 
@@ -79,30 +80,35 @@ class Telemetry:
         """One part of a turn."""
         self._stages.labels(stage).observe(seconds)
 
+    def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
+        """What a turn's steps will be taken on; too soon is what the limits say, usually an hour."""
+        self._undoing.saw(seen, plan, limits.fresh_seconds)
+
     def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:
         """One step; `seen` is what it was taken on."""
         self._steps.labels(step_name(step), outcome).inc()
         if outcome != "done":
             return
         self._events.labels("fail" if isinstance(step, Discard) else _EVENTS[type(step)]).inc()
-        if seen is not None and isinstance(step, Buy | Delete):
-            self._moved(step, seen)
+        if seen is None:
+            return
+        pool = self._undoing.undone(step, seen.at)
+        if pool is not None:
+            self._flaps.labels(pool).inc()
+        if isinstance(step, Buy | Delete):
+            self._sized(step, seen)
 
-    def _moved(self, step: Buy | Delete, seen: Observation) -> None:
+    def _sized(self, step: Buy | Delete, seen: Observation) -> None:
         """A node more or less."""
         if isinstance(step, Buy):
-            name, pool, reverse = "buy", step.pool, "delete"
-            known = seen.pools.get(pool)
-            self._bought.labels(pool).inc(len(known.template.cards) if known is not None else 0)
+            known = seen.pools.get(step.pool)
+            self._bought.labels(step.pool).inc(len(known.template.cards) if known is not None else 0)
         else:
             machine, node = seen.machines.get(step.node), seen.engine.nodes.get(step.node)
-            name, pool, reverse = "delete", machine.pool if machine is not None else "", "buy"
+            pool = machine.pool if machine is not None else ""
             known = seen.pools.get(pool)
             cards = node.cards if node is not None else known.template.cards if known is not None else ()
             self._returned.labels(pool).inc(len(cards))
-        if seen.at - self._last.get((reverse, pool), float("-inf")) < HOUR:
-            self._flaps.labels(pool).inc()
-        self._last[name, pool] = seen.at
 
     def wrote(self, outcome: str) -> None:
         """The state."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from autoscaler.kube.telemetry import CONTENT_TYPE
+from isolation.cluster.garbage import bounded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from isolation.cluster.listen import Address
 
+log = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0
 _BACKLOG: Final = 128
@@ -49,7 +52,9 @@ def measured_app(page: Callable[[], bytes], unready: Callable[[], str]) -> web.A
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, address: Address) -> AsyncIterator[int]:
     """Serve while the block lasts; the port."""
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_ENDING_SECONDS)
+    runner = web.AppRunner(
+        app, access_log=None, logger=bounded(log), keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_ENDING_SECONDS
+    )
     await runner.setup()
     try:
         if runner.server is None:

@@ -9,13 +9,17 @@ for too long, too many nodes unwell) there is no observation at all, but a `Doub
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from autoscaler.kube.acting import Actor
 from autoscaler.kube.doubt import Doubt, DoubtError, Kind
 from autoscaler.kube.kept import Kept
-from autoscaler.kube.observe import Snapshot, observed
+from autoscaler.kube.observe import Snapshot, observed, observing
+from autoscaler.kube.observe_books import Books
 from autoscaler.kube.tools import Tools
 from autoscaler.metrics_api.pressure import rooms_of, waiting_of
 from autoscaler.metrics_api.readings import Board, Picture, pod_uses
@@ -23,7 +27,7 @@ from autoscaler.providers.base import ProviderError
 from isolation.cluster.election import boottime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from autoscaler.kube.config import PoolConfig
     from autoscaler.kube.figures import Measured
@@ -31,16 +35,25 @@ if TYPE_CHECKING:
     from autoscaler.kube.sources import Sources
     from autoscaler.kube.tools import Events
     from autoscaler.limits import Limits
+    from autoscaler.metrics_api.readings import PodUse
     from autoscaler.observation import Home, Observation
-    from autoscaler.plan import Step
-    from autoscaler.providers.registry import Providers
+    from autoscaler.plan import Buy, Step
+    from autoscaler.providers.registry import Providers, Reading
     from isolation.cluster.access import Access
     from isolation.contract.model import Refusal
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 STALE_SECONDS: Final = 150.0
 """A quiet watch is begun anew after 90 s and says a word then: beyond this nobody answers."""
 STEP_SECONDS: Final = 5.0
 """A wall clock that is so far from where it should be was set."""
+FEW: Final = 500
+"""Objects that are read at a stretch: some milliseconds."""
+MOST_ROUNDS: Final = 3
+"""So often the books are brought up to date beforehand, where many objects keep changing meanwhile."""
+ANEW_SECONDS: Final = 3600.0
+"""After so long the books are made from nothing again, and held against the old ones."""
 
 
 class Figures(Protocol):
@@ -83,6 +96,7 @@ class KubeWorld:
         """The latest reading, with what could not be told of it."""
         tools = Tools(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
         self._actor = Actor(tools, limits)
+        self._books, self._begun = Books(), parts.steady()
         self._blocked: tuple[Doubt, ...] = ()
         self._settled = False
 
@@ -110,26 +124,16 @@ class KubeWorld:
         unknown = [pool.name for pool in self._pools if pool.profile is None and pool.name not in self.kept.asked]
         for pool in unknown:
             self.kept = await _asked(self.kept, parts.providers, pool)
+        await self._catch_up(reading, measured)
         # from here on without a pause: everything below is of one moment
         self._check()
-        snapshot = Snapshot(
-            at=self.now(),
-            view=sources.view(),
-            notes=sources.notes,
-            reservations=sources.reservations.all(),
-            budgets=sources.budgets.all(),
-            states=reading.states,
-            failed=reading.failed,
-            measured=measured,
-            dry=dict(self._actor.dry),
-            held_still=self._clock_step(),
-        )
-        seen = observed(snapshot, self._pools, self._limits, self.kept)
+        seen = observed(self._snapshot(reading, measured), self._pools, self._limits, self.kept, self._books)
         self.seen, self.kept, self._blocked = seen, seen.kept, ()
         if any(doubt.blocks for doubt in seen.doubts):
             self._block(seen.doubts)
         self._actor.begin(seen, recheck=recheck)
-        self._show(seen, measured)
+        if not recheck:
+            await self._show(seen.observation, measured)
         return seen.observation
 
     async def settle(self, seconds: float) -> None:
@@ -148,8 +152,53 @@ class KubeWorld:
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")
         refused = await self._actor.apply(step, self.seen)
-        self.kept = self._actor.remembered(self.kept, step, refused)
+        self.kept = self._actor.remembered(self.kept)
         return refused
+
+    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+        """Several machines for one pool as one purchase; see `autoscaler.loop.Grouping`."""
+        if self.seen is None:
+            raise RuntimeError("nothing has been observed yet")
+        refused = await self._actor.buy(steps, self.seen)
+        self.kept = self._actor.remembered(self.kept)
+        return refused
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _snapshot(self, reading: Reading, measured: Measured) -> Snapshot:
+        sources = self._parts.sources
+        return Snapshot(
+            at=self.now(),
+            view=sources.view(),
+            notes=sources.notes,
+            reservations=sources.reservations.all(),
+            budgets=sources.budgets.all(),
+            states=reading.states,
+            failed=reading.failed,
+            measured=measured,
+            dry=dict(self._actor.dry),
+            held_still=self._clock_step(),
+        )
+
+    async def _catch_up(self, reading: Reading, measured: Measured) -> None:
+        """Read what has changed bit by bit, so that little is left for the moment that everything is read of."""
+        books, fresh = self._books, self._parts.steady() - self._begun >= ANEW_SECONDS
+        if fresh:
+            books = Books()
+        for number in range(MOST_ROUNDS):
+            now, before = self._snapshot(reading, measured), books.changed
+            for _ in books.follow(now):
+                await asyncio.sleep(0)
+            little = books.changed - before < FEW and books.room.behind(now.view.cluster.nodes) < FEW
+            if little and (number or not fresh):
+                break
+            for _ in observing(now, self._pools, self._limits, self.kept, books):
+                await asyncio.sleep(0)
+        if fresh:
+            other = books.differs(self._books)
+            if other:
+                log.error("what was kept of the cluster was not right, and is made anew: %s", other)
+            self._books, self._begun = books, self._parts.steady()
 
     # -- what keeps it from acting ---------------------------------------------------------------
 
@@ -175,13 +224,27 @@ class KubeWorld:
             f"the wall clock was set by {step:+.0f} s since the start: nothing is moved until it is right or we restart"
         )
 
-    def _show(self, seen: Seen, measured: Measured) -> None:
-        """For the metrics APIs and KEDA."""
+    async def _show(self, seen: Observation, measured: Measured) -> None:
+        """For the metrics APIs and KEDA; bit by bit, of a reading that does not change any more."""
         if self._parts.board is None:
             return
-        pods = pod_uses(seen.observation.pods.values(), measured.samples, measured.measured)
-        picture = Picture(self._parts.steady(), pods, rooms_of(seen.observation), waiting_of(seen.observation))
-        self._parts.board.put(picture)
+        at = self._parts.steady()
+        found: dict[str, list[PodUse]] = {}
+        for some in batched(seen.pods.values(), FEW):
+            for namespace, uses in pod_uses(some, measured.samples, measured.measured).items():
+                found.setdefault(namespace, []).extend(uses)
+            await asyncio.sleep(0)
+        pods = MappingProxyType({namespace: tuple(uses) for namespace, uses in found.items()})
+        rooms = rooms_of(seen)
+        await asyncio.sleep(0)
+        self._parts.board.put(Picture(at, pods, rooms, waiting_of(seen)))
+
+
+def batched(things: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of so many each, the last one shorter."""
+    left = iter(things)
+    while some := list(islice(left, size)):
+        yield some
 
 
 async def _asked(kept: Kept, providers: Providers, pool: str) -> Kept:

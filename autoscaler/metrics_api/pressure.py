@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 def rooms_of(seen: Observation) -> tuple[PoolRoom, ...]:
     """Of each pool, over its usable nodes."""
     nodes: dict[str, list[str]] = {name: [] for name in seen.pools}
-    others = []
     for name in seen.engine.nodes:
         machine = seen.machines.get(name)
         if machine is not None and seen.usable(name) and machine.pool in nodes:
             nodes[machine.pool].append(name)
-        else:
-            others.append(name)
-    return tuple(_room(seen, pool, nodes, others) for pool in sorted(nodes))
+    return tuple(_room(seen, pool, nodes[pool]) for pool in sorted(nodes))
 
 
 def waiting_of(seen: Observation) -> tuple[Waiting, ...]:
@@ -43,12 +40,9 @@ def waiting_of(seen: Observation) -> tuple[Waiting, ...]:
     return tuple(Waiting(namespace, pool, amount) for (namespace, pool), amount in sorted(found.items()))
 
 
-def _room(seen: Observation, pool: str, nodes: dict[str, list[str]], others: list[str]) -> PoolRoom:
-    largest = max((_largest(seen, name) for name in nodes[pool]), default=0)
-    alone = seen.engine.fork()
-    for name in (*others, *(name for other, names in nodes.items() if other != pool for name in names)):
-        alone.drop_node(name)
-    idle, lost = alone.fragments()
+def _room(seen: Observation, pool: str, names: list[str]) -> PoolRoom:
+    largest = max((_largest(seen, name) for name in names), default=0)
+    idle, lost = seen.engine.fragments(names)
     return PoolRoom(pool, largest, idle, lost)
 
 

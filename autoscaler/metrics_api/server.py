@@ -22,6 +22,7 @@ from autoscaler.metrics_api.front_proxy import MOST_GROUPS, user_of
 from autoscaler.metrics_api.question import Discovery, attributes_of, question_of
 from autoscaler.metrics_api.shapes import Problem, Reply
 from isolation.cluster.failure import ClusterError
+from isolation.cluster.garbage import bounded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -114,7 +115,12 @@ class Server:
 async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the block lasts; the port. What is being answered at the end is answered."""
     web_server = web.Server(
-        server.handle, access_log=None, keepalive_timeout=_IDLE_SECONDS, max_headers=_HEADERS, handler_cancellation=True
+        server.handle,
+        access_log=None,
+        logger=bounded(log),
+        keepalive_timeout=_IDLE_SECONDS,
+        max_headers=_HEADERS,
+        handler_cancellation=True,
     )
     loop = asyncio.get_running_loop()
 

@@ -29,7 +29,9 @@ def sdk(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as exc:
-        raise MissingError(f"{module} is not installed ({exc}); install gpushare[{extra}]") from exc
+        raise MissingError(
+            f"{module} is not installed ({exc}); how to get it for provider {extra}: docs/providers.md"
+        ) from exc
 
 
 async def in_thread(executor: Executor, seconds: float, call: Callable[..., _T], **given: object) -> _T:

@@ -102,23 +102,29 @@ def template_of(node: Node) -> NodeTemplate:
 
 def learn(remembered: Mapping[str, NodeTemplate], nodes: Iterable[Node]) -> dict[str, NodeTemplate]:
     """What is known of each pool now: the nodes that stand say it, else what was remembered."""
-    standing: dict[str, list[Node]] = {}
+    standing: dict[str, list[NodeTemplate]] = {}
     for node in nodes:
-        if node.pool and _whole(node):
-            standing.setdefault(node.pool, []).append(node)
-    return {**remembered, **{pool: _least(alike, remembered.get(pool)) for pool, alike in standing.items()}}
+        if node.pool and whole(node):
+            standing.setdefault(node.pool, []).append(template_of(node))
+    return learn_kinds(remembered, standing)
 
 
-def _whole(node: Node) -> bool:
+def learn_kinds(
+    remembered: Mapping[str, NodeTemplate], standing: Mapping[str, Sequence[NodeTemplate]]
+) -> dict[str, NodeTemplate]:
+    """The same from what standing nodes show, by pool; nodes that show the same need be told once only."""
+    return {**remembered, **{pool: _least(kinds, remembered.get(pool)) for pool, kinds in standing.items()}}
+
+
+def whole(node: Node) -> bool:
     """Whether a node shows its kind: up, taking pods, its cards registered and well."""
     missing = node.mode is not Mode.NONE and not node.cards
     sick = any(not card.healthy for card in node.cards)
     return node.ready and node.serving and not node.cordoned and not missing and not sick
 
 
-def _least(nodes: Sequence[Node], before: NodeTemplate | None) -> NodeTemplate:
+def _least(kinds: Sequence[NodeTemplate], before: NodeTemplate | None) -> NodeTemplate:
     """The smallest of them, with what all of them agree on."""
-    kinds = [template_of(node) for node in nodes]
     least = min(kinds, key=_size)
     agreed = set(least.labels.items()).intersection(*(kind.labels.items() for kind in kinds))
     if before is not None:

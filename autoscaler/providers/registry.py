@@ -235,7 +235,11 @@ def _shared(places: Mapping[str, object]) -> list[str]:
     first: dict[object, str] = {}
     for pool, place in places.items():
         first.setdefault(place, pool)
-    return [f"pool {pool}: has the same source as pool {first[p]}" for pool, p in places.items() if first[p] != pool]
+    return [
+        f"pool {pool}: has the same source as pool {first[p]}; make them one pool, or give it a source of its own"
+        for pool, p in places.items()
+        if first[p] != pool
+    ]
 
 
 def _built(

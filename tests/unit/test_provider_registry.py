@@ -129,7 +129,7 @@ def test_without_the_sdk_the_remedy_is_said(monkeypatch):
     """
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
 
-    with pytest.raises(MissingError, match=r"install gpushare\[aws\]"):
+    with pytest.raises(MissingError, match=r"for provider aws: docs/providers\.md"):
         aws.client("eu-central-1")
 
 

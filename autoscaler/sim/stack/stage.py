@@ -95,7 +95,9 @@ class Stage:
         """Make the cards and start; StackError says what is missing."""
         missing = sorted({extra for name, extras in NEEDED.items() if find_spec(name) is None for extra in extras})
         if missing:
-            raise StackError(f"tenants and exporter need more: pip install 'gpushare[{','.join(missing)}]'")
+            raise StackError(
+                f"tenants and exporter need more: in gpushare's source tree, pip install '.[{','.join(missing)}]'"
+            )
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         disk = Path(tempfile.gettempdir())
         # Two names, also where both are in the same folder.
