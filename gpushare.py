@@ -31,7 +31,11 @@ COMMANDS: Final = MappingProxyType(
         "doctor": ("isolation.doctor.cli:doctor", "doctor", "Is this machine, or cluster, fit for shared cards?"),
         "explain": ("dashboards.views_cli:explain", "views", "Why a pod waits, card by card, and what would help."),
         "exporter": ("exporter.cli:exporter", "exporter", "Metrics of this machine's cards and who uses them."),
-        "inspect": ("dashboards.views_cli:inspect", "views", "Allocated memory of each card, as of old."),
+        "inspect": (
+            "dashboards.views_cli:inspect",
+            "views",
+            "Allocated memory of each card, as the classic tool shows it.",
+        ),
         "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
         "node": ("isolation.node.cli:node", "node", "The agent of one node: shares of its cards."),
         "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
@@ -56,7 +60,9 @@ def load(where: str, extra: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as exc:
-        raise click.ClickException(f"{exc.name} is not installed: pip install 'gpushare[{extra}]'") from exc
+        raise click.ClickException(
+            f"{exc.name} is not installed: in gpushare's source tree, pip install '.[{extra}]'"
+        ) from exc
 
 
 class Surfaces:

@@ -81,7 +81,7 @@ _NOW: Final = Section(
             stat("Moves left", "Pods that may still be evicted within this hour.", f"min({_LOOP(a.MOVES_LEFT)})"),
             stat(
                 "Flaps",
-                "Done and undone too soon, in the time shown: a fresh node emptied, a drain called off, a pod moved again.",
+                "Done and undone too soon: a fresh node emptied, a drain called off, a pod moved again.",
                 or_zero(total(increase(_SCOPE(a.FLAPS), "$__range")), _LOOP(a.LEADS)),
                 steps=TROUBLE,
                 spark=False,

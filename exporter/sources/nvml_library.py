@@ -182,7 +182,9 @@ def _start(hardware: Path | None) -> Any:
     try:
         nvml = import_module("pynvml")
     except ModuleNotFoundError:
-        raise SourceError("nvidia-ml-py is not installed: pip install 'gpushare[exporter]'") from None
+        raise SourceError(
+            "nvidia-ml-py is not installed: in gpushare's source tree, pip install '.[exporter]'"
+        ) from None
     if hardware is not None:
         _load_simulated(hardware)
     try:

@@ -119,7 +119,9 @@ class NvmlMachine:
         try:
             nvml = import_module("pynvml")
         except ModuleNotFoundError:
-            raise MachineError("nvidia-ml-py is not installed: pip install 'gpushare[run]'") from None
+            raise MachineError(
+                "nvidia-ml-py is not installed: in gpushare's source tree, pip install '.[run]'"
+            ) from None
         if self.hardware is not None:
             self._load_simulated()
         try:

@@ -56,7 +56,7 @@ def simgpu() -> None:
     """A simulated NVIDIA driver: cards in a file, for demos and tests without a GPU."""
 
 
-@simgpu.command("create")
+@simgpu.command("create", short_help="Write a hardware file with these cards.")
 @PATH
 @click.option("--model", "models", multiple=True, required=True, help="Kind of card; repeat for a mixed box.")
 @click.option(
@@ -92,7 +92,7 @@ def create_command(  # noqa: PLR0917 (click passes each option)
     _guarded(act)
 
 
-@simgpu.command("show")
+@simgpu.command("show", short_help="The simulator's own books, by process.")
 @PATH
 @click.option("--json", "as_json", is_flag=True, help="Everything, for programs.")
 @click.option("--all", "everybody", is_flag=True, help="Also processes that are gone.")
@@ -126,7 +126,7 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
     _guarded(act)
 
 
-@simgpu.command("break")
+@simgpu.command("break", short_help="An XID, a lost card, ECC errors, heat.")
 @PATH
 @click.option("--card", type=click.IntRange(0, 63), default=0, show_default=True, help="Which card.")
 @click.argument("what", type=click.Choice(FAULTS))

@@ -349,7 +349,10 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
     )
 
     assert 0 == done.returncode
-    told = "the embedded cluster alone: tenants and exporter need more: pip install 'gpushare[exporter,run]'"
+    told = (
+        "the embedded cluster alone: tenants and exporter need more: "
+        "in gpushare's source tree, pip install '.[exporter,run]'"
+    )
     assert told in done.stderr.splitlines()
     document = json.loads(done.stdout)
     assert document["stack"] is None
