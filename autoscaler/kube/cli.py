@@ -113,7 +113,11 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
     serve(options)
 
 
-@autoscaler.command("plan", context_settings={"help_option_names": ["-h", "--help"]})
+@autoscaler.command(
+    "plan",
+    short_help="What would be done now, and why; touches nothing.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--config", type=_FILE, help="As before `plan`.")
 @click.option("--kubeconfig", type=_FILE, help="As before `plan`.")
 @click.option("--context", metavar="NAME", help="As before `plan`.")

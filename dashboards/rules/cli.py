@@ -37,7 +37,7 @@ def _web(address: str) -> str:
     return address
 
 
-@rules.command()
+@rules.command(short_help="Write the plain rules file and the PrometheusRule.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
