@@ -229,9 +229,12 @@ def kubeconfig(url, folder, namespace=""):
 # The command.
 
 
+_ELSEWHERE = frozenset({"KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"})
+
+
 def environment(**more):
-    """Without anything that says where a cluster is."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR")}
+    """Without anything that says where a cluster is, or how large somebody else's window."""
+    clean = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
     return clean | {"HOME": "/nonexistent", "TERM": "xterm", "PYTHONIOENCODING": "utf-8"} | more
 
 

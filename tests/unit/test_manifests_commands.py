@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from copy import copy
 
 import click
 import pytest
@@ -41,11 +42,13 @@ def understood(words):
     rest = list(words[1:])
     while isinstance(command, click.Group) and rest and rest[0] in command.commands:
         command = command.commands[rest.pop(0)]
-    # files of the container are not here: what must exist for click is taken for a word
-    for parameter in command.params:
+    # files of the container are not here: what must exist for click is taken for a word, in a copy of the command
+    ours = copy(command)
+    ours.params = [copy(parameter) for parameter in command.params]
+    for parameter in ours.params:
         if isinstance(parameter.type, click.Path):
             parameter.type = click.Path()
-    command.make_context(words[0], rest)
+    ours.make_context(words[0], rest)
     return command
 
 
