@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.node.bare import Bare
 from isolation.node.book import FORMER, BookError, entry_from, hash_of
+from isolation.node.ownerless import Ownerless
 from isolation.node.starting import disagreement
 from isolation.node.world import SERVED, UnreachableError
 
@@ -62,7 +63,7 @@ class Keeper:
         self._began = math.inf
         """When this life of the agent saw the node's pods first."""
         self._deleted: set[str] = set()
-        self._bare = Bare(parts.ledger)
+        self._bare, self._ownerless = Bare(parts.ledger), Ownerless(parts.ledger)
         self._next_doubt = 0.0
 
     def remember(self, *, book: bool) -> None:
@@ -121,19 +122,23 @@ class Keeper:
         self._ledger.waits.only(waiting)
         self._deleted &= waiting
         self._bare.only(waiting)
+        self._ownerless.only_lately(now)
 
     async def _hopeless(self, pod: Bound, since: float, now: float) -> str:
         """Why it will not start by itself; empty: it runs, or may."""
         ours = self._world.inventory.mode() in SERVED
         if pod.allocation is None and ours and not pod.started and now - since >= UNRECORDED_SECONDS:
             return "it was bound without our record"
+        long = self._long(since, now)
+        if long and now >= self._next_doubt and (why := await self._ownerless.why(pod)):
+            self._next_doubt = now + DOUBT_SECONDS
+            return why
         trouble = self._ledger.trouble.get(pod.uid)
         if trouble is not None:
             late = (trouble.hopeless and now - trouble.since >= HOPELESS_SECONDS) or (
                 trouble.waits and self._long(trouble.since, now)
             )
             return trouble.text if late else ""
-        long = self._long(since, now)
         if ours and (pod.started or long) and ((why := await self._bare.why(pod, now)) or pod.started):
             return why
         if pod.started or not (long or now - max(since, self._began) >= NAMELESS_SECONDS):
@@ -164,13 +169,22 @@ class Keeper:
         """By its UID, if it is still so by the API server's word of this moment."""
         try:
             fresh = await self._world.pods.get(pod.namespace, pod.name)
-            if fresh is None or fresh.uid != pod.uid or fresh.ended or fresh.deleting or not self._still(fresh):
+            if fresh is None or fresh.uid != pod.uid or fresh.ended or fresh.deleting:
+                return
+            if not self._still(fresh):
+                self._held_no_more(pod)
                 return
             _log.warning("%s is deleted: %s", pod.key, why)
             await self._world.pods.delete(fresh, why)
         except UnreachableError:
             return
         self._deleted.add(pod.uid)
+
+    def _held_no_more(self, pod: Bound) -> None:
+        """What was hopeless and is not hides no other reason; PreStart says so anew if it finds it again."""
+        trouble = self._ledger.trouble.get(pod.uid)
+        if trouble is not None and trouble.hopeless:
+            self._ledger.recovered(pod.uid)
 
     def _unclear(self, pod: Bound) -> bool:
         """Whether a container has no devices by our book, or such as it cannot have been given."""
@@ -179,6 +193,8 @@ class Keeper:
 
     def _still(self, fresh: Bound) -> bool:
         """Whether what was wrong is wrong."""
+        if self._ownerless.may_be(fresh):
+            return True
         trouble = self._ledger.trouble.get(fresh.uid)
         if trouble is None:
             guessed = any(entry.guessed for entry in self._ledger.book.of(fresh.uid)) and not fresh.started

@@ -51,6 +51,8 @@ class Ledger:
         self.waits = Waits()
         self.noted: dict[int, float] = {}
         """When devices were given to somebody unknown, by the entry's number."""
+        self.ownerless: dict[frozenset[str], float] = {}
+        """When PreStart asked last for devices of which nobody could tell whose they are."""
         self.shown: dict[str, str] = {}
         """For which container the files of a hash were written last."""
         self._changed = self._saved = 0

@@ -124,7 +124,9 @@ class Starting:
         except UnreachableError as exc:
             return Obstacle(f"the pod of these devices is not known yet: {exc}")
         if found is None:
+            self._ledger.ownerless[ids] = self._world.clock.now()
             return Obstacle("the pod of these devices is not known yet")
+        self._ledger.ownerless.pop(ids, None)
         if await self._confirmed(found):
             return found
         text = f"the kubelet does not say that these devices are those of {found.whose}/{found.container}"
