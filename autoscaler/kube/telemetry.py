@@ -11,26 +11,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from autoscaler.flaps import Flaps
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
+from isolation.cluster.gauges import Gauges, Rows
 from isolation.contract import metrics
 from isolation.contract import metrics_autoscaler as catalogue
 from isolation.contract.metrics_autoscaler import STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from prometheus_client.metrics_core import Metric
+    from collections.abc import Callable
 
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
     from autoscaler.plan import Plan, Step
     from isolation.contract.metrics import MetricSpec
 
-    Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES: Final = ("done", "idle", "withheld", "standby", "dry_run", "failed")
@@ -122,24 +118,8 @@ class Telemetry:
 
     def watch(self, read: Callable[[], Rows]) -> None:
         """Gauges, read at every scrape."""
-        self._registry.register(_Gauges(read))
+        self._registry.register(Gauges(read))
 
     def page(self) -> bytes:
         """For a scraper."""
         return generate_latest(self._registry)
-
-
-class _Gauges(Collector):
-    def __init__(self, read: Callable[[], Rows]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of a scrape: the world may not stand yet."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        for spec, rows in self._read().items():
-            gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
-            for labels, value in rows.items():
-                gauge.add_metric(labels, value)
-            yield gauge

@@ -40,8 +40,8 @@ from isolation.node.world import Moment
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
+    from isolation.cluster.gauges import Rows
     from isolation.contract.metrics import MetricSpec
-    from isolation.node.metrics import Rows
     from isolation.node.settings import Settings
     from isolation.node.world import Bound
 

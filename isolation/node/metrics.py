@@ -11,19 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from isolation.cluster.gauges import Gauges, Rows
 from isolation.contract import metrics_node as catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from prometheus_client.metrics_core import Metric
+    from collections.abc import Callable
 
     from isolation.contract.metrics import MetricSpec
 
-    Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0, 30.0)
@@ -55,24 +51,8 @@ class NodeMetrics:
 
     def watch(self, read: Callable[[], Rows]) -> None:
         """Gauges, read at every scrape."""
-        self._registry.register(_Gauges(read))
+        self._registry.register(Gauges(read))
 
     def page(self) -> bytes:
         """For a scraper."""
         return generate_latest(self._registry)
-
-
-class _Gauges(Collector):
-    def __init__(self, read: Callable[[], Rows]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of a scrape: the world may not stand yet."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        for spec, rows in self._read().items():
-            gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
-            for labels, value in rows.items():
-                gauge.add_metric(labels, value)
-            yield gauge

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as Counted
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from isolation.cluster.gauges import Gauges
 from isolation.contract import metrics_scheduler as catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from prometheus_client.metrics_core import Metric
 
     from isolation.contract.metrics import MetricSpec
 
@@ -66,27 +63,11 @@ class Metrics:
 
     def watch(self, read: Callable[[], Mapping[MetricSpec, Mapping[tuple[str, ...], float]]]) -> None:
         """Gauges, read at every scrape."""
-        self._registry.register(_Gauges(read))
+        self._registry.register(Gauges(read))
 
     def page(self) -> bytes:
         """For a scraper."""
         return generate_latest(self._registry)
-
-
-class _Gauges(Collector):
-    def __init__(self, read: Callable[[], Mapping[MetricSpec, Mapping[tuple[str, ...], float]]]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of a scrape: the world may not stand yet."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        for spec, rows in self._read().items():
-            family = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
-            for labels, value in rows.items():
-                family.add_metric(labels, value)
-            yield family
 
 
 def count(words: Iterable[str]) -> dict[tuple[str, ...], float]:
