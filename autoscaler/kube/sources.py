@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from autoscaler.kube.notes import Notes
-from isolation.cluster.failure import MalformedError, RefusedError
+from isolation.cluster.failure import MalformedError
 from isolation.cluster.follow import Follower, What
 from isolation.cluster.live import Live
+from isolation.cluster.perhaps import Perhaps
 from isolation.cluster.wire import identity_of
 from isolation.contract.codec_pod import seconds_of
 from isolation.contract.codec_shape import At, CodecError
@@ -28,7 +29,7 @@ from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from isolation.cluster.follow import Habits, Source
     from isolation.cluster.store import View
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
-_NOT_FOUND: Final = 404
-_LOOK_AGAIN_SECONDS: Final = 15.0
-"""For a kind that is not installed: it may be, later."""
 _BROKEN: Final = (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -175,34 +173,6 @@ def _budget(raw: msgspec.Raw, name: str) -> Budget:
         return Budget(namespace, name, 0)
 
 
-class _Perhaps:
-    """A source whose kind may not be installed: then there is none of it."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
-        try:
-            return await self._source.page(path, query)
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
-            log.warning("%s: the kind is not installed; apply manifests/base/crd", path)
-            return b'{"metadata":{"resourceVersion":"0"},"items":[]}'
-
-    async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        try:
-            async with contextlib.aclosing(self._source.lines(path, query, idle_seconds)) as lines:
-                async for line in lines:
-                    yield line
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
-            # the server has spoken: what it does not have is not old news
-            yield b""
-            await asyncio.sleep(min(idle_seconds, _LOOK_AGAIN_SECONDS))
-
-
 class Sources:
     """The watched cluster, kept up to date while `following` lasts."""
 
@@ -211,7 +181,7 @@ class Sources:
         self.live = Live(source, store=self.notes, habits=habits)
         self.reservations, self.budgets = _Reservations(), _Budgets()
         kinds = {"nodes": self.live.nodes, "pods": self.live.pods}
-        kinds["reservations"] = Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations, habits)
+        kinds["reservations"] = Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, habits)
         kinds["disruption budgets"] = Follower(source, What(BUDGETS_PATH), self.budgets, habits)
         self.followers: Mapping[str, Follower] = kinds
 

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.cluster.backoff import Pace
-from isolation.cluster.failure import MalformedError, RefusedError
+from isolation.cluster.failure import MalformedError
 from isolation.cluster.follow import Follower, Habits, What
 from isolation.cluster.live import Live, Pods
+from isolation.cluster.perhaps import Perhaps
 from isolation.cluster.wire import identity_of
 from isolation.contract.codec import CodecError
 from isolation.contract.names import API_VERSION, EXEMPT, GROUP, QUOTA, RESERVATIONS, SHARED
 from isolation.contract.reservation import Reservation, reservation_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from isolation.cluster.follow import Source
     from isolation.cluster.store import Change, Store
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
-_NOT_FOUND: Final = 404
 HABITS: Final = Habits(pace=Pace(longest=5.0))
 """There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
@@ -53,7 +53,7 @@ class Picture:
         self._followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
-            "reservations": Follower(_Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
+            "reservations": Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
             "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, QUIET),
         }
         self._freed: list[Callable[[], None]] = []
@@ -211,22 +211,3 @@ class _Namespaces:
         if self._quotas.pop(name, ""):
             self._books.quota_is(name, None)
             self.freed()
-
-
-class _Perhaps:
-    """A source whose kind may not be installed: then there is none of it."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
-        try:
-            return await self._source.page(path, query)
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
-            log.warning("%s: the kind is not installed; apply manifests/base/crd", path)
-            return b'{"metadata":{"resourceVersion":"0"},"items":[]}'
-
-    def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        return self._source.lines(path, query, idle_seconds)
