@@ -28,17 +28,21 @@ class Perhaps:
     """A source whose kind may not be installed: then there is none of it."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self._source, self._missing = source, False
 
     async def page(self, path: str, query: Mapping[str, str]) -> bytes:
-        """A whole answer; an empty list where the kind is not known."""
+        """A whole answer; an empty list where the kind is not known, which is logged when it turns out."""
         try:
-            return await self._source.page(path, query)
+            answer = await self._source.page(path, query)
         except RefusedError as exc:
             if exc.status != _NOT_FOUND:
                 raise
-            log.warning("%s: the kind is not installed; apply manifests/base/crd", path)
+            if not self._missing:
+                log.info("%s: this kind is not installed, so there is none of it", path)
+            self._missing = True
             return b'{"metadata":{"resourceVersion":"0"},"items":[]}'
+        self._missing = False
+        return answer
 
     async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
         """Lines as they come; where the kind is not known, silence for a while, and then anew."""

@@ -26,7 +26,7 @@ from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import Answers, Doors, serving
 from isolation.scheduler.tls import Certificates
 
-WORLD = ("isolation.scheduler.picture", "isolation.cluster.election")
+WORLD = ("isolation.scheduler.picture", "isolation.cluster.election", "isolation.cluster.perhaps")
 EVIL = b"\x1b[31mgranted\n2026-01-01 INFO bound pod"
 HOST = b" HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST /extender/filter" + HOST
