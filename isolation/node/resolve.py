@@ -117,32 +117,37 @@ class Resolver:
     def _inits(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> None:
         """Init containers of the pod: who shares a device with the pod belongs to it, on the right card or not."""
         book = self._ledger.book
+        settled = self._handed_on(pod, listing)
         shared = frozenset(ident for ids in listing.values() for ident in ids)
         sure = (entry for entry in book.of(pod.uid) if not entry.guessed)  # a guess proves nothing
         unknown = book.unknown(shared | {ident for entry in sure for ident in entry.ids})
         for one in (*book.lacking(pod), *(one for one in pod.wanted if book.get(pod.uid, one.name) is not None)):
             fitting = [entry for entry in unknown if one.init and len(entry.ids) == one.units]
-            if fitting:
+            if fitting and one.name not in settled:
                 self._ledger.claim(owned(fitting[0], pod, one))
                 unknown.remove(fitting[0])
-        for one, ids in self._handed_on(pod, listing):
-            self._ledger.claim(owned(Entry(ids, made=book.next()), pod, one))
 
-    def _handed_on(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> list[tuple[Wanted, frozenset[str]]]:
+    def _handed_on(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> frozenset[str]:
         """
-        Init containers whose devices are those of the first container after them, whatever was guessed.
+        Init containers whose devices are those of the first container after them, whatever was guessed; they get them.
 
         The kubelet gives that one the devices of the largest init container before any other: as many are the same.
+        So devices of nobody that merely share one with it are what an earlier pod left.
         """
         last = next((one for one in pod.wanted if not one.init), None)
         has = self._ledger.book.get(pod.uid, last.name) if last is not None else None
         if last is None or has is None or has.guessed or has.ids != listing.get(last.name):
-            return []
+            return frozenset()
         inits = pod.wanted[: pod.wanted.index(last)]
         if max((one.units for one in inits), default=0) != len(has.ids):
-            return []
+            return frozenset()
         doubtful = self._doubtful(pod)
-        return [(one, has.ids) for one in inits if one.units == len(has.ids) and one in doubtful]
+        for one in inits:
+            if one.units == len(has.ids) and one in doubtful:
+                made = self._nobodys(has.ids) or Entry(has.ids, made=self._ledger.book.next())
+                self._ledger.claim(owned(made, pod, one))
+        entries = ((one.name, self._ledger.book.get(pod.uid, one.name)) for one in inits)
+        return frozenset(name for name, entry in entries if entry is not None and entry.ids == has.ids)
 
     def _left_over(self, ids: frozenset[str], pods: Iterable[Bound]) -> Entry | None:
         """An init container, if there is one only that these can be: two of a kind are not told apart by luck."""

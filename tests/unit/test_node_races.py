@@ -529,3 +529,18 @@ def test_a_wrong_guess_about_an_init_container_gives_way_to_what_its_app_has(nod
     assert "prepare" == promise.container
     assert {"prepare": ids, "main": ids} == {one.container: one.ids for one in node.agent.book if one.uid}
     assert [theirs] == [one.ids for one in node.agent.book if not one.uid]
+
+
+def test_what_an_earlier_pod_left_is_not_an_init_containers_whose_app_has_as_many(node):
+    """
+    Devices of nobody share one with the app's; its init container asks for as many as the app, so it had the app's.
+    """
+    pod = node.bind("a", init=("prepare",), prepare=(1, 2), main=(1, 2))
+    left, ids = node.ids(1, 3, 5), node.ids(1, 5, 7)
+    for those in (left, ids, ids):
+        node.agent._ledger.claim(Entry(those, made=node.agent.book.next()))
+    node.admitted[pod.uid] = {"prepare": ids, "main": ids}
+
+    with pytest.raises(NotYetError, match="a pod that is not known still has devices"):
+        run(node.start("a", "prepare"))
+    assert {"prepare": ids, "main": ids} == {one.container: one.ids for one in node.agent.book if one.uid}
