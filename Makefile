@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP  := $(VENV)/.gpushare-ready
+# boto3's packages pin an older python-dateutil than the kubernetes client needs; they work beside it
+AWS    := boto3 botocore jmespath s3transfer
 
 .PHONY: up test check bench clean help promtool libcs controlplane kubelet
 
@@ -18,7 +20,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(C_PARTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV) ..."
-	@{ $(PIP) "pip>=25.1" && $(PIP) -e '.[all]' --group dev; } >$(VENV)/setup.log 2>&1 \
+	@{ $(PIP) "pip>=25.1" && $(PIP) -e '.[all]' --group dev && $(PIP) --no-deps $(AWS); } >$(VENV)/setup.log 2>&1 \
 	  || { cat $(VENV)/setup.log; echo "set-up failed; its log is above and in $(VENV)/setup.log"; exit 1; }
 	@touch $@
 
@@ -37,8 +39,8 @@ promtool:
 libcs: $(STAMP)
 	@bash tests/get_libcs.sh $(BIN)/python
 
-controlplane:    ## etcd and Kubernetes for the tests: found, else built or fetched once
-	@bash tests/e2e/get_controlplane.sh || echo "no control plane: its tests will say so" >&2
+controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else built or fetched once
+	@bash tests/e2e/get_controlplane.sh || echo "not all of the control plane or kubectl: their tests will say so" >&2
 
 test: check promtool libcs controlplane ## everything that proves the house
 	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)

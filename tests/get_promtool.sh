@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# promtool, a Prometheus and an Alertmanager judge our metrics, rules and queries; they come with packages of Debian and
-# Ubuntu. What is there already is left as it is; what is installed here is neither started now nor at the next boot.
+# promtool, a Prometheus and an Alertmanager judge our metrics, rules and queries; openssl makes certificates and ip gives
+# the tests' cluster an address. They come with packages of Debian and Ubuntu. What is there already is left as it is; what
+# is installed here is neither started now nor at the next boot.
 set -euo pipefail
 sudo=""; [ "$(id -u)" = 0 ] || sudo="sudo -n"
 packages=()
 command -v prometheus >/dev/null && command -v promtool >/dev/null || packages+=(prometheus)
 command -v prometheus-alertmanager >/dev/null || packages+=(prometheus-alertmanager)
+services=("${packages[@]}")
+command -v openssl >/dev/null || packages+=(openssl)
+command -v ip >/dev/null || packages+=(iproute2)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 policy=/usr/sbin/policy-rc.d
@@ -22,8 +26,8 @@ install() {
     printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null && $sudo chmod 755 "$policy" || return 1
   fi
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" || return 1
-  if command -v systemctl >/dev/null; then
-    $sudo systemctl disable --quiet "${packages[@]}" || true
+  if [ ${#services[@]} -gt 0 ] && command -v systemctl >/dev/null; then
+    $sudo systemctl disable --quiet "${services[@]}" || true
   fi
 }
 

@@ -1,8 +1,9 @@
 """
-Where the programs of a control plane are found: etcd and the three of Kubernetes.
+Where the programs of a control plane are found: etcd, the three of Kubernetes, and kubectl.
 
-Decides the order: the folder of $KUBEBUILDER_ASSETS, PATH, the cache that `make controlplane`
-fills. Builds and downloads nothing itself; what is missing is said together with the remedy.
+Decides the order: the folder of $KUBEBUILDER_ASSETS, PATH, the cache that `make controlplane` fills; of kubectl the
+cache before PATH, where it may be years older than the API server. Builds and downloads nothing itself; what is
+missing is said together with the remedy.
 """
 
 from __future__ import annotations
@@ -37,9 +38,25 @@ class Missing:
 
 def find() -> dict[str, Path] | Missing:
     """Each program's path, or which ones are missing."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    folders = [assets, os.environ.get("PATH", os.defpath), str(cache())]
-    places = os.pathsep.join(folder for folder in folders if folder)
-    found = {name: shutil.which(name, path=places) for name in PROGRAMS}
+    found = {name: _first(name, _assets(), _path(), str(cache())) for name in PROGRAMS}
     missing = tuple(name for name, path in found.items() if path is None)
-    return Missing(missing) if missing else {name: Path(path) for name, path in found.items() if path}
+    return Missing(missing) if missing else {name: path for name, path in found.items() if path}
+
+
+def find_kubectl() -> Path | Missing:
+    """Its path, from the root: scripts run it elsewhere."""
+    found = _first("kubectl", _assets(), str(cache()), _path())
+    return found.absolute() if found else Missing(("kubectl",))
+
+
+def _first(name: str, *places: str) -> Path | None:
+    found = shutil.which(name, path=os.pathsep.join(place for place in places if place))
+    return Path(found) if found else None
+
+
+def _assets() -> str:
+    return os.environ.get("KUBEBUILDER_ASSETS", "")
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath)

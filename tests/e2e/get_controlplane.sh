@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fills the cache that binaries.py looks into: etcd from Debian's package, Kubernetes built by Go from
-# the module beside this file, or, where there is no Go, the official release binaries.
+# Fills the cache that binaries.py looks into: etcd from Debian's package, Kubernetes and its kubectl built by
+# Go from the module beside this file, or, where there is no Go, the official release binaries.
 set -euo pipefail
 version=v1.36.2
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -27,32 +27,44 @@ go_is_new_enough() { # 1.27 and later serve a broken OpenAPI for this Kubernetes
   command -v go >/dev/null && [ "$(printf '%s\n' "go1.21" "$(go env GOVERSION)" | sort -V | head -1)" = go1.21 ]
 }
 
-build() {
-  local ld="-s -w -X k8s.io/component-base/version.gitVersion=$version"
-  ld="$ld -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
-  echo "building the control plane of Kubernetes $version (once; some minutes) ..."
+build() { # <name> <package of the module>
+  local stamp=k8s.io/component-base/version
+  local ld="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=36"
+  echo "building $1 of Kubernetes $version (once; minutes) ..."
   local experiment=""; case "$(cd "$here/controlplane" && go env GOVERSION)" in go1.2[0-6]*) ;; *) experiment=nojsonv2 ;; esac
-  ( cd "$here/controlplane" && CGO_ENABLED=0 GOEXPERIMENT="$experiment" go build -p "${GO_JOBS:-2}" -trimpath -mod=readonly -ldflags "$ld" -o "$cache/controlplane.new" . )
-  mv "$cache/controlplane.new" "$cache/controlplane"
+  ( cd "$here/controlplane" && CGO_ENABLED=0 GOEXPERIMENT="$experiment" go build -p "${GO_JOBS:-2}" -trimpath -mod=readonly -ldflags "$ld" -o "$cache/$1.new" "$2" ) \
+    && mv "$cache/$1.new" "$cache/$1"
+}
+
+download() { # <names>, each against the checksum that the release publishes
+  local arch; case "$(uname -m)" in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no release for $(uname -m): install Go" >&2; return 1 ;; esac
+  for name in "$@"; do
+    local from="https://dl.k8s.io/release/$version/bin/linux/$arch/$name" sum
+    curl -fsSL --retry 3 --max-time 600 -o "$cache/$name.new" "$from" \
+      && sum="$(curl -fsSL --retry 3 --max-time 60 "$from.sha256")" \
+      && echo "$sum  $cache/$name.new" | sha256sum -c --quiet - \
+      && chmod 755 "$cache/$name.new" && mv "$cache/$name.new" "$cache/$name" || return 1
+  done
+}
+
+get_components() {
+  # shellcheck disable=SC2086 # several names
+  if ! go_is_new_enough; then download $components; return; fi
+  build controlplane . || return 1
   for name in $components; do ln -sf controlplane "$cache/$name"; done
 }
 
-download() { # each against the checksum that the release publishes
-  local arch; case "$(uname -m)" in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no release for $(uname -m): install Go" >&2; return 1 ;; esac
-  for name in $components; do
-    local from="https://dl.k8s.io/release/$version/bin/linux/$arch/$name"
-    curl -fsSL --retry 3 --max-time 600 -o "$cache/$name.new" "$from"
-    echo "$(curl -fsSL --retry 3 --max-time 60 "$from.sha256")  $cache/$name.new" | sha256sum -c --quiet -
-    chmod 755 "$cache/$name.new"
-    mv "$cache/$name.new" "$cache/$name"
-  done
+get_kubectl() { # of the API server's version; the one on PATH may be years older, and will do only where there is no other
+  if go_is_new_enough; then build kubectl k8s.io/kubernetes/cmd/kubectl; else download kubectl; fi \
+    || { command -v kubectl >/dev/null && echo "kubectl $version could not be had: the tests use $(command -v kubectl)" >&2; }
 }
 
 mkdir -p "$cache"
 exec 9>"$cache/.lock"
 flock 9
-if lacks etcd; then get_etcd; fi
-# shellcheck disable=SC2086
-if lacks $components; then
-  if go_is_new_enough; then build; else download; fi
-fi
+failed=0 # one that cannot be had does not keep the others away
+if lacks etcd; then get_etcd || failed=1; fi
+# shellcheck disable=SC2086 # several names
+if lacks $components; then get_components || failed=1; fi
+if ! [ -x "${KUBEBUILDER_ASSETS:-/nonexistent}/kubectl" ] && ! [ -x "$cache/kubectl" ]; then get_kubectl || failed=1; fi
+exit $failed

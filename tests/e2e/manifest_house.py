@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from e2e.accounts import kubeconfig
-from e2e.manifest_build import MANIFESTS, write
+from e2e.manifest_build import MANIFESTS, operator, write
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 
@@ -70,7 +70,7 @@ class House:
 
     def __init__(self, plane: ControlPlane, client: ApiClient, folder: Path) -> None:
         self.plane, self.client, self.folder = plane, client, folder
-        self.env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
+        self.env = operator(KUBECONFIG=plane.kubeconfig)
         self.logs: dict[str, Path] = {}
 
     def apply(self, overlay: str, *components: str) -> str:

@@ -9,13 +9,11 @@ import json
 import pytest
 from e2e.doctor_answers import examined
 from e2e.manifest_answers import answers, until_gone
-from e2e.manifest_build import NO_KUBECTL
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, NODE, VERSIONS, installed, standing
 
 from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
 
-pytestmark = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 GRPC = f"{INSIDE}/secrets/{AUTOSCALER}-grpc-tls"
 
 

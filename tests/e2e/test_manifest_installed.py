@@ -13,7 +13,7 @@ from e2e.accounts import account, kubeconfig
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod
 from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, value
-from e2e.manifest_build import MANIFESTS, NO_KUBECTL
+from e2e.manifest_build import MANIFESTS
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 
@@ -22,7 +22,6 @@ from isolation.contract.names import ALLOCATION, AUTOSCALER, DRAIN, EXPORTER, MO
 from isolation.contract.reservation import Reservation, manifest_of
 from isolation.simgpu.hardware import create
 
-pytestmark = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 MERGE = "application/merge-patch+json"
 READS = {"get", "list", "watch"}
 

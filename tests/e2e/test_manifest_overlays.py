@@ -10,12 +10,11 @@ import subprocess
 import pytest
 from e2e.apiclient import RefusedError, connected
 from e2e.foreign_kinds import definitions
-from e2e.manifest_build import BUILDS, IDS, NO_KUBECTL, OVERLAYS, objects, templates, write
+from e2e.manifest_build import BUILDS, IDS, OVERLAYS, kubectl, objects, templates, write
 from e2e.manifest_files import Cluster, documents
 
 from isolation.contract.names import EXPORTER, NODE_AGENT
 
-pytestmark = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PICKY = "picky-pods"
 HOST = {NODE_AGENT, EXPORTER}
@@ -69,7 +68,7 @@ def test_kubectl_applies_it_and_the_server_has_no_complaint(home, tmp_path, over
     Rehearsed by the server, strictly: every object is accepted as it is.
     """
     write(tmp_path, f"overlays/{overlay}", tuple(f"components/{name}" for name in components))
-    command = ["kubectl", "apply", "-k", str(tmp_path), "--dry-run=server", "--validate=strict", "-o", "name"]
+    command = [kubectl(), "apply", "-k", str(tmp_path), "--dry-run=server", "--validate=strict", "-o", "name"]
     command += ["--kubeconfig", str(home.kubeconfig)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -181,5 +180,5 @@ def test_an_upgrade_keeps_what_was_learnt_since_the_install(home, tmp_path):
 def applied(plane, file, thing):
     """By kubectl."""
     file.write_text(json.dumps(thing))
-    command = ["kubectl", "apply", "-f", str(file), "--kubeconfig", str(plane.kubeconfig)]
+    command = [kubectl(), "apply", "-f", str(file), "--kubeconfig", str(plane.kubeconfig)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

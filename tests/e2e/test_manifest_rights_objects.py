@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 
 import pytest
 from e2e.apiclient import RefusedError, connected
+from e2e.manifest_build import kubectl
 from e2e.manifest_files import BASE, Cluster, documents
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
@@ -49,13 +49,12 @@ def test_every_object_is_accepted_as_it_is(home):
     assert {} == asyncio.run(story())
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 def test_kubectl_applies_the_folder_as_it_is(home):
     """
     `kubectl apply -k manifests/base`, rehearsed by the server: every object of every file, and no complaint.
     """
     command = [
-        "kubectl",
+        kubectl(),
         "apply",
         "-k",
         str(BASE),

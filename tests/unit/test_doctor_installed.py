@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from doctor_facts import NOW, WHOLE, certificate, facts, node
-from e2e.manifest_build import NO_KUBECTL, OVERLAYS, objects
+from e2e.manifest_build import OVERLAYS, objects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from isolation.doctor.finding import State
 from isolation.doctor.rights import MOVING, RIGHTS, sentence
 
 ours = "gpushare-system/{}".format
-built = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 HELD = {"spec": {"holderIdentity": "as-1_ab12", "renewTime": "2027-01-15T08:00:00.5Z"}}
 PAGE = """# TYPE gpushare_autoscaler_config_refused gauge
 gpushare_autoscaler_config_refused 0.0
@@ -51,7 +50,6 @@ def found(**changed):
     return {one.check: one for one in judged(facts(**changed), NOW)}
 
 
-@built
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_is_known_by_what_it_leaves_in_the_cluster(overlay):
     """
@@ -64,7 +62,6 @@ def test_an_overlay_is_known_by_what_it_leaves_in_the_cluster(overlay):
     assert (overlay, overlay == "ack") == (shape.overlay, shape.watches)
 
 
-@built
 def test_the_overlay_for_ack_lacks_nothing():
     """
     Nothing of admission, no agents, and none of the rights that nobody needs where no pod is moved.
@@ -284,7 +281,6 @@ def test_of_a_secret_only_certificates_are_kept():
     assert Secret(b"a", b"") == read
 
 
-@built
 def test_the_canary_pod_runs_an_image_of_the_manifests():
     """
     The one with the doctor in it, so that it is on the nodes already.

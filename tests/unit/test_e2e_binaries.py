@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
+import pytest
 from e2e import binaries
+from e2e.manifest_build import build, operator
 
 
 def programs(folder, *names):
@@ -43,3 +47,40 @@ def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
 
     assert ("kube-controller-manager",) == missing.names
     assert "make controlplane" in str(missing)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [(("assets", "cache", "path"), "assets"), (("cache", "path"), "cache"), (("path",), "path")],
+    ids=["assets-first", "then-cache", "then-path"],
+)
+def test_kubectl_of_the_path_is_the_last_resort(tmp_path, monkeypatch, there, expected):
+    """
+    It may be years older than the API server, and is run where there is no other; scripts find the same one.
+    """
+    places = {"assets": tmp_path / "assets", "path": tmp_path / "path"}
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(places["assets"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{places['path']}:/usr/bin:/bin")
+    places["cache"] = binaries.cache()
+    for place in there:
+        programs(places[place], "kubectl")
+
+    told = subprocess.run(
+        ["/bin/sh", "-c", "command -v kubectl"], env=operator(), capture_output=True, text=True, timeout=10, check=True
+    )
+
+    assert places[expected] / "kubectl" == binaries.find_kubectl()
+    assert str(places[expected] / "kubectl") == told.stdout.strip()
+
+
+def test_without_kubectl_a_test_is_skipped_with_the_remedy(tmp_path, monkeypatch):
+    """
+    As without a control plane; what CI makes of a skip is another test's.
+    """
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    with pytest.raises(pytest.skip.Exception, match=r"^kubectl found neither in .* run `make controlplane`$"):
+        build(str(tmp_path))

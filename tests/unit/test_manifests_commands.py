@@ -10,7 +10,7 @@ from copy import copy
 import click
 import pytest
 import yaml
-from e2e.manifest_build import BUILDS, IDS, MANIFESTS, NO_KUBECTL, named, objects, templates
+from e2e.manifest_build import BUILDS, IDS, MANIFESTS, named, objects, templates
 
 from autoscaler.kube.config_reader import read_config
 from gpushare import COMMANDS, load
@@ -30,7 +30,6 @@ from isolation.doctor.rights import RIGHTS
 from isolation.scheduler.admission.objects import objects as admission_objects
 from isolation.scheduler.config import existing
 
-needs_kubectl = pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
 USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"
 
@@ -60,7 +59,6 @@ def said(things):
                 yield name, one
 
 
-@needs_kubectl
 @each
 def test_every_command_line_is_understood_by_its_command(overlay, components):
     """
@@ -87,7 +85,6 @@ def test_a_wrong_option_would_be_found():
         understood(["node", "--metrics-port=many"])
 
 
-@needs_kubectl
 @each
 def test_files_named_on_a_command_line_are_mounted(overlay, components):
     """
@@ -110,7 +107,6 @@ def test_files_named_on_a_command_line_are_mounted(overlay, components):
     assert [] == lost
 
 
-@needs_kubectl
 @each
 def test_the_autoscalers_configuration_can_be_read(overlay, components):
     """
@@ -188,7 +184,6 @@ def test_the_policies_about_the_autoscaler_name_what_the_code_names():
     assert f'"{AUTOSCALER_STATE}"' in whole
 
 
-@needs_kubectl
 def test_the_policies_for_an_existing_scheduler_are_those_that_the_tables_make():
     """
     The overlay patches two lines of one policy; all policies together are what the code prints for that scheduler.
@@ -226,7 +221,6 @@ def test_roles_for_people_are_those_that_the_page_shows():
     ]
 
 
-@needs_kubectl
 def test_the_demo_uses_one_file_of_cards_for_agent_and_exporter():
     """
     At the same place of the host: the agent puts that path into containers, the exporter looks at it.

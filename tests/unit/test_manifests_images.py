@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from e2e.manifest_build import BUILDS, NO_KUBECTL, objects, templates
+from e2e.manifest_build import BUILDS, objects, templates
 
 from gpushare import COMMANDS
 
@@ -179,7 +179,6 @@ def test_an_image_has_the_extras_of_its_processes(target):
     ] == set(extras(target))
 
 
-@pytest.mark.skipif(NO_KUBECTL, reason="kubectl is not installed")
 def test_images_and_manifests_agree():
     """
     Each image of the manifests is a target of the file, and the ports are those that its pods have.
