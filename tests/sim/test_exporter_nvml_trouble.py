@@ -1,4 +1,4 @@
-"""NVML failing, hanging, losing cards, being old: what the exporter tells meanwhile, and how it recovers."""
+"""A driver that is absent, failing, hanging or old: what is told meanwhile, and how it recovers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from simbox import HOLD, Program, boxes, programs
-
-pytest.importorskip("pynvml")
-import pynvml
+from nvml_stage import GIB, read, sourced, starting
+from simbox import HOLD, boxes
 
 from exporter.runner import Runner
-from exporter.sources import nvml_library
 from exporter.sources.errors import SourceError
 from exporter.sources.nvml import NvmlSource
 from isolation.simgpu.hardware import LIBRARIES, create
-from isolation.simgpu.report import card_uuid
 
-GIB = 1 << 30
+pytest.importorskip("pynvml")
+
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,44 +35,16 @@ def box(request, monkeypatch):
 
 @pytest.fixture
 def source(box):
-    """A source on the box, closed after the test, with the box well again so that nothing hangs."""
-    reader = NvmlSource(box.path)
-    yield reader
-    box.set("nvml_hang", 0)
-    reader.close()
+    """A source on the box, closed after the test."""
+    with sourced(box) as reader:
+        yield reader
 
 
 @pytest.fixture
 def run():
-    """Starts programs that have said that they are up; none outlives the test."""
-    with programs() as running:
-
-        def start(box, code, **env):
-            running.append(Program(box.path, code, **env))
-            assert "up" == running[-1].line()
-            return running[-1]
-
+    """Starts programs on the box."""
+    with starting() as start:
         yield start
-
-
-def read(reader, now=None):
-    """One reading."""
-    return reader.read(time.monotonic() if now is None else now)
-
-
-def figures(card):
-    """What a lost card may not tell."""
-    return {
-        card.free_bytes,
-        card.processes,
-        card.busy,
-        card.utilisation_ratio,
-        card.power_watts,
-        card.energy_joules,
-        card.temperature_celsius,
-        card.throttle,
-        card.ecc_uncorrected,
-    }
 
 
 def test_no_box_is_an_error_with_advice_and_recovers(tmp_path, monkeypatch):
@@ -179,202 +148,6 @@ def test_leaving_does_not_wait_for_a_driver_that_hangs(box, source):
     box.set("nvml_hang", 0)
     stuck.join(5)
     assert not stuck.is_alive()
-
-
-def test_a_lost_card_takes_nobody_with_it(box, source, run):
-    """
-    Off the bus: lost, ill, every figure unknown, XID 79 counted; the other card's are all there. Found
-    again, it is told as before.
-    """
-    run(box, HOLD, BYTES=GIB)
-    other = run(box, HOLD, BYTES=GIB, CARD=1)
-    before = read(source).cards
-
-    box.inject(0, "lost", 1)
-    lost, fine = read(source).cards
-
-    assert (True, False, {79: 1}) == (lost.lost, lost.healthy, lost.xids)
-    assert {None} == figures(lost)
-    assert (before[0].uuid, before[0].total_bytes) == (lost.uuid, lost.total_bytes)
-    assert (False, True, before[1].free_bytes) == (fine.lost, fine.healthy, fine.free_bytes)
-    assert [other.pid] == [one.pid for one in fine.processes]
-    assert fine.power_watts is not None
-
-    box.inject(0, "lost", 0)
-    assert before[0].free_bytes == (found := read(source).cards[0]).free_bytes
-    assert (False, True) == (found.lost, found.healthy)
-
-
-def test_a_card_that_is_lost_from_the_start(box, source):
-    """
-    Nobody knows its UUID: it is told as lost all the same, and by its own name once it is found.
-    """
-    box.inject(1, "lost", 1)
-
-    fine, lost = read(source).cards
-
-    assert ("lost-1", 1, True, False) == (lost.uuid, lost.index, lost.lost, lost.healthy)
-    assert {None} == figures(lost)
-    assert (False, True) == (fine.lost, fine.healthy)
-    box.inject(1, "lost", 0)
-    assert card_uuid(box.cards()[1]) == read(source).cards[1].uuid
-
-
-def test_while_a_card_is_lost_nvml_is_started_anew_every_minute(box, source):
-    """
-    A real driver shows a card that was reset only to those who start afterwards. The lost one keeps its
-    name over a new start.
-    """
-    uuid = read(source, 100.0).cards[0].uuid
-    box.inject(0, "lost", 1)
-    read(source, 102.0)
-    first = source._session
-    read(source, 130.0)
-    same = source._session
-    lost = read(source, 170.0).cards[0]
-
-    assert first is same
-    assert first is not source._session
-    assert (uuid, True, {79: 1}) == (lost.uuid, lost.lost, lost.xids)
-
-
-def test_a_card_is_ill_until_it_was_reset(box, source):
-    """
-    After a fatal XID a card stays ill, also when NVML is started anew because of another card; once the
-    driver was loaded again, or the card was gone and came back, it is well.
-    """
-    read(source, 100.0)
-    box.inject(1, "xid", 48)
-    box.inject(0, "xid", 48)
-    box.inject(0, "lost", 1)
-    assert [False, False] == [card.healthy for card in read(source, 102.0).cards]
-    lost, ill = read(source, 170.0).cards
-    assert (True, False, False) == (lost.lost, ill.lost, ill.healthy)
-
-    box.inject(0, "lost", 0)
-    assert [True, False] == [card.healthy for card in read(source, 172.0).cards]
-
-    box.set("nvml_status", 1)
-    with pytest.raises(SourceError):
-        read(source, 174.0)
-    box.set("nvml_status", 0)
-    assert [True, True] == [card.healthy for card in read(source, 176.0).cards]
-
-
-@pytest.mark.parametrize("box", [["a100-80g-mig", "t4"]], indirect=True)
-def test_a_lost_card_loses_its_instances(box, source):
-    """
-    A divided card off the bus: it and all its instances are lost, the card beside is not.
-    """
-    assert 8 == len(read(source).cards)
-    box.inject(0, "lost", 1)
-
-    machine = read(source)
-
-    assert [True] * 7 + [False] == [card.lost for card in machine.cards]
-    assert {None} == set().union(*(figures(card) for card in machine.cards[:7]))
-    assert [True] == [card.lost for card in machine.divided]
-
-
-def test_what_a_model_does_not_have_is_asked_for_once(source, monkeypatch):
-    """
-    A T4 has no row remapping: it is asked about it once in ten minutes, and once for both of them.
-    """
-    asked = []
-    real = pynvml.nvmlDeviceGetRemappedRows
-
-    def counted(handle):
-        asked.append(1)
-        return real(handle)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", counted)
-    for second in range(0, 590, 10):
-        read(source, 1000.0 + second)
-    assert 1 == len(asked)
-    for second in range(590, 640, 10):
-        read(source, 1000.0 + second)
-
-    assert 2 == len(asked)
-
-
-def test_slow_questions_are_spread_over_the_cycles(source, monkeypatch):
-    """
-    At first all cards are asked about what changes rarely, later one in each cycle, all within a minute.
-    """
-    asked = []
-    real = pynvml.nvmlDeviceGetEnforcedPowerLimit
-
-    def counted(handle):
-        asked.append(1)
-        return real(handle)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetEnforcedPowerLimit", counted)
-    counts = []
-    for second in range(0, 60, 2):
-        read(source, 1000.0 + second)
-        counts.append(len(asked))
-
-    assert 2 == counts[0]
-    assert max(b - a for a, b in pairwise(counts)) == 1
-    assert 2 * 3 <= counts[-1] <= 2 * 5
-
-
-def test_expensive_lists_are_asked_for_when_memory_is_unexplained(box, source, run, monkeypatch):
-    """
-    Graphics and MPS processes: at first, then not while compute processes explain the card, and again
-    when memory appears that nobody has.
-    """
-    asked = []
-    real = nvml_library.Library.processes
-
-    def counted(self, model, kind, handle):
-        asked.append(kind)
-        return real(self, model, kind, handle)
-
-    monkeypatch.setattr(nvml_library.Library, "processes", counted)
-    for second in range(10):
-        read(source, 1000.0 + second)
-    quiet = asked.count("Graphics")
-    run(box, HOLD, BYTES=GIB)
-    read(source, 1010.0)
-    explained = asked.count("Graphics")
-    box.set("nvml_no_bytes", 1)
-    read(source, 1011.0)
-
-    assert (2, 2, 3) == (quiet, explained, asked.count("Graphics"))
-    assert 24 == asked.count("Compute")
-
-
-def test_more_processes_than_there_was_room_for(box, source, run, monkeypatch):
-    """
-    A list that does not fit is asked for again with more room, and is whole.
-    """
-    monkeypatch.setattr(nvml_library, "_ROOM", 1)
-    pids = [run(box, HOLD, BYTES=GIB).pid for _ in range(4)]
-
-    card = read(source).cards[0]
-
-    assert sorted(pids) == [one.pid for one in card.processes]
-
-
-def test_sampling_takes_a_small_part_of_the_time_however_slow_the_driver(source, monkeypatch):
-    """
-    Where sampling takes 50 ms it is done every 2.5 s at most, not seven times a second.
-    """
-    read(source)
-    taken = []
-
-    def slow(micros):
-        taken.append(micros)
-        time.sleep(0.05)
-
-    monkeypatch.setattr(source._session, "sample", slow)
-    end = time.monotonic() + 20
-    while not taken and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(1.5)
-
-    assert 1 == len(taken)
 
 
 OLD = """

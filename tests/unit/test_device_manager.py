@@ -1,100 +1,12 @@
-"""
-The stand-in kubelet has a real one's manners and faults, as reference recordings of kubelet 1.36 show them.
-"""
+"""Which devices the stand-in kubelet gives, as recordings of kubelet 1.36 show it: also what it gives twice."""
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import pytest
-from device_manager import Box, DeviceManager, ManagedPod
-
-from isolation.contract import kubelet_api as api
-
-RESOURCE = "test.dev/part"
-
-
-class Scripted:
-    """A plugin that says what the test wants; nothing of the code under test."""
-
-    def __init__(self, kubelet, per_card=8, cards=2):
-        self.kubelet = kubelet
-        self.ids = [f"GPU-{card}-_-{i}" for card in range(cards) for i in range(per_card)]
-        self.prefer = lambda available, must, size: [*must, *(i for i in available if i not in must)][:size]
-        self.allocate_error = self.prestart_error = ""
-        self.hold = 0.0
-        self.preferred, self.allocated, self.prestarted = [], [], []
-        self.over = threading.Event()
-        self.server = None
-
-    def __enter__(self):
-        self.serve()
-        return self
-
-    def __exit__(self, *_):
-        self.leave()
-
-    def serve(self):
-        """Serve and register."""
-        unary = {
-            "GetPreferredAllocation": (self._prefer, api.PreferredAllocationRequest),
-            "Allocate": (self._allocate, api.AllocateRequest),
-            "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
-        }
-        write = lambda message: message.SerializeToString()  # noqa: E731
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(answer, asked.FromString, write)
-            for name, (answer, asked) in unary.items()
-        }
-        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._watch, api.Empty.FromString, write)
-        self.over.clear()
-        self.server = grpc.server(ThreadPoolExecutor(8))
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.PLUGIN, handlers),))
-        self.server.add_insecure_port(f"unix:{self.kubelet.plugins}/scripted.sock")
-        self.server.start()
-        options = {"pre_start_required": True, "get_preferred_allocation_available": True}
-        with grpc.insecure_channel(f"unix:{self.kubelet.plugins}/kubelet.sock") as channel:
-            register = channel.unary_unary(api.REGISTER, write, api.Empty.FromString)
-            register(
-                api.RegisterRequest(
-                    version="v1beta1", endpoint="scripted.sock", resource_name=RESOURCE, options=options
-                )
-            )
-
-    def leave(self):
-        """End the connection."""
-        self.over.set()
-        self.server.stop(None).wait()
-
-    def _watch(self, _request, context):
-        yield api.ListAndWatchResponse(devices=[{"ID": one, "health": "Healthy"} for one in self.ids])
-        while context.is_active() and not self.over.wait(0.02):
-            pass
-
-    def _prefer(self, request, _context):
-        one = request.container_requests[0]
-        asked = list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
-        self.preferred.append(asked)
-        return api.PreferredAllocationResponse(container_responses=[{"deviceIDs": self.prefer(*asked)}])
-
-    def _allocate(self, request, context):
-        time.sleep(self.hold)
-        if self.allocate_error:
-            context.abort(grpc.StatusCode.INTERNAL, self.allocate_error)
-        ids = list(request.container_requests[0].devices_ids)
-        self.allocated.append(ids)
-        answer = {"envs": [{"key": "FROM", "value": "plugin"}, {"key": "ONLY", "value": "plugin"}]}
-        answer["mounts"] = [{"container_path": "/ours", "host_path": "/plugin"}]
-        return api.AllocateResponse(container_responses=[answer])
-
-    def _prestart(self, request, context):
-        self.prestarted.append(list(request.devices_ids))
-        if self.prestart_error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, self.prestart_error)
-        return api.PreStartContainerResponse()
+from device_manager import Box, DeviceManager
+from scripted_plugin import RESOURCE, Scripted, get, listed, pod, running
 
 
 @pytest.fixture
@@ -110,37 +22,6 @@ def plugin(kubelet):
     with Scripted(kubelet) as scripted:
         kubelet.until(lambda: kubelet.status() == (16, 16))
         yield scripted
-
-
-def pod(name, units=4, **more):
-    """A pod of one container, or of those given."""
-    apps = more.pop("apps", None) or [Box("main", {RESOURCE: units})]
-    return ManagedPod("ns", name, f"uid-{name}", apps, **more)
-
-
-def get(kubelet, name):
-    """Device IDs by container as pod-resources Get tells them; None for no such pod."""
-    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
-        call = channel.unary_unary(api.GET, lambda m: m.SerializeToString(), api.GetPodResourcesResponse.FromString)
-        try:
-            told = call(api.GetPodResourcesRequest(pod_name=name, pod_namespace="ns"))
-        except grpc.RpcError:
-            return None
-    return {c.name: [i for d in c.devices for i in d.device_ids] for c in told.pod_resources.containers}
-
-
-def listed(kubelet):
-    """Names of the pods that List tells."""
-    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
-        call = channel.unary_unary(api.LIST, lambda m: m.SerializeToString(), api.ListPodResourcesResponse.FromString)
-        return {told.name for told in call(api.ListPodResourcesRequest()).pod_resources}
-
-
-def running(kubelet, *pods):
-    """Bind them and wait for them."""
-    for one in pods:
-        kubelet.bind(one)
-    kubelet.until(lambda: all(one.phase == "Running" for one in pods))
 
 
 def test_the_preferred_ids_are_given_and_prestart_comes_before_the_start(kubelet, plugin):
@@ -207,116 +88,6 @@ def test_a_slow_allocate_holds_up_everything(kubelet, plugin):
     assert ("Pending", "Pending", "Running") == held
 
 
-def test_the_pod_being_admitted_is_listed_empty_and_those_behind_it_are_not(kubelet, plugin):
-    """
-    That is how an agent learns whom it is asked for.
-    """
-    plugin.hold = 0.3
-    kubelet.bind(pod("first"))
-    kubelet.bind(pod("second"))
-    kubelet.until(lambda: get(kubelet, "first") is not None)
-    assert ({"main": []}, None) == (get(kubelet, "first"), get(kubelet, "second"))
-
-
-def test_apps_reuse_the_ids_of_inits_and_the_surplus_stays_held_unlisted(kubelet, plugin):
-    """
-    A larger init's IDs: the app has some of them unasked, the rest is offered to nobody.
-    """
-    made = pod("a", inits=[Box("init", {RESOURCE: 6})], apps=[Box("main", {RESOURCE: 2})])
-    running(kubelet, made)
-    asked = len(plugin.preferred)
-    second = pod("b", 10)
-    running(kubelet, second)
-
-    told = get(kubelet, "a")
-    assert (1, {"main"}, 2) == (asked, set(told), len(told["main"]))
-    assert set(told["main"]) < set(plugin.allocated[0])
-    assert not set(plugin.allocated[0]) & set(second.boxes["main"].ids)
-
-
-def test_a_larger_app_must_include_the_inits_ids(kubelet, plugin):
-    """
-    It is asked with these as a must.
-    """
-    running(kubelet, pod("a", inits=[Box("init", {RESOURCE: 2})], apps=[Box("main", {RESOURCE: 5})]))
-    available, must, size = plugin.preferred[1]
-    assert (set(plugin.allocated[0]), 5) == (set(must), size)
-    assert set(must) <= set(available)
-
-
-def test_a_sidecar_takes_the_inits_ids_and_keeps_them(kubelet, plugin):
-    """
-    Unasked; the app then gets others.
-    """
-    inits = [Box("init", {RESOURCE: 3}), Box("side", {RESOURCE: 3}, sidecar=True)]
-    made = pod("a", inits=inits, apps=[Box("main", {RESOURCE: 3})])
-    running(kubelet, made)
-    init, side, main = (set(made.boxes[name].ids) for name in ("init", "side", "main"))
-    assert (init, set(), {"side", "main"}) == (side, side & main, set(get(kubelet, "a")))
-    assert 2 == len(plugin.preferred)
-
-
-def test_prestart_is_asked_again_with_the_same_ids(kubelet, plugin):
-    """
-    The pod waits, others start, no Allocate is repeated, and it heals by itself.
-    """
-    plugin.prestart_error = "not yet"
-    made = kubelet.bind(pod("a"))
-    kubelet.until(lambda: len(plugin.prestarted) >= 3)
-    waiting = (made.phase, made.boxes["main"].reason, made.boxes["main"].starts)
-    plugin.prestart_error = ""
-    kubelet.until(lambda: made.phase == "Running")
-    assert ("Pending", "CreateContainerConfigError", 0) == waiting
-    assert (1, 1) == (len(plugin.allocated), len({tuple(ids) for ids in plugin.prestarted}))
-
-
-def test_a_container_that_ends_is_prestarted_and_not_allocated_again(kubelet, plugin):
-    """
-    Also after the kubelet was restarted.
-    """
-    made = pod("a")
-    running(kubelet, made)
-    kubelet.crash(made, "main")
-    kubelet.until(lambda: made.boxes["main"].starts == 2)
-    plugin.leave()
-    kubelet.restart(grace=0.3)
-    plugin.serve()
-    time.sleep(0.4)
-    kubelet.crash(made, "main")
-    kubelet.until(lambda: made.boxes["main"].starts == 3)
-    assert (1, 3) == (len(plugin.allocated), len(plugin.prestarted))
-
-
-def test_after_a_restart_without_the_plugin_only_running_containers_keep_theirs(kubelet, plugin):
-    """
-    A pod whose container does not run is rejected for good, its neighbour is left alone.
-    """
-    down, up = pod("down"), pod("up")
-    running(kubelet, down, up)
-    plugin.prestart_error = "not now"
-    kubelet.crash(down, "main")
-    kubelet.until(lambda: down.boxes["main"].reason)
-    plugin.leave()
-    kubelet.restart(grace=0.0)
-    kubelet.until(lambda: down.phase == "Failed")
-    assert ("Running", 4) == (up.phase, len(get(kubelet, "up")["main"]))
-    assert "no healthy devices" in down.message
-
-
-def test_a_plugin_that_is_gone_leaves_its_capacity_for_five_minutes(kubelet, plugin):
-    """
-    Allocatable is 0 at once, capacity later; running pods stay listed, new ones fail.
-    """
-    kubelet.pace = 0.002
-    made = pod("a")
-    running(kubelet, made)
-    plugin.leave()
-    kubelet.until(lambda: kubelet.status() == (16, 0))
-    late = kubelet.bind(pod("late"))
-    kubelet.until(lambda: kubelet.status() == (0, 0))
-    assert ("Failed", {"a"}) == (late.phase, listed(kubelet))
-
-
 def doubled(kubelet, plugin, look):
     """Two pods one after the other while a third ends; whether they got IDs in common."""
     old = pod("old", 2)
@@ -366,37 +137,10 @@ def test_the_ids_of_a_force_deleted_pod_are_free_while_its_process_lives(kubelet
 @pytest.mark.usefixtures("plugin")
 def test_the_tenants_env_and_mounts_win_over_allocate_and_lose_against_cdi(kubelet):
     """
-    R7: what counts must come by CDI.
+    What counts must come by CDI.
     """
     box = Box("main", {RESOURCE: 1}, env={"FROM": "tenant"}, mounts={"/ours": "/tenant"})
     made = pod("a", apps=[box])
     running(kubelet, made)
     started = made.boxes["main"]
     assert ({"FROM": "tenant", "ONLY": "plugin"}, {"/ours": "/tenant"}) == (started.env, started.mounts)
-
-
-def test_a_reboot_ends_every_process_and_keeps_the_ids(kubelet, plugin):
-    """
-    With the plugin there in time, every container starts again with the same IDs and without Allocate.
-    """
-    made = pod("a")
-    running(kubelet, made)
-    ids = made.boxes["main"].ids
-    plugin.leave()
-    kubelet.reboot(grace=0.3)
-    groups = list(kubelet.cgroups.rglob("cgroup.procs"))
-    plugin.serve()
-    kubelet.until(lambda: made.boxes["main"].starts == 2)
-    assert ([], ids, 1) == (groups, made.boxes["main"].ids, len(plugin.allocated))
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_pod_whose_containers_end_frees_its_ids(kubelet):
-    """
-    A Job's pod succeeds; the next takes all.
-    """
-    job = pod("job", apps=[Box("main", {RESOURCE: 16}, seconds=0.05)])
-    running(kubelet, job)
-    kubelet.until(lambda: job.phase == "Succeeded")
-    running(kubelet, pod("next", 16))
-    assert {"next"} == listed(kubelet)

@@ -1,35 +1,23 @@
-"""
-Pods that run, or ran, and have no devices by the kubelet's word: made anew, and nobody else.
-"""
+"""Pods that run, or ran, and have no devices by the kubelet's word: made anew, and nobody else."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
-from agent_world import AgentWorld
+from agent_story import run, started, ticks
 
 RUNNING = "a" * 64
 
 
 @pytest.fixture
 def node():
-    made = AgentWorld()
-    asyncio.run(made.agent.start())
-    return made
+    return started()
 
 
 def runs(node, name, *, id_=RUNNING):
     """The API server says that its containers run, or have run."""
     node.change(name, started=True, wanted=tuple(replace(one, id=id_) for one in node.api[name].wanted))
-
-
-def ticks(node, seconds):
-    """Time passes and the agent looks."""
-    for _ in range(seconds):
-        node.time += 1
-        asyncio.run(node.agent.tick())
 
 
 @pytest.mark.parametrize("record", [True, False], ids=["recorded", "unrecorded"])
@@ -65,8 +53,8 @@ def test_a_silent_or_ignorant_kubelet_condemns_nobody(node):
 def test_a_kubelet_that_reads_its_checkpoint_is_given_time(node):
     """For some seconds it lists nothing for pods that have everything."""
     pod = node.bind("a", main=(0, 4))
-    ids = asyncio.run(node.admit("a"))["main"]
-    asyncio.run(node.start("a", "main"))
+    ids = run(node.admit("a"))["main"]
+    run(node.start("a", "main"))
     runs(node, "a", id_="")
     node.admitted[pod.uid] = {"main": frozenset()}
     ticks(node, 8)
@@ -79,8 +67,8 @@ def test_what_a_kubelet_without_checkpoint_cannot_start_again_is_made_anew(node)
     """It ran, it crashed, the kubelet has forgotten its devices and refuses it for ever; the one that runs stays."""
     for name in ("crashed", "runs"):
         pod = node.bind(name, main=(0, 4))
-        asyncio.run(node.admit(name))
-        asyncio.run(node.start(name, "main"))
+        run(node.admit(name))
+        run(node.start(name, "main"))
         runs(node, name, id_="" if name == "crashed" else RUNNING)
         node.admitted[pod.uid] = {"main": frozenset()}
     ticks(node, 20)
@@ -100,9 +88,9 @@ def test_where_the_api_server_says_otherwise_nothing_is_deleted(node):
 def test_a_container_that_has_ended_for_good_is_no_reason(node):
     """One of a Job's containers is done, the other one works on, and the kubelet has lost its checkpoint."""
     pod = node.bind("job", first=(0, 2), second=(0, 2))
-    asyncio.run(node.admit("job"))
+    run(node.admit("job"))
     for name in ("first", "second"):
-        asyncio.run(node.start("job", name))
+        run(node.start("job", name))
     first, second = node.api["job"].wanted
     node.change("job", wanted=(replace(first, over=True), replace(second, id=RUNNING)))
     node.admitted[pod.uid] = {"first": frozenset(), "second": frozenset()}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
-from agent_world import AgentWorld
+from agent_story import run, started, ticks
 
 from isolation.node.book import Entry, dump, load
 from isolation.node.keeper import FRESH_SECONDS, LONGEST_SECONDS
@@ -18,20 +17,7 @@ BEFORE = Moment(now=500.0, wall=1_800_000_000.0, boot="one")
 
 @pytest.fixture
 def node():
-    made = AgentWorld()
-    asyncio.run(made.agent.start())
-    return made
-
-
-def run(work):
-    return asyncio.run(work)
-
-
-def ticks(node, seconds):
-    """Time passes and the agent looks."""
-    for _ in range(int(seconds)):
-        node.time += 1
-        run(node.agent.tick())
+    return started()
 
 
 def blocked(node):

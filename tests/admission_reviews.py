@@ -1,0 +1,43 @@
+"""Reviews as the API server sends them, and what admission says to them."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from isolation.scheduler.admission.review import World, review
+
+
+def world(**given) -> World:
+    """A cluster that knows no pods."""
+    return World(**{"is_shared": lambda _namespace, _name: False} | given)
+
+
+def asked(thing, operation="CREATE", old=None, *, resource="pods", sub="", user="someone", **request) -> bytes:
+    """A review as the API server sends it."""
+    plural, _, group = resource.partition(".")
+    body = {
+        "uid": "u-1",
+        "kind": {"group": group, "version": "v1", "kind": (thing or {}).get("kind", "")},
+        "resource": {"group": group, "version": "v1", "resource": plural},
+        "operation": operation,
+        "userInfo": {"username": user},
+        "namespace": "default",
+        "object": thing,
+        "oldObject": old,
+        "dryRun": False,
+    }
+    if sub:
+        body["subResource"] = sub
+    return json.dumps(
+        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": body | request}
+    ).encode()
+
+
+def told(body: bytes, world: World) -> dict:
+    """The response, with its patch decoded."""
+    answer = json.loads(review(body, world))
+    assert ("admission.k8s.io/v1", "AdmissionReview") == (answer["apiVersion"], answer["kind"])
+    response = answer["response"]
+    patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    return response | {"patch": patch, "message": response.get("status", {}).get("message", "")}

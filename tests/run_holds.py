@@ -1,0 +1,57 @@
+"""Holds in a book, for tests of what counts there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+
+from isolation.contract.hold import Hold, Process
+from isolation.contract.model import Slice
+from isolation.contract.quantity import gib
+from isolation.host import process
+
+BOOT = process.boot()
+
+
+def entry(ident="run-1", **more):
+    """A hold of 5 GiB on one card, of this boot."""
+    given = {
+        "id": ident,
+        "name": "n",
+        "boot": BOOT,
+        "created": 1.0,
+        "uid": os.geteuid(),
+        "runner": Process(1, 1),
+        "command": ("true",),
+        "slices": (Slice("GPU-0", 0, gib(5)),),
+        "policy": "fixed",
+    }
+    return Hold(**(given | more))
+
+
+def hold(book, **more):
+    """Publish a hold and let its lock go: nobody lives on it."""
+    with book.deciding():
+        one = entry(**more)
+        draft = book.draft(one.id)
+        held = book.publish(draft, one)
+    os.close(draft.lock)
+    return held
+
+
+def counted(book):
+    """Ids that count."""
+    with book.deciding():
+        return [held.entry.id for held in book.holds()]
+
+
+@contextlib.contextmanager
+def running(*command, **more):
+    """A process for the length of a block."""
+    one = subprocess.Popen(command, stdin=subprocess.DEVNULL, **more)
+    try:
+        yield one
+    finally:
+        one.kill()
+        one.wait()

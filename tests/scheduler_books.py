@@ -1,0 +1,31 @@
+"""Books of the scheduler that know some nodes, and what is read in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isolation.scheduler.books import Books
+from isolation.scheduler.verdict import Assumed
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Node, Refusal
+
+
+def books(*nodes: Node) -> Books:
+    """Books that know these nodes."""
+    made = Books()
+    for one in nodes:
+        made.node_is(one)
+    return made
+
+
+def indices(found: Assumed | Refusal) -> tuple[int, ...]:
+    """Card indices of what was assumed."""
+    assert isinstance(found, Assumed), found
+    return tuple(part.index for part in found.placement.slices)
+
+
+def used(made: Books, name: str = "n") -> list[int]:
+    """GiB promised of each card of a node."""
+    (found,) = made.inspect(name)
+    return [one.used for one in found.cards]

@@ -1,0 +1,99 @@
+"""Who waits for cards under `gpushare run`: reasons, turns, and books that nobody can believe."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from run_command import begin, go, holds
+
+from isolation.simgpu.hardware import create
+
+pytest.importorskip("pynvml")
+
+
+@pytest.fixture
+def box(tmp_path):
+    """Four V100 of 16 GB."""
+    create(tmp_path / "box", ["v100-16g"] * 4)
+    return tmp_path / "box"
+
+
+def test_a_refusal_says_who_holds_what(box):
+    """
+    One line with the reason, each card with its takers, each hold with its command: plain in a pipe.
+    """
+    one = begin(box, "--gpu-mem", "40", "--gpu-count", "4", "--name", "big", "--", "sh", "-c", "echo on; read x")
+    one.stdout.readline()
+    done = go(box, "--gpu-mem", "6", "--", "true")
+    one.communicate("\n")
+
+    told = done.stderr.splitlines()
+    assert 75 == done.returncode
+    assert "Error: no room for 6 GiB on one card: none of 4 cards has it free" == told[0]
+    assert "card 3: 10 of 15 GiB held: big 10" == told[4]
+    assert ["big", "0,1,2,3", "10 each"] == [told[6].split("\t")[at] for at in (0, 2, 3)]
+    assert "sh -c echo on; read x" == told[6].split("\t")[-1]
+
+
+def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
+    """
+    One line of progress; what can never fit is not waited for.
+    """
+    one = begin(box, "--gpu-mem", "60", "--gpu-count", "4", "--name", "big", "--", "sh", "-c", "echo on; read x")
+    one.stdout.readline()
+    two = begin(box, "--gpu-mem", "6", "--wait", "--", "echo", "mine", stderr=subprocess.PIPE)
+    line = two.stderr.readline()
+    never = go(box, "--gpu-mem", "16", "--wait", "--", "true")
+    one.communicate("\n")
+    assert "waiting 0s: no room for 6 GiB on one card: none of 4 cards has it free; held by big 60 GiB\n" == line
+    assert ("mine\n", 0) == (two.communicate(timeout=20)[0], two.returncode)
+    assert (75, True) == (never.returncode, "the largest card offers 15 GiB" in never.stderr)
+
+
+def test_a_book_that_cannot_be_believed_stops_everybody(box):
+    """
+    Neither a foreign format nor garbage is reset or skipped: the message names the file and what to do.
+    """
+    stray = Path(f"{box}.book") / "run-x"
+    stray.mkdir(parents=True)
+    for text, reason in (
+        ('{"format": 9}', "format 9; this gpushare reads format 1"),
+        ("{", "cut short"),
+        (None, "No such"),
+    ):
+        (stray / "hold.json").unlink(missing_ok=True)
+        if text is not None:
+            (stray / "hold.json").write_text(text)
+        done = go(box, "--gpu-mem", "1", "--", "true")
+        assert (125, True, True) == (done.returncode, reason in done.stderr, f"remove {stray}" in done.stderr)
+    assert stray.is_dir()
+
+
+def test_who_waits_longest_goes_first(box):
+    """
+    Three wait for a card: a small one behind two large ones does not overtake, and a killed one in front
+    of them holds up nobody.
+    """
+    one = begin(box, "--gpu-mem", "52", "--gpu-count", "4", "--name", "big", "--", "sh", "-c", "echo on; read x")
+    one.stdout.readline()
+    waiting = []
+    for size in ("7", "7", "1"):
+        command = ("--gpu-mem", size, "--wait", "--", "sh", "-c", "echo mine; read x")
+        waiting.append(begin(box, *command, stderr=subprocess.PIPE))
+        waiting[-1].told = waiting[-1].stderr.readline()
+    killed, second, third = waiting
+    killed.kill()
+    killed.wait()
+    time.sleep(0.3)
+    before = set(holds(box))
+    one.communicate("\n")
+    first_words = second.stdout.readline(), third.stdout.readline()
+    for runner in (second, third):
+        runner.communicate("\n", timeout=20)
+
+    assert "no room for 7 GiB" in second.told
+    assert "2 wait already, first come, first served" in third.told
+    assert ({"big"}, ("mine\n", "mine\n")) == (before, first_words)

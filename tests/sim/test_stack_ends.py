@@ -1,0 +1,157 @@
+"""However `gpushare up` ends, or fails to begin, nothing is left of the stack."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import tempfile
+import termios
+import time
+import uuid
+
+import pytest
+from stack_run import PATIENCE, runs_in, soon
+
+from autoscaler.sim.stack import places, stage
+from autoscaler.sim.stack.beside import Beside
+from autoscaler.sim.stack.turns import Turns
+
+pytest.importorskip("pynvml")
+pytest.importorskip("bcrypt")
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts runs."""
+    with runs_in(tmp_path) as start:
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "seconds"),
+    [
+        pytest.param(signal.SIGINT, 0, 6.0, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 0, 6.0, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, 0, 0.0, id="SIGTERM while it starts"),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, 6.0, id="SIGKILL"),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, 0.0, id="SIGKILL while it starts"),
+    ],
+)
+def test_nothing_is_left_however_it_ends(started, number, status, seconds):
+    """
+    Tenants, keepers, services, folders and ports are gone a few seconds after any end, also when nobody could tidy.
+    """
+    run = started()
+    assert soon(run.remember)
+    run.addresses()
+    time.sleep(seconds)
+
+    assert status == run.end(number)
+
+    run.nothing_left()
+
+
+def test_two_interrupts_end_at_once_and_leave_nothing(started):
+    """The second Ctrl-C does not wait for an orderly end; somebody else sweeps."""
+    run = started()
+    run.addresses()
+    assert soon(run.remember)
+    assert soon(run.page)
+
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    run.end(signal.SIGINT)
+
+    run.nothing_left()
+
+
+def row_of_ports():
+    """The first of a row that is free; others take ports at the same time, so it is tried anew where one is not."""
+    for _ in range(100):
+        first = places.ports(0).exporter
+        with contextlib.suppress(OSError):
+            return places.ports(first).exporter
+    raise AssertionError("no free row of ports")
+
+
+def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, monkeypatch):
+    """No compiler when it was installed: the reason as the simulator gives it, no folder and no process."""
+    reason = "_hardware.so was not built: run `make test`"
+    program = f"import sys; sys.exit('Error: {reason}')"
+    monkeypatch.setattr(stage, "GPUSHARE", (sys.executable, "-c", program))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = []
+    first = row_of_ports()
+
+    with Beside(first, turns=Turns(), note=None, say=told.append) as beside:
+        assert None is beside.now
+        assert None is beside.document()
+        assert first == beside.port
+
+    assert [f"the embedded cluster alone: no simulated cards: {reason}"] == told
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
+    """Old figures are not shown for new ones: the next who asks is told what broke, and nothing is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    impossible = places.Tools("/no\0program", None)
+
+    with stage.Stage(places.ports(0), impossible) as standing:
+
+        def broken():
+            with contextlib.suppress(stage.StackError):
+                return not standing.now
+            return True
+
+        assert soon(broken)
+        with pytest.raises(stage.StackError, match="cannot be watched any more: embedded null byte"):
+            assert standing.now
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_note_that_cannot_be_written_ends_it_before_anything_is_left(started, tmp_path):
+    """Status 2, the file by name, and no process."""
+    run = started("--addresses", str(tmp_path / "nowhere" / "a.json"))
+
+    assert 2 == run.process.wait(PATIENCE)
+
+    assert f"Error: {tmp_path}/nowhere/a.json: No such file or directory\n" == (tmp_path / "err").read_text()
+    run.nothing_left()
+
+
+def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
+    """Ctrl-C typed at a terminal of 80 x 24: before it the screen shows the breach, after it all of it ends."""
+    sign = f"STACK_TEST={uuid.uuid4().hex}"
+    name, _, value = sign.partition("=")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({name: value, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)})
+        command = [sys.executable, "-m", "gpushare", "up", "--port", "0"]
+        os.execv(sys.executable, command)  # noqa: S606 (the command under test, on a terminal of its own)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    seen = b""
+
+    def shows(word):
+        nonlocal seen
+        if select.select([terminal], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                seen += os.read(terminal, 65536)
+        return word in seen
+
+    assert soon(lambda: shows(b"stray     1"))
+    assert soon(lambda: shows(b"!!"))
+    os.write(terminal, b"\x03")
+
+    assert soon(lambda: shows(b"on this machine: "))
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    assert b"TENANT" in seen
+    assert seen.rindex(b"\x1b[?1049l") < seen.rindex(b"ended after")
+    assert soon(lambda: not list(tmp_path.iterdir()))

@@ -1,0 +1,12 @@
+"""`gpushare up` as a process, and within this one."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from gpushare import main
+
+
+def invoke(*arguments):
+    """The command within this process, its output apart from its complaints."""
+    return CliRunner().invoke(main, ["up", *arguments])
