@@ -177,7 +177,7 @@ class Identity:
         passed = _passed(pod, listing)
         while rest:
             entry = self._predecessor(rest, unknown, listing)
-            if entry is None and rest[0].name not in passed:
+            if entry is None and rest[0].name not in passed and not _skipped(rest, call.size):
                 break
             one = rest.pop(0)  # of an init container that had its turn PreStart finds the devices, where we do not
             if entry is not None:
@@ -244,6 +244,11 @@ def _passed(pod: Bound, listing: Mapping[str, frozenset[str]]) -> frozenset[str]
     names = [one.name for one in pod.wanted]
     last = max((at for at, name in enumerate(names) if listing.get(name)), default=0)
     return frozenset(names[:last])
+
+
+def _skipped(rest: Sequence[Wanted], size: int) -> bool:
+    """Whether the first had its turn unseen: it asks for another number of devices, and a later one for this one."""
+    return rest[0].units != size and any(one.units == size for one in rest[1:])
 
 
 def _apart(pod: Bound, one: Wanted, ids: frozenset[str]) -> bool:

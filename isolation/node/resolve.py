@@ -50,7 +50,7 @@ class Resolver:
             return found
         pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))  # it may be one that the watch has not told of
         sized = [pod for pod in pods if not pod.ended and any(one.units == len(ids) for one in pod.wanted)]
-        admitted = await self.look(sized)
+        admitted = await self.look(sized, ids)
         return self._known(ids) or self._left_over(ids, [pod for pod in sized if pod.uid in admitted])
 
     async def alone(self, entry: Entry, pods: Iterable[Bound]) -> bool:
@@ -73,11 +73,12 @@ class Resolver:
             self._ledger.claim(entry)
         return entry
 
-    async def look(self, pods: Iterable[Bound]) -> frozenset[str]:
+    async def look(self, pods: Iterable[Bound], starting: frozenset[str] = frozenset()) -> frozenset[str]:
         """
         Take the kubelet's word for pods that it has admitted; the UIDs of those. UnreachableError.
 
-        What it says of any of them comes before what follows from it for init containers.
+        What it says of any of them comes before what follows from it for init containers. `starting`: devices with
+        which it starts somebody just now: whose those are it knows better than we do.
         """
         seen = []
         for pod in tuple(pods):
@@ -88,14 +89,15 @@ class Resolver:
             for one in pod.wanted:
                 ids = listing.get(one.name)
                 if ids and are_ours(ids) and not one.init and not self._namesakes(pod, ids):
-                    self._regular(pod, one, ids, listing)
+                    self._regular(pod, one, listing, certain=ids == starting)
         for pod, listing in seen:
+            self._contradict(pod, listing)
             self._inits(pod, listing)
         return frozenset(pod.uid for pod, _ in seen)
 
-    def _regular(self, pod: Bound, one: Wanted, ids: frozenset[str], listing: Mapping[str, frozenset[str]]) -> None:
-        """The kubelet says that this container has these."""
-        book = self._ledger.book
+    def _regular(self, pod: Bound, one: Wanted, listing: Mapping[str, frozenset[str]], *, certain: bool) -> None:
+        """The kubelet lists devices for this container; `certain`: and starts somebody with them."""
+        book, ids = self._ledger.book, listing[one.name]
         have = book.get(pod.uid, one.name)
         if have is not None and have.ids == ids:
             if have.guessed:
@@ -104,7 +106,7 @@ class Resolver:
                 self._ledger.release(again)  # a kubelet without memory gave it what it had
             return
         taken = have is not None and have.ids in [other for name, other in listing.items() if name != one.name]
-        if have is not None and not (have.guessed or taken) and self._nobodys(ids) is None:
+        if have is not None and not (certain or have.guessed or taken) and self._nobodys(ids) is None:
             return  # we were sure, and it is nobody else's in the pod: that is for PreStart to judge
         for wrong in book.exactly(ids):
             if wrong.guessed:  # nobody's now: it may be the init container's that had the very same devices
@@ -113,6 +115,16 @@ class Resolver:
         unknown = self._nobodys(ids)
         self._ledger.claim(owned(unknown or Entry(ids, made=book.next()), pod, one))
         self._ledger.started.setdefault(pod.uid, self._world.clock.now())
+
+    def _contradict(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> None:
+        """Guesses about pods that live, on devices that the kubelet has handed on in this one, are nobody's again."""
+        book = self._ledger.book
+        sure = [one for one in book.of(pod.uid) if not one.guessed and listing.get(one.container) == one.ids]
+        for wrong in book.touching(frozenset(ident for one in sure for ident in one.ids)):
+            other = self._ledger.bound(wrong.uid) if wrong.guessed and wrong.uid != pod.uid else None
+            if other is not None and not (other.ended or other.deleting):
+                self._ledger.release(wrong)
+                self._ledger.claim(Entry(wrong.ids, made=wrong.made))
 
     def _inits(self, pod: Bound, listing: Mapping[str, frozenset[str]]) -> None:
         """Init containers of the pod: who shares a device with the pod belongs to it, on the right card or not."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.names import ALLOCATION
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import reservation_of
 from isolation.node.book import Book, card_of, hash_of, load
 
 if TYPE_CHECKING:
@@ -216,18 +217,33 @@ class Judge:
     def _judge_lost(self, pod: Thing, now: float) -> bool:
         """Whether a waiting pod has nowhere to go."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        if not any(self._fits(self.plans[uid], node) for node in self.kubelets):
+        if not any(self._fits(self.plans[uid], node, {}) for node in self.kubelets):
             self.could.pop(uid, None)
             return True
+        if not any(self._fits(self.plans[uid], node, self._kept(uid, node)) for node in self.kubelets):
+            self.could.pop(uid, None)
+            return False
         if now - self.could.setdefault(uid, now) > LOST_SECONDS:
             self.accuse("lost", uid, f"{name} waits since {self.could[uid]:.0f} although there is room")
         return False
 
-    def _fits(self, plan: Plan, node: str) -> bool:
+    def _kept(self, uid: str, node: str) -> Mapping[str, int]:
+        """Bytes of each card that others have reserved while somebody whom they evicted is still leaving the node."""
+        kept: Counter[str] = Counter()
+        pods = self.server.things["pods"].values()
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node]
+        if any("deletionTimestamp" in pod["metadata"] for pod in here):
+            waiting = {pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")} - {uid}
+            for made in map(reservation_of, self.server.things["reservations"].values()):
+                if made.placement.node == node and made.holder in waiting:
+                    kept.update({part.uuid: part.bytes for part in made.placement.slices})
+        return kept
+
+    def _fits(self, plan: Plan, node: str, kept: Mapping[str, int]) -> bool:
         kubelet = self.kubelets[node]
         if kubelet.plug is None:
             return False
-        free = [offered - have for have, offered in self.booked(node).values()]
+        free = [offered - have - kept.get(uuid, 0) for uuid, (have, offered) in self.booked(node).items()]
         return sum(room >= plan.units * GIB for room in free) >= plan.cards
 
 
