@@ -125,7 +125,7 @@ def facts(**changed):
         "secrets": {"gpushare-scheduler-tls": Secret(certificate(100))},
         "monitoring": Monitoring(operator=False),
         "good": Probe(shared=True, scheduler="gpushare-scheduler"),
-        "bad": Probe("admission webhook denied the request", by_admission=True),
+        "bad": Probe('admission webhook "pods.gpushare.dev" denied the request: 3 do not split over 2'),
         "rights": {"gpushare-scheduler may list pods": True},
     }
     return ClusterFacts(**(well | changed))

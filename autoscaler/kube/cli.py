@@ -8,7 +8,6 @@ Reads options into `Options` and says every mistake at once; decides nothing abo
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import json
 import logging
 import os
@@ -21,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
+from isolation.cluster import logs
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.listen import Address, Listen
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_UNITS = {"1GiB": GIB, "256MiB": 256 * MIB}
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _WORK = 3
 """Status of `plan --exit-code` where there is something to do."""
@@ -82,7 +81,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--metrics", type=Listen(), default=METRICS, show_default=True, help="/metrics and probes; or none.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
 @click.option(
-    "--unit", type=click.Choice(sorted(_UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
+    "--unit", type=click.Choice(sorted(UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
 )
 @click.option(
     "--namespace",
@@ -93,7 +92,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--lease", default=AUTOSCALER, show_default=True, help="Name of our Lease.")
 @click.option("--identity", default="", help="This process and no other; default: pod name and something random.")
-@click.option("--json-logs", is_flag=True, help="Logs as JSON lines.")
+@logs.options
 @_grpc
 @click.pass_context
 def autoscaler(ctx: click.Context, /, **given: Any) -> None:
@@ -109,7 +108,7 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = options
         return
-    _log(as_json=given["json_logs"])
+    logs.set_up(given["log_format"], given["log_level"])
     serve(options)
 
 
@@ -156,14 +155,14 @@ def serve(options: Options) -> None:
 
 def _guarded(work: Callable[[], Any]) -> Any:
     """What went wrong, as one line and a status."""
-    from autoscaler.kube.app_plan import CannotTellError  # noqa: PLC0415
-    from autoscaler.kube.config import ConfigError  # noqa: PLC0415
-    from autoscaler.metrics_api.door import TlsError  # noqa: PLC0415
-    from autoscaler.metrics_api.front_proxy import TrustError  # noqa: PLC0415
-    from autoscaler.metrics_api.registration import TakenError  # noqa: PLC0415
-    from autoscaler.providers.base import MissingError  # noqa: PLC0415
-    from autoscaler.providers.registry import ConfigError as PoolsError  # noqa: PLC0415
-    from autoscaler.rpc.serving import ServingError  # noqa: PLC0415
+    from autoscaler.kube.app_plan import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
+    from autoscaler.kube.config import ConfigError  # noqa: PLC0415 (likewise)
+    from autoscaler.metrics_api.door import TlsError  # noqa: PLC0415 (likewise)
+    from autoscaler.metrics_api.front_proxy import TrustError  # noqa: PLC0415 (likewise)
+    from autoscaler.metrics_api.registration import TakenError  # noqa: PLC0415 (likewise)
+    from autoscaler.providers.base import MissingError  # noqa: PLC0415 (likewise)
+    from autoscaler.providers.registry import ConfigError as PoolsError  # noqa: PLC0415 (likewise)
+    from autoscaler.rpc.serving import ServingError  # noqa: PLC0415 (likewise)
 
     try:
         return work()
@@ -203,7 +202,7 @@ def _options(given: Mapping[str, Any]) -> Options:
         context=given["kube_context"],
         dry_run=given["dry_run"],
         metrics=given["metrics"] if port is None else Address("0.0.0.0", port),  # noqa: S104 (Prometheus asks from outside)
-        unit_bytes=_UNITS[given["unit"]],
+        unit_bytes=UNITS[given["unit"]],
         namespace=given["namespace"],
         lease=given["lease"],
         identity=given["identity"],
@@ -211,25 +210,3 @@ def _options(given: Mapping[str, Any]) -> Options:
         grpc=grpc,
         metrics_api=api,
     )
-
-
-class _Lines(logging.Formatter):
-    """One JSON document a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Time in UTC, level, module, text, and the trace where there is one."""
-        said = {
-            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "where": record.name,
-            "text": record.getMessage(),
-        }
-        if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said)
-
-
-def _log(*, as_json: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])

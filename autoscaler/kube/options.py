@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 METRICS: Final = "0.0.0.0:9448"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_SERVICE: Final = re.compile(f"{_NAME.pattern}/{_NAME.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class MetricsApi:
             yield "--metrics-api needs --metrics-api-listen, for instance 0.0.0.0:8444"
         if self.certificate is None or self.key is None:
             yield "--metrics-api serves TLS: give --metrics-api-cert and --metrics-api-key"
-        if len(self.service.split("/")) != 2 or not all(map(_NAME.fullmatch, self.service.split("/"))):  # noqa: PLR2004
+        if not _SERVICE.fullmatch(self.service):
             yield f"--metrics-api-service {self.service!r} is no service; write {SERVICE.namespace}/{SERVICE.name}"
 
     def settings(self, fresh_seconds: float) -> ApiSettings | None:

@@ -109,7 +109,7 @@ class Writer:
     async def placed(self, pod: Target, seconds: float | None = None) -> Whereabouts | None:
         """Where the pod is, by UID, asked of the server itself; None where it is no more."""
         try:
-            found = _object(await self._access.send("GET", pod.path, seconds=seconds))
+            found = object_of(await self._access.send("GET", pod.path, seconds=seconds))
         except RefusedError as exc:
             if exc.status == _NOT_FOUND:
                 return None
@@ -199,7 +199,7 @@ class Leases:
     async def read(self, seconds: float) -> Record | None:
         """The Lease from the server's store, not from a cache; None where there is none."""
         try:
-            return _record(_object(await self._access.send("GET", self._one, seconds=seconds)))
+            return _record(object_of(await self._access.send("GET", self._one, seconds=seconds)))
         except RefusedError as exc:
             if exc.status == _NOT_FOUND:
                 return None
@@ -218,7 +218,7 @@ class Leases:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
         method, path = ("PUT", self._one) if wish.version else ("POST", self._all)
         try:
-            return _record(_object(await self._access.send(method, path, body, seconds=seconds)))
+            return _record(object_of(await self._access.send(method, path, body, seconds=seconds)))
         except RefusedError as exc:
             if exc.status in (_CONFLICT, _NOT_FOUND):
                 return None
@@ -234,7 +234,8 @@ def _answer(exc: RefusedError) -> Answer:
     return Answer(Outcome.REFUSED, said)
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def object_of(text: bytes) -> dict[str, Any]:
+    """An answer that is one object; MalformedError."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

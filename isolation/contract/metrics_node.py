@@ -15,6 +15,8 @@ LABELS: Final = MappingProxyType(
     {
         "health": "healthy or unhealthy, as the kubelet is told.",
         "method": "What the kubelet asked: GetPreferredAllocation, Allocate or PreStartContainer.",
+        "reason": "Why a card gets no newcomers: xid; ecc (an error that could not be corrected); driver (it wants "
+        "something done with the card); lost (NVML does not tell of it).",
         "outcome": "What it heard: ok; refused (the container may not start yet, with the reason); late or broken (for "
         "GetPreferredAllocation and Allocate an answer without the agent's knowledge, to be checked at the start).",
     }
@@ -40,6 +42,10 @@ REGISTRATIONS: Final = _agent("registrations", Unit.NONE, "Registrations with th
 DEVICES: Final = _agent("devices", Unit.NONE, "Units of shared memory as the kubelet is told.", "health")
 HELD: Final = _agent("held_devices", Unit.NONE, "Units that the agent's book gives to containers.")
 HOLDERS: Final = _agent("holders", Unit.NONE, "Entries of the agent's book: containers, and units of nobody known.")
+SICK: Final = _agent("sick_cards", Unit.NONE, "Cards that get no newcomers, by why.", "reason")
+LISTENED: Final = _agent(
+    "cards_listened_to", Unit.NONE, "Cards whose XIDs and ECC errors the driver tells the agent of."
+)
 WRITES: Final = _agent("node_writes", Unit.NONE, "Writes to the node's object since the agent started.")
 SILENCE: Final = _agent(
     "api_silence_seconds",
@@ -60,6 +66,8 @@ CATALOGUE: Final = MappingProxyType(
             DEVICES,
             HELD,
             HOLDERS,
+            SICK,
+            LISTENED,
             WRITES,
             SILENCE,
         )

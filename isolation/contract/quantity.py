@@ -18,6 +18,8 @@ from typing import Final
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+UNITS: Final = MappingProxyType({"1GiB": GIB, "256MiB": 256 * MIB})
+"""What one unit of shared memory may be, as options say it: the same in a whole cluster."""
 MOST_BITS: Final = 133
 """Bits of the largest number the grammar below takes, 40 digits."""
 

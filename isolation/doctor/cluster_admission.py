@@ -6,6 +6,7 @@ Pure. What counts is what became of the two pods that were shown to admission; t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 PROBED: Final = "default"
 """Namespace of the two pods that are shown to admission."""
 _ASK: Final = "run with credentials of an administrator"
+_NOT_REACHED: Final = re.compile(r'failed calling webhook "([^"]*)"')
+_DENIED: Final = re.compile(r"""(?:admission webhook "|ValidatingAdmissionPolicy ')([^"']*)["'] .*?denied""", re.DOTALL)
+"""Words of kube-apiserver 1.36, with the name of the webhook or policy."""
 
 
 def look(facts: ClusterFacts, shape: Shape) -> list[Finding]:
@@ -86,15 +90,13 @@ def _good(probe: Probe | Untold, apply: str) -> Finding:
     check = "cluster.admission"
     if isinstance(probe, Untold):
         return unknown(check, f"a sensible pod could not be tried: {probe.why}", _ASK)
+    if _mine(_NOT_REACHED, probe.refused):
+        fix = f"`kubectl -n {SYSTEM_NAMESPACE} get pods,endpointslices`; x509 errors: caBundle and certificate differ"
+        return problem(check, f"the API server does not reach our webhook: {probe.refused}", fix)
+    if _DENIED.search(probe.refused):
+        return problem(check, f"a sensible pod is refused: {probe.refused}", "see the message")
     if probe.refused:
-        if "failed calling webhook" in probe.refused:
-            fix = (
-                f"`kubectl -n {SYSTEM_NAMESPACE} get pods,endpointslices`; x509 errors: caBundle and certificate differ"
-            )
-            return problem(check, f"the API server does not reach our webhook: {probe.refused}", fix)
-        if probe.by_admission:
-            return problem(check, f"a sensible pod is refused: {probe.refused}", "see the message")
-        return unknown(check, f"a sensible pod could not be tried: {probe.refused}", _ASK)
+        return _untried(check, "sensible", probe.refused)
     if not probe.shared:
         return problem(check, "a pod that asks for shares passes admission untouched: nobody of ours sees it", apply)
     if probe.scheduler not in {SCHEDULER, "default-scheduler"}:
@@ -109,11 +111,23 @@ def _bad(probe: Probe | Untold, apply: str) -> Finding:
         return unknown(check, f"a senseless pod could not be tried: {probe.why}", _ASK)
     if not probe.refused:
         return problem(check, "3 units over 2 cards are admitted: requests are not checked", apply)
-    if not probe.by_admission:
-        return unknown(check, f"a senseless pod was refused, and not by admission: {probe.refused}", _ASK)
-    if "failed calling webhook" in probe.refused:
+    if _mine(_NOT_REACHED, probe.refused):
         return unknown(check, "a senseless pod was refused since our webhook is away", "see cluster.admission")
+    if not _mine(_DENIED, probe.refused):
+        return _untried(check, "senseless", probe.refused)
     return ok(check, f"a senseless pod is refused: {probe.refused}")
+
+
+def _mine(said: re.Pattern[str], words: str) -> bool:
+    """Whether the server's words are about a webhook or a policy of ours."""
+    found = said.search(words)
+    return found is not None and (found[1].endswith(f".{GROUP}") or found[1].startswith(OURS))
+
+
+def _untried(check: str, kind: str, words: str) -> Finding:
+    """Somebody refused it who is none of ours: a right that is missing, a quota, another one's webhook."""
+    fix = _ASK if "cannot create" in words else f"see the message: it is tried in namespace {PROBED}"
+    return unknown(check, f"a {kind} pod could not be tried: {words}", fix)
 
 
 def _policies(facts: ClusterFacts, apply: str) -> Finding:

@@ -123,7 +123,6 @@ class Probe:
 
     refused: str = ""
     """The server's words; empty: it would have been made."""
-    by_admission: bool = False
     shared: bool = False
     scheduler: str = ""
 

@@ -1,7 +1,7 @@
 """
 This machine's cards, real ones or simulated ones, as NVML tells of them.
 
-The only module of the room that knows NVML. Translates its errors; "cannot tell" is None or an empty
+With `alarms`, the only module of the room that knows NVML. Translates its errors; "cannot tell" is None or an empty
 answer, never 0.
 """
 

@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.cluster.access import Access
 from isolation.cluster.failure import CredentialsError
@@ -25,6 +26,7 @@ from isolation.contract import metrics_node as catalogue
 from isolation.contract.names import ACK, NODE_AGENT
 from isolation.host.machine import NvmlMachine
 from isolation.node.agent import Agent
+from isolation.node.health import Reason
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.metrics import NodeMetrics
@@ -34,7 +36,7 @@ from isolation.node.resources import PodResourcesClient
 from isolation.node.status import NodeStatus, NodeWatch
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
-from isolation.node.wiring import Outside, WiringError, delivery_of, feeding_of, world_of
+from isolation.node.wiring import Outside, WiringError, alarms_of, delivery_of, feeding_of, world_of
 from isolation.node.world import Moment
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class NodeAgent:
         self._settings = settings
         self.metrics = NodeMetrics()
         machine = NvmlMachine(settings.simgpu)
-        self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json")
+        self._alarms, self._card_news = alarms_of(settings), asyncio.Event()
+        self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json", self._alarms.sick)
         self.pods = NodePods(access, writer, node)
         self.resources = PodResourcesClient(settings.pod_resources, ACK.memory)
         self._delivery = delivery_of(settings, machine, self.inventory)
@@ -127,7 +130,8 @@ class NodeAgent:
             await stack.enter_async_context(_beside(self._node_follower.run()))
             await stack.enter_async_context(_beside(self._every(_MEMORY_SECONDS, self._remember)))
             await stack.enter_async_context(serving(self._settings, self.metrics.page, self.unwell, self.not_ready))
-            await stack.enter_async_context(_beside(self._every(_CARDS_SECONDS, self._read_cards)))
+            await stack.enter_async_context(_beside(self._every(_CARDS_SECONDS, self._read_cards, self._card_news)))
+            stack.enter_context(_thread("alarms", self._alarms.run, self._heard_of_cards()))
             await self.agent.start()
             await stack.enter_async_context(_beside(self.status.run()))
             if not await self._usable(stop):
@@ -137,7 +141,7 @@ class NodeAgent:
             await stack.enter_async_context(_beside(self.registrar.run()))
             await stack.enter_async_context(_beside(self._every(TICK_SECONDS, self._tick)))
             await stack.enter_async_context(_beside(self._probe()))
-            stack.enter_context(self._fed())
+            stack.enter_context(_thread("feeding", self._feeding.run))
             await stop.wait()
             await self._leave()
 
@@ -165,14 +169,20 @@ class NodeAgent:
 
     # What is done over and over.
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(
+        self, seconds: float, work: Callable[[], Awaitable[None]], news: asyncio.Event | None = None
+    ) -> None:
+        """And at once when there is news."""
+        news = news or asyncio.Event()
         while True:
+            news.clear()
             try:
                 await work()
             except Exception:  # the next turn may fare better; metrics and log tell
                 self.metrics.failed()
                 log.exception("a turn failed")
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), seconds)
 
     async def _tick(self) -> None:
         self._bound = {pod.uid: pod for pod in self.pods.bound()}
@@ -189,15 +199,15 @@ class NodeAgent:
             self.plugin.changed()
             self.status.look()
 
-    @contextlib.contextmanager
-    def _fed(self) -> Iterator[None]:
-        """In a thread of its own, which dies with the process where a driver holds it up."""
-        over = Event()
-        Thread(target=self._feeding.run, args=(over,), name="feeding", daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
+    def _heard_of_cards(self) -> Callable[[], None]:
+        """To be called from another thread."""
+        loop = asyncio.get_running_loop()
+
+        def news() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits for it
+                loop.call_soon_threadsafe(self._card_news.set)
+
+        return news
 
     async def _remember(self) -> None:
         await self.pods.changed(_CARDS_SECONDS)
@@ -241,6 +251,7 @@ class NodeAgent:
             catalogue.REGISTRATIONS: self.registrar.standing.times,
             catalogue.HELD: len(self.agent.book.held()),
             catalogue.HOLDERS: len(self.agent.book),
+            catalogue.LISTENED: self._alarms.heard,
             catalogue.WRITES: self.status.writes,
             catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
         }
@@ -248,7 +259,14 @@ class NodeAgent:
             spec: {(): float(value)} for spec, value in alone.items() if value is not None
         }
         rows[catalogue.DEVICES] = {("healthy",): healthy, ("unhealthy",): len(devices) - healthy}
+        rows[catalogue.SICK] = self._sick_cards()
         return rows
+
+    def _sick_cards(self) -> Mapping[tuple[str, ...], float]:
+        """How many there are, by reason."""
+        why = self._alarms.reasons()
+        found = Counter(why.get(card.uuid, Reason.LOST) for card in self.inventory.cards() if not card.healthy)
+        return {(reason.value,): float(found[reason]) for reason in Reason}
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
@@ -265,6 +283,17 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         raise NodeError(f"{exc}; in a cluster a service account is enough, elsewhere give --kubeconfig") from None
     except (LockError, PluginError, WiringError) as exc:
         raise NodeError(str(exc)) from None
+
+
+@contextlib.contextmanager
+def _thread(name: str, work: Callable[..., None], *more: Any) -> Iterator[None]:
+    """In a thread of its own, which dies with the process where a driver holds it up."""
+    over = Event()
+    Thread(target=work, args=(over, *more), name=name, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextlib.asynccontextmanager

@@ -8,17 +8,16 @@ not there yet is no reason not to start; a node that cannot be told is.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from isolation.contract.quantity import MIB
+from isolation.cluster import logs
+from isolation.contract.quantity import MIB, UNITS
 from isolation.node.inventory import Terms
-from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, UNITS, Settings
+from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
 
 PREFIX: Final = "GPUSHARE_NODE"
 _PATH: Final = click.Path(path_type=Path)
@@ -49,7 +48,7 @@ _USUAL: Final = Settings(node="")
 @click.option("--cgroup", type=_PATH, default=CGROUP, show_default=True, metavar="DIR", help="The host's groups.")
 @click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
 @click.option(
-    "--unit", type=click.Choice(list(UNITS)), default="GiB", show_default=True, help="The same in the whole cluster."
+    "--unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help="The same in the whole cluster."
 )
 @click.option(
     "--reserved",
@@ -59,17 +58,25 @@ _USUAL: Final = Settings(node="")
     help="Kept back of each card, where that is more than the driver says it keeps.",
 )
 @click.option("--backend", default="library", show_default=True, metavar="NAME", help="What enforces promises.")
+@click.option(
+    "--ignore-xids",
+    default="",
+    metavar="N,N",
+    help="XIDs that do not make a card sick, besides those of programs; all: nothing does.",
+)
+@click.option(
+    "--well-after",
+    type=click.IntRange(0, 10080),
+    default=_USUAL.well_after_minutes,
+    show_default=True,
+    metavar="MINUTES",
+    help="Without another error a sick card is well, if its driver does not tell; 0: not by time.",
+)
 @click.option("--metrics-host", default=_USUAL.host, show_default=True, metavar="ADDRESS", help="Where to serve them.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
 @click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Else the pod's service account, else the usual file.")
 @click.option("--context", metavar="NAME", help="Of the kubeconfig.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning"]),
-    default="info",
-    show_default=True,
-    help="The least that is said.",
-)
+@logs.options
 def node(**given: Any) -> None:
     """
     Serve shares of this node's cards to the kubelet, and deliver what was promised to each container.
@@ -77,7 +84,7 @@ def node(**given: Any) -> None:
     Runs as root, one on each node. Every option can also be set by an environment variable: GPUSHARE_NODE_ and
     its name, as in GPUSHARE_NODE_SIMGPU=/tmp/cards.
     """
-    _set_up(given.pop("log_level"))
+    logs.set_up(given.pop("log_format"), given.pop("log_level"))
     chosen = _settings(given)
     problems = list(chosen.problems())
     if problems:
@@ -113,11 +120,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         port=given["metrics_port"],
         kubeconfig=given["kubeconfig"],
         context=given["context"],
+        ignore_xids=given["ignore_xids"].replace(" ", ""),
+        well_after_minutes=given["well_after"],
     )
-
-
-def _set_up(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    logging.getLogger("aiohttp").setLevel(logging.WARNING)

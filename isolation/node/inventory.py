@@ -19,7 +19,7 @@ from isolation.contract.model import Card, Mode
 from isolation.host.machine import MachineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,13 @@ def _as_known(card: Card, before: Sequence[Card]) -> Card:
 class NodeInventory:
     """See the module; fulfils `world.Inventory`. `refresh` may block: call it in a thread of its own."""
 
-    def __init__(self, machine: Cards, terms: Terms, file: Path) -> None:
-        self._machine, self._terms, self._file = machine, terms, file
+    def __init__(
+        self, machine: Cards, terms: Terms, file: Path, sick: Callable[[], Mapping[str, str]] = dict[str, str]
+    ) -> None:
+        """`sick`: of cards that answer and should get no newcomers why, by UUID."""
+        self._machine, self._terms, self._file, self._told_sick = machine, terms, file, sick
+        self.sick: Mapping[str, str] = {}
+        """As at the last reading."""
         self._known, self.told = self._load()
         self.trouble = "the cards were not read yet"
         """Why they cannot be read, for people; empty: they can."""
@@ -113,6 +118,10 @@ class NodeInventory:
 
     def refresh(self) -> bool:
         """Read the cards again; whether anything changed."""
+        before, self.sick = self.sick, self._told_sick()
+        return self._read() or self.sick != before
+
+    def _read(self) -> bool:
         try:
             found = divided(self._machine.cards(), self._terms)
         except MachineError as exc:
@@ -121,7 +130,9 @@ class NodeInventory:
             self.trouble = str(exc)
             return self._now(replace(self._known, cards=tuple(replace(c, healthy=False) for c in self._known.cards)))
         self.trouble = ""
-        return self._now(replace(self._known, cards=seen(self._known.cards, found)))
+        cards = seen(self._known.cards, found)
+        told = tuple(replace(c, healthy=False) if c.uuid in self.sick else c for c in cards)
+        return self._now(replace(self._known, cards=told))
 
     def serves(self, mode: Mode, *, whole: bool) -> bool:
         """The node's object says this; whether anything changed."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import CDI_DIR, RUN_DIR
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import GIB
+from isolation.node.health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.inventory import Terms
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 KUBELET_DIR: Final = Path("/var/lib/kubelet")
 CGROUP: Final = Path("/sys/fs/cgroup")
 PORT: Final = 9447
-UNITS: Final = {"GiB": GIB, "256MiB": 256 * MIB}
 _NODE: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_XIDS: Final = re.compile(r"(?:[0-9]{1,5}(?:,[0-9]{1,5}){0,99})?")
+ALL_XIDS: Final = "all"
 _NOT_IN_PATHS: Final = frozenset(' :"\n\r\t')
 """The loader takes no space and no colon in what is preloaded; the rest keeps CDI specs readable."""
 
@@ -43,6 +45,16 @@ class Settings:
     port: int = PORT
     kubeconfig: Path | None = None
     context: str | None = None
+    ignore_xids: str = ""
+    well_after_minutes: int = int(WELL_AFTER_SECONDS / 60)
+
+    @property
+    def health(self) -> HealthTerms:
+        """What makes a card sick; only where there are no problems."""
+        if self.ignore_xids == ALL_XIDS:
+            return HealthTerms(watched=False)
+        ignored = frozenset(int(one) for one in self.ignore_xids.split(",") if one)
+        return HealthTerms(ignored=ignored, well_after=self.well_after_minutes * 60.0)
 
     @property
     def plugins(self) -> Path:
@@ -67,5 +79,7 @@ class Settings:
         for option, path in (("--run-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
             if not path.is_absolute() or _NOT_IN_PATHS & set(str(path)):
                 yield f"{option} {path}: an absolute path without spaces and colons, the same on the host"
+        if self.ignore_xids != ALL_XIDS and not _XIDS.fullmatch(self.ignore_xids):
+            yield f"--ignore-xids {self.ignore_xids[:80]!r}: numbers with commas between, as in 48,79; or {ALL_XIDS}"
         if self.terms.reserved_bytes < 0:
             yield "--reserved is what is kept back of each card, in MiB: 0 or more"

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from isolation.cluster.wire import identity_of
 from isolation.contract.codec import CodecError, encode_cards
 from isolation.contract.codec_shape import At
 from isolation.contract.model import FULL_CORE, Mode
-from isolation.contract.names import ACK, AGENT, CARD_COUNT, CARD_UNITS, CARDS
+from isolation.contract.names import ACK, AGENT, CARD_COUNT, CARD_UNITS, CARDS, SICK
 from isolation.contract.quantity import MIB, QuantityError, parse
 
 if TYPE_CHECKING:
@@ -48,13 +48,15 @@ class Said:
     resources: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str | None] = field(default_factory=dict)
     """None: it should not be there."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    """The same."""
 
 
-def wish(cards: Sequence[Card], mode: Mode, agent: str) -> Said:
-    """What this node should say."""
+def wish(cards: Sequence[Card], mode: Mode, agent: str, sick: Mapping[str, str] | None = None) -> Said:
+    """What this node should say; `sick`: why cards get no newcomers, by UUID."""
     if mode not in SHARED:
         cards = ()
+    ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
     units = max((card.offered_bytes // card.unit_bytes for card in cards), default=0)
     models = {card.model for card in cards}
     sizes = {card.total_bytes // MIB for card in cards}
@@ -70,7 +72,11 @@ def wish(cards: Sequence[Card], mode: Mode, agent: str) -> Said:
             ACK.model_labels[0]: (label_of(models.pop()) if len(models) == 1 else None) if cards else None,
             ACK.memory_labels[0]: (f"{sizes.pop()}MiB" if len(sizes) == 1 else None) if cards else None,
         },
-        annotations={CARDS: encode_cards(cards), AGENT: agent},
+        annotations={
+            CARDS: encode_cards(cards),
+            AGENT: agent,
+            SICK: "; ".join(f"{uuid}: {why}" for uuid, why in ill.items()) or None,
+        },
     )
 
 
@@ -192,7 +198,7 @@ class NodeStatus:
             if self._watch.said is None:
                 return False
             mode = self._inventory.mode()
-            wanted = wish(self._inventory.cards(), mode, self._agent)
+            wanted = wish(self._inventory.cards(), mode, self._agent, self._inventory.sick)
             wrong = amiss(wanted, self._watch.said, writes_anything=mode in SHARED)
             try:
                 answers = await self._write(wrong)
@@ -223,9 +229,9 @@ class NodeStatus:
 
 def _over(before: Said, written: Said) -> Said:
     """What the node says now that this was written; the watch will tell the same."""
-    labels: dict[str, Any] = {**before.labels, **written.labels}
+    labels, annotations = {**before.labels, **written.labels}, {**before.annotations, **written.annotations}
     return Said(
         {**before.resources, **written.resources},
         {name: text for name, text in labels.items() if text is not None},
-        {**before.annotations, **written.annotations},
+        {name: text for name, text in annotations.items() if text is not None},
     )

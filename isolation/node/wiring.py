@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolation.host import process
+from isolation.host.alarms import NvmlAlarms
 from isolation.host.machine import NvmlMachine
+from isolation.node.alarms import AlarmWatch
 from isolation.node.backend import backends
 from isolation.node.cgroups import KernelCgroups
 from isolation.node.delivery import NodeDelivery, Places
@@ -84,6 +86,11 @@ def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> F
         return cgroups.pids(pod.uid) if len(pod.wanted) == 1 else None
 
     return Feeding(Places(settings.run_dir).alloc, NvmlMachine(settings.simgpu), processes, process.boot())
+
+
+def alarms_of(settings: Settings) -> AlarmWatch:
+    """Whoever hears of cards in trouble."""
+    return AlarmWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / "sick.json", process.boot())
 
 
 def world_of(settings: Settings, outside: Outside, inventory: Inventory, delivery: NodeDelivery) -> World:

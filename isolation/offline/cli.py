@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console
 
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import UNITS
 from isolation.offline.fleet import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
 from isolation.offline.manifest import STDIN, ManifestError, read, wanted
 from isolation.offline.plan import plan
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node
     from isolation.contract.workloads import Planned
 
-UNITS: Final = {"1GiB": GIB, "256MiB": 256 * MIB}
 _WIDTH: Final = 80
 
 

@@ -79,14 +79,14 @@ class Book:
         self._boot = process.boot()
 
     @contextlib.contextmanager
-    def deciding(self) -> Iterator[Book]:
-        """Nobody else decides meanwhile."""
-        fd = self._open()
+    def deciding(self, *, make: bool = True) -> Iterator[Book]:
+        """Nobody else decides meanwhile. `make`: also where there is no book yet."""
+        fd = self._open(make=make)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             while not self._current(fd):  # the book was removed and made anew while we waited
                 os.close(fd)
-                fd = self._open()
+                fd = self._open(make=make)
                 fcntl.flock(fd, fcntl.LOCK_EX)
             yield self
         finally:
@@ -98,11 +98,11 @@ class Book:
         except FileNotFoundError:
             return False
 
-    def _open(self) -> int:
+    def _open(self, *, make: bool) -> int:
         if len(str(self.home)) > MOST_PATH:
             raise BookError(f"{self.home}: the path is longer than {MOST_PATH} characters; choose a shorter --book")
         try:
-            if not self.home.is_dir():
+            if make and not self.home.is_dir():
                 self._make()
             fd = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as exc:
@@ -131,16 +131,31 @@ class Book:
 
     def holds(self) -> tuple[Held, ...]:
         """Every hold that somebody lives on, oldest first. What is left of dead ones is swept away."""
-        found = []
+        living, dead = self._read_all()
+        for held in dead:
+            if held.folder.parent == self.home:
+                self._remove(held)
+        self._sweep()
+        return living
+
+    def look(self, *, expected: bool) -> tuple[Held, ...]:
+        """The same for whoever only asks: nothing is made or swept away. `expected`: no book is an error."""
+        if self.home.is_dir():
+            with self.deciding(make=False):
+                return self._read_all()[0]
+        if expected:
+            raise BookError(f"{self.home}: there is no book here; a run makes one, or is --book (GPUSHARE_BOOK) wrong?")
+        return self._read_all()[0]
+
+    def _read_all(self) -> tuple[tuple[Held, ...], list[Held]]:
+        """Holds that somebody lives on, oldest first, and the dead."""
+        living: list[Held] = []
+        dead: list[Held] = []
         for home in (self.home, *self._also):
             for folder in _folders(home):
                 held = Held(self._read(folder), folder)
-                if evidence.lives(held.entry, folder, self._boot):
-                    found.append(held)
-                elif home == self.home:
-                    self._remove(held)
-        self._sweep()
-        return tuple(sorted(found, key=lambda held: (held.entry.created, held.entry.id)))
+                (living if evidence.lives(held.entry, folder, self._boot) else dead).append(held)
+        return tuple(sorted(living, key=lambda held: (held.entry.created, held.entry.id))), dead
 
     def _sweep(self) -> None:
         """What was begun and not finished, and is nobody's work any more."""

@@ -33,6 +33,7 @@ from isolation.run.obtain import NoRoomError, Options, console, obtain, placing
 
 if TYPE_CHECKING:
     from isolation.host.machine import Machine
+    from isolation.run.book import Held
 
 POLICIES: Final = tuple(policy.name.lower() for policy in Policy)
 REFUSED: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -93,7 +94,7 @@ def run(**given: Any) -> None:
     book = _book(book_path, simulated)
     try:
         if given["listing"]:
-            _list(book, as_data=given["as_data"])
+            _list(_looked(book, book_path, simulated), as_data=given["as_data"])
             return
         code = carry_out(_options(given), machine, book)
     except NoRoomError as exc:
@@ -117,6 +118,13 @@ def _book(path: Path | None, simulated: Path | None) -> Book:
         return Book(simulated.with_name(f"{simulated.name}.book"))
     home = usual()
     return Book(home, (ANYBODYS,) if home == COMMON else ())
+
+
+def _looked(book: Book, named: Path | None, simulated: Path | None) -> tuple[Held, ...]:
+    """Who holds what; a name of cards or of a book that is not there is no empty list."""
+    if simulated is not None and not simulated.is_file():
+        raise MachineError(f"{simulated} is no file; make one: gpushare simgpu create {simulated}")
+    return book.look(expected=named is not None)
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -200,9 +208,8 @@ def _occupy_standard() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
-def _list(book: Book, *, as_data: bool) -> None:
-    with book.deciding():
-        held = [one.entry for one in book.holds()]
+def _list(found: tuple[Held, ...], *, as_data: bool) -> None:
+    held = [one.entry for one in found]
     if as_data:
         click.echo(json.dumps(view.as_json(held), indent=2))
     else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import socket
 import ssl
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from isolation.cluster import logs
 from isolation.cluster.failure import CredentialsError
 from isolation.cluster.listen import Address, Listen, address
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import UNITS
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler import config as kube
 from isolation.scheduler.settings import LISTEN, METRICS, SIDECAR, Settings
@@ -29,7 +29,6 @@ from isolation.scheduler.settings import LISTEN, METRICS, SIDECAR, Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_UNITS = {"1GiB": GIB, "256MiB": 256 * MIB}
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -53,7 +52,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
 @click.option("--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True)
 @click.option(
-    "--unit", type=click.Choice(sorted(_UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
+    "--unit", type=click.Choice(sorted(UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
 )
 @click.option(
     "--namespace",
@@ -69,7 +68,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--identity", default="", help="This process and no other; default: pod name and something random.")
 @click.option("--scheduler-name", default=SCHEDULER, show_default=True, help="schedulerName that admission sets.")
 @click.option("--growing", is_flag=True, help="Nodes larger than any here may come: admission warns, not denies.")
-@click.option("--json-logs", is_flag=True, help="Logs as JSON lines.")
+@logs.options
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
@@ -83,7 +82,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:
     problems = list(settings.problems())
     if problems:
         raise click.UsageError("\n".join(problems))
-    _log(as_json=given["json_logs"])
+    logs.set_up(given["log_format"], given["log_level"])
     serve(settings)
 
 
@@ -128,7 +127,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         sidecar=given["sidecar"],
         metrics=given["metrics"] if port is None else Address("0.0.0.0", port),  # noqa: S104 (Prometheus asks from outside)
         policy=given["policy"],
-        unit_bytes=_UNITS[given["unit"]],
+        unit_bytes=UNITS[given["unit"]],
         namespace=given["namespace"],
         lease=given["lease"],
         beside=given["beside"],
@@ -138,9 +137,3 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         scheduler_name=given["scheduler_name"],
         growing=given["growing"],
     )
-
-
-def _log(*, as_json: bool) -> None:
-    line = '{"time":"%(asctime)s","level":"%(levelname)s","where":"%(name)s","text":%(message)r}'
-    plain = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=line if as_json else plain)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autoscaler.kube.cli import _Lines, autoscaler
+from autoscaler.kube.cli import autoscaler
 from autoscaler.kube.options import Grpc, MetricsApi, Options
 from isolation.cluster.listen import Address, address
 
@@ -175,20 +175,3 @@ def test_pools_of_cluster_autoscaler_need_a_port(tmp_path):
 
     assert 2 == status
     assert "pool a: nobody listens for cluster-autoscaler; give --grpc-listen" in said
-
-
-def test_a_log_line_is_one_json_document():
-    """
-    Whatever stands in the text, the trace included.
-    """
-    try:
-        raise ValueError('it "broke"\nhere')  # noqa: TRY301 (the trace is the subject)
-    except ValueError as exc:
-        record = logging.makeLogRecord(
-            {"msg": 'a "%s"', "args": ("b\nc",), "name": "x", "levelname": "ERROR", "exc_info": (type(exc), exc, None)}
-        )
-    line = _Lines().format(record)
-
-    assert 1 == len(line.splitlines())
-    assert ('a "b\nc"', "x", "ERROR") == tuple(json.loads(line)[key] for key in ("text", "where", "level"))
-    assert "broke" in json.loads(line)["trace"]

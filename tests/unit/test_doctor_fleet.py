@@ -26,6 +26,41 @@ def found(**changed):
     return {one.check: one.state for one in judged(facts(**changed), NOW)}
 
 
+QUOTA = 'pods "gpushare-doctor" is forbidden: exceeded quota: few'
+MAY_NOT = 'pods is forbidden: User "a" cannot create resource "pods" in API group ""'
+AWAY = 'Internal error occurred: failed calling webhook "pods.gpushare.dev": failed to call webhook: Post "https://x"'
+OTHERS_AWAY = 'Internal error occurred: failed calling webhook "all.others.io": failed to call webhook: EOF'
+OTHERS = 'admission webhook "all.others.io" denied the request: no image of ours'
+OURS = 'admission webhook "pods.gpushare.dev" denied the request: 3 do not split'
+POLICY = (
+    """pods "gpushare-doctor" is forbidden: ValidatingAdmissionPolicy 'gpushare-pods' with binding 'gpushare-pods' """
+    "denied request: 3 do not split"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "fix"),
+    [
+        pytest.param(QUOTA, State.UNKNOWN, "namespace default", id="quota"),
+        pytest.param(MAY_NOT, State.UNKNOWN, "credentials of an administrator", id="no right"),
+        pytest.param(AWAY, State.UNKNOWN, "see cluster.admission", id="our webhook is away"),
+        pytest.param(OTHERS_AWAY, State.UNKNOWN, "namespace default", id="another webhook is away"),
+        pytest.param(OTHERS, State.UNKNOWN, "namespace default", id="another webhook"),
+        pytest.param(OURS, State.OK, "", id="our webhook"),
+        pytest.param(POLICY, State.OK, "", id="our policy"),
+    ],
+)
+def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
+    """
+    Only our own refusal shows that requests are checked; the advice fits whoever else it was.
+    """
+    told = next(one for one in judged(facts(bad=Probe(words)), NOW) if one.check == "cluster.denial")
+
+    assert state == told.state
+    assert fix in told.fix
+    assert bool(fix) == bool(told.fix)
+
+
 def test_a_cluster_in_which_all_is_well_is_told_so():
     """
     No warning without a cause.
@@ -73,7 +108,7 @@ def webhook_serves(pem):
         ),
         ({"good": Probe()}, "cluster.admission", State.PROBLEM),
         (
-            {"good": Probe('failed calling webhook "x": x509: certificate has expired')},
+            {"good": Probe('failed calling webhook "pods.gpushare.dev": x509: certificate has expired')},
             "cluster.admission",
             State.PROBLEM,
         ),

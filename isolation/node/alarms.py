@@ -1,0 +1,177 @@
+"""
+Listens for cards in trouble, in a thread of its own, and remembers the sick ones over a restart of the agent.
+
+Decides when to look and what is said; what makes a card sick is `health`'s. Where NVML cannot tell, nothing is
+known, and the cards stay as they were. The memory is a file: whoever removes it declares the cards well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.host.machine import MachineError
+from isolation.node.health import Illness, Reason, alarmed, critical, looked, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from isolation.host.alarms import Alarm, Alarms, Board
+    from isolation.node.health import HealthTerms, Ill
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS: Final = 5.0
+WAIT_SECONDS: Final = 1.0
+_BREATH_SECONDS: Final = 0.01
+"""Between alarms: a program that causes them without end does not take a processor."""
+_FORMAT: Final = 1
+_MOST_BYTES: Final = 1 << 18
+_MOST_TOLD: Final = 64
+
+
+class AlarmWatch:
+    """See the module. `run` is for the thread; the rest may be asked from any other."""
+
+    def __init__(self, alarms: Alarms, terms: HealthTerms, file: Path, boot: str) -> None:
+        self._alarms, self._terms, self._file, self._boot = alarms, terms, file, boot
+        self._ill: Ill = remembered(self._load(), terms)
+        self._written = bool(self._ill)
+        self._boards: dict[str, Board] = {}
+        self._due = float("-inf")
+        self._told: set[str] = set()
+        self.heard: int | None = None
+        """How many cards tell of their events; None: not known yet."""
+
+    def sick(self) -> Mapping[str, str]:
+        """Why a card gets no newcomers, by UUID of what is shared."""
+        return {card: known.text for known in self._ill.values() for card in known.cards}
+
+    def reasons(self) -> Mapping[str, Reason]:
+        """The same, for counting."""
+        return {card: known.reason for known in self._ill.values() for card in known.cards}
+
+    def run(self, stop: Event, news: Callable[[], None]) -> None:
+        """Until it is told to stop; `news` is called when a card has become sick or well."""
+        while self._terms.watched and not stop.is_set():
+            before = self.sick()
+            try:
+                pause = self.turn(time.monotonic())
+            except Exception:  # whatever it is, the next turn may fare better, and the agent does not end of it
+                log.exception("a look at the cards' health failed")
+                pause = LOOK_SECONDS
+            if self.sick() != before and not stop.is_set():
+                news()
+            stop.wait(pause)
+
+    def turn(self, now: float) -> float:
+        """Look if that is due, and listen for a moment; seconds until the next turn."""
+        if now >= self._due:
+            self._look(now)
+            self._due = now + LOOK_SECONDS
+        try:
+            alarm = self._alarms.wait(WAIT_SECONDS)
+        except MachineError as exc:
+            self._once(f"sick cards are not heard of ({exc}): they stay as they are")
+            return WAIT_SECONDS
+        if alarm is None:
+            return 0.0
+        self._alarm(alarm, now)
+        return _BREATH_SECONDS
+
+    def _look(self, now: float) -> None:
+        if self._ill and self._written and not self._file.exists():
+            log.info("%s was removed: cards that were sick count as well", self._file)
+            self._ill = {}
+        try:
+            boards = self._alarms.boards()
+        except MachineError as exc:
+            self.heard = 0
+            self._once(f"sick cards are not heard of ({exc}): they stay as they are")
+            return
+        self.heard = self._alarms.heard()
+        if why := self._alarms.deaf():
+            self._once(f"not all cards tell when they are sick: {why}")
+        self._boards |= {board.uuid: board for board in boards}
+        before = self._ill
+        self._ill, well = looked(before, boards, self._terms, now)
+        for uuid, why in well.items():
+            log.info("card %s is well again (it had %s): %s", uuid, before[uuid].text, why)
+        for uuid in self._ill.keys() - before.keys():
+            self._fell(uuid)
+        if self._ill != before:
+            self._save()
+
+    def _alarm(self, alarm: Alarm, now: float) -> None:
+        if not critical(alarm, self._terms):
+            log.debug("card %s: XID %d is a program's, or harmless", alarm.board, alarm.number)
+            return
+        if alarm.board not in self._boards:
+            self._once(f"{alarm.kind} {alarm.number} of a card that NVML does not name: it concerns none")
+            return
+        before = self._ill
+        self._ill = alarmed(before, alarm, self._boards, self._terms, now)
+        if alarm.board not in before:
+            self._fell(alarm.board)
+        self._save()
+
+    def _fell(self, uuid: str) -> None:
+        log.warning(
+            "card %s: %s; no new pods come on it, those that run go on. Were it well: remove %s",
+            uuid,
+            self._ill[uuid].text,
+            self._file,
+        )
+
+    def _once(self, text: str) -> None:
+        if text not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    def _save(self) -> None:
+        """A lost file makes a card well at the next start: trouble is only told."""
+        record = {"format": _FORMAT, "boot": self._boot, "boards": {u: asdict(one) for u, one in self._ill.items()}}
+        beside = self._file.with_name(f"{self._file.name}.new")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("w", encoding="utf-8") as out:
+                out.write(json.dumps(record))
+                out.flush()
+                os.fsync(out.fileno())
+            beside.replace(self._file)
+        except OSError as exc:
+            self._once(f"{self._file} cannot be written: {exc}")
+        else:
+            self._written = True
+
+    def _load(self) -> dict[str, Illness]:
+        """Of this boot; a file that cannot be read is none."""
+        try:
+            with self._file.open("rb") as file:
+                record = json.loads(file.read(_MOST_BYTES))
+            if record["format"] != _FORMAT or record["boot"] != self._boot:
+                return {}
+            return {str(uuid): _illness(one) for uuid, one in record["boards"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            log.warning("%s is left aside: %s", self._file, exc)
+            return {}
+
+
+def _illness(one: Mapping[str, Any]) -> Illness:
+    """KeyError, TypeError or ValueError where it is none."""
+    return Illness(
+        cards=tuple(map(str, one["cards"])),
+        reason=Reason(one["reason"]),
+        number=int(one["number"]),
+        since=float(one["since"]),
+        last=float(one["last"]),
+        asked=bool(one["asked"]),
+        gone=bool(one["gone"]),
+    )

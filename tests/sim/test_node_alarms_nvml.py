@@ -1,0 +1,223 @@
+"""
+Sick cards as the simulated driver's real event sets tell of them, up to the cards that the node offers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from simbox import boxes
+
+pytest.importorskip("pynvml")
+import pynvml
+
+from isolation.contract.quantity import GIB
+from isolation.host.alarms import Alarm, Kind, NvmlAlarms
+from isolation.host.machine import MachineError, NvmlMachine
+from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
+from isolation.node.health import HealthTerms
+from isolation.node.inventory import NodeInventory, Terms
+
+
+@pytest.fixture
+def box(request, monkeypatch):
+    """A box of the models that the test names."""
+    monkeypatch.setenv("GPUSHARE_SIMGPU", "")
+    with boxes(*getattr(request, "param", ["t4", "t4"])) as made:
+        yield made
+
+
+@pytest.fixture
+def alarms(box):
+    """The driver's alarms, listened to."""
+    made = NvmlAlarms(box.path)
+    made.boards()
+    yield made
+    made.close()
+
+
+def told(alarms):
+    """All that there is."""
+    found = []
+    while (alarm := alarms.wait(0.05)) is not None:
+        found.append(alarm)
+    return found
+
+
+def test_xids_and_ecc_errors_are_told_of_the_card_that_had_them(box, alarms):
+    """
+    In their order; what could be corrected is not told, and nothing is told twice.
+    """
+    first, second = (board.uuid for board in alarms.boards())
+    for card, what, value in ((1, "xid", 79), (1, "xid", 13), (0, "ecc-corrected", 3), (0, "ecc-uncorrected", 2)):
+        box.inject(card, what, value)
+    found = told(alarms)
+    expected = {Alarm(second, Kind.XID, 79), Alarm(second, Kind.XID, 13), Alarm(first, Kind.ECC)}
+    assert (expected, 3, []) == (set(found), len(found), told(alarms))
+    assert (2, "", [None, None]) == (alarms.heard(), alarms.deaf(), [board.action for board in alarms.boards()])
+
+
+def test_a_card_that_was_lost_is_listened_to_again(box, alarms):
+    """
+    Meanwhile the others are, and it is not among the boards.
+    """
+    first, second = (board.uuid for board in alarms.boards())
+    box.inject(0, "lost", 1)
+    without = [board.uuid for board in alarms.boards()]
+    lost = told(alarms)
+    box.inject(1, "xid", 74)
+    meanwhile = told(alarms)
+    box.inject(0, "lost", 0)
+    back = [board.uuid for board in alarms.boards()]
+    box.inject(0, "xid", 48)
+    assert ([second], [first, second], [Alarm(first, Kind.XID, 79)]) == (without, back, lost)
+    assert ([Alarm(second, Kind.XID, 74)], [Alarm(first, Kind.XID, 48)]) == (meanwhile, told(alarms))
+
+
+def divided():
+    """A model whose cards are divided, by the simulator's list."""
+    from isolation.simgpu.models import MODELS  # noqa: PLC0415 (needed for the parameter alone)
+
+    return next(name for name, model in MODELS.items() if model.instances)
+
+
+@pytest.mark.parametrize("box", [[divided()]], indirect=True, ids=["mig"])
+def test_a_divided_card_is_one_board_with_its_instances(box, alarms):
+    """
+    Its events are its own; every instance is concerned.
+    """
+    board = alarms.boards()[0]
+    box.inject(0, "xid", 95)
+    shared = {card.uuid for card in NvmlMachine.cards(alarms)}
+    assert [Alarm(board.uuid, Kind.XID, 95)] == told(alarms)
+    assert (shared, False) == (set(board.cards), board.uuid in board.cards)
+    assert len(board.cards) > 1
+
+
+def field_of(kind, figure, value, status=0):
+    """What the driver answers to the question for one field."""
+
+    def answer(_handle, fields):
+        made = pynvml.c_nvmlFieldValue_t()
+        made.fieldId, made.valueType, made.nvmlReturn = fields[0], kind, status
+        setattr(made.value, figure, value)
+        return [made]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        (field_of(pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, "uiVal", 2), 2),
+        (field_of(pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "ullVal", 0), 0),
+        (field_of(pynvml.NVML_VALUE_TYPE_DOUBLE, "dVal", 1.0), None),
+        (field_of(pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, "uiVal", 2, pynvml.NVML_ERROR_NOT_SUPPORTED), None),
+    ],
+    ids=["uint", "ull", "double", "not-supported"],
+)
+def test_what_the_driver_wants_done_is_read_from_its_field(alarms, monkeypatch, answer, action):
+    """
+    None where it does not tell, or not as a number.
+    """
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    assert [action, action] == [board.action for board in alarms.boards()]
+
+
+@pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
+def test_a_driver_without_events_is_deaf_and_its_cards_are_there(box, monkeypatch, call):
+    """
+    With the reason; to wait for its events is an error at once.
+    """
+
+    def refuse(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, call, refuse)
+    alarms = NvmlAlarms(box.path)
+    try:
+        assert (2, 0) == (len(alarms.boards()), alarms.heard())
+        assert 2 == alarms.deaf().count("Not Supported")
+        with pytest.raises(MachineError, match="Not Supported"):
+            alarms.wait(5.0)
+    finally:
+        alarms.close()
+
+
+def test_a_wait_that_fails_is_begun_anew_with_the_next_look(box, alarms, monkeypatch):
+    """
+    NVML's wait ends at once, with an error, when a card falls off the bus.
+    """
+
+    def lost(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pynvml, "nvmlEventSetWait_v2", lost)
+        with pytest.raises(MachineError, match="does not tell of events"):
+            alarms.wait(5.0)
+        with pytest.raises(MachineError, match="no card is listened to"):
+            alarms.wait(5.0)
+    uuid = alarms.boards()[0].uuid
+    box.inject(0, "xid", 62)
+    assert ([Alarm(uuid, Kind.XID, 62)], 2) == (told(alarms), alarms.heard())
+
+
+@pytest.fixture
+def node(box, tmp_path, monkeypatch):
+    """A watch and the inventory that asks it, as the agent joins them."""
+    monkeypatch.setattr("isolation.node.alarms.WAIT_SECONDS", 0.05)
+    alarms, machine = NvmlAlarms(box.path), NvmlMachine(box.path)
+    watch = AlarmWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "sick.json", "b")
+    yield watch, NodeInventory(machine, Terms(GIB), tmp_path / "node.json", watch.sick)
+    box.set("nvml_hang", 0)
+    alarms.close()
+    machine.close()
+
+
+def test_a_sick_card_is_offered_to_nobody_until_it_is_gone_and_back(box, node):
+    """
+    From the driver's event to the node's cards; a program's XID on the other one changes nothing.
+    """
+    watch, kept = node
+    now, seen = 0.0, []
+    for card, what, value in ((0, "xid", 79), (1, "xid", 31), (0, "lost", 1), (0, "lost", 0)):
+        watch.turn(now)
+        box.inject(card, what, value)
+        now += LOOK_SECONDS
+        watch.turn(now)
+        now += LOOK_SECONDS
+        watch.turn(now)
+        kept.refresh()
+        seen.append([card.healthy for card in kept.cards()])
+    assert [[False, True], [False, True], [False, True], [True, True]] == seen
+    assert (2, {}) == (watch.heard, watch.sick())
+
+
+def test_a_driver_that_hangs_holds_up_the_watch_alone(box, node):
+    """
+    Whoever asks is answered meanwhile; when the driver answers again, cards are listened to.
+    """
+    watch, _ = node
+    stop, news = threading.Event(), threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop, news.set), daemon=True)
+    box.set("nvml_hang", 1)
+    thread.start()
+    try:
+        thread.join(0.3)
+        assert (None, {}, {}) == (watch.heard, watch.sick(), watch.reasons())
+        box.set("nvml_hang", 0)
+        end = time.monotonic() + 20
+        while watch.heard is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        box.inject(0, "xid", 79)
+        assert news.wait(20)
+        assert ["XID 79"] == list(watch.sick().values())
+    finally:
+        box.set("nvml_hang", 0)
+        stop.set()
+        thread.join(20)
+    assert not thread.is_alive()
