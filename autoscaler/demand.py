@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autoscaler.lifecycle import Machine
     from autoscaler.limits import Limits
     from autoscaler.observation import Observation
+    from autoscaler.pools import Pool
     from isolation.contract.model import Placement, Pod, Request
     from isolation.placement.engine import Engine
 
@@ -226,7 +227,7 @@ def _explain(market: Market, groups: list[Group], found: Demand) -> None:
             continue
         why = found.refusals[group.pods[0].uid]
         limits = ", ".join(
-            f"{name} (could not deliver lately)" if name in market.closed else f"{name} (at most {pool.largest} nodes)"
+            f"{name} ({_why_closed(market, pool)})"
             for name, pool in sorted(market.pools.items())
             if market.templates.hosts(name, group.request)
         )
@@ -237,3 +238,9 @@ def _explain(market: Market, groups: list[Group], found: Demand) -> None:
 def gist(refusal: Refusal) -> str:
     """What is missing, without the advice on what to change: the autoscaler is about to change it."""
     return refusal.reason.partition(". ")[0]
+
+
+def _why_closed(market: Market, pool: Pool) -> str:
+    if not pool.told:
+        return "its provider cannot tell"
+    return "could not deliver lately" if pool.name in market.closed else f"at most {pool.largest} nodes"

@@ -7,9 +7,12 @@ Decides nothing. Knows neither clusters nor pods.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from isolation.contract.quantity import GIB
+from isolation.contract.quantity import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TIMES: Final = frozenset(
     {
@@ -38,6 +41,30 @@ _RATIOS: Final = (
     "hot_ratio",
     "quiet_ratio",
 )
+_DAY: Final = 86_400.0
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    **dict.fromkeys(_TIMES, (0.0, 30 * _DAY)),
+    **dict.fromkeys(("provision_seconds", "devices_seconds", "drain_seconds", "move_seconds"), (1.0, _DAY)),
+    **dict.fromkeys(("backoff_seconds", "backoff_longest_seconds"), (1.0, _DAY)),
+    **dict.fromkeys(_RATIOS, (0.0, 1.0)),
+    "period_seconds": (0.1, 3600.0),
+    "settle_seconds": (0.0, 600.0),
+    "restart_seconds": (0.0, _DAY),
+    "reload_bytes_per_second": (float(MIB), 1024.0 * GIB),
+    "worth": (0.0, 1000.0),
+    "nodes_per_round": (0, 1000),
+    "candidates_per_round": (0, 1000),
+    "guests_per_round": (0, 1000),
+    "buys_per_round": (0, 10_000),
+    "moves_per_round": (0, 1000),
+    "moves_per_hour": (0, 100_000),
+    "moves_per_hour_always": (0, 1000),
+    "fewest_replicas": (0, 1000),
+    "rescues_per_round": (0, 1000),
+    "moves_per_rescue": (0, 10),
+    "trials_per_round": (0, 10_000),
+}
+"""What an operator may write, lowest and highest: beyond it a limit is none, or the loop stands still."""
 
 
 class LimitsError(ValueError):

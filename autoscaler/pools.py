@@ -35,6 +35,8 @@ class Pool:
     """Of one node, in any currency that all pools share."""
     priority: int = 0
     """A pool of a higher one is asked first, whatever it costs; among equals the price decides."""
+    told: bool = True
+    """Whether its provider can tell; where not, the bounds are what stands, and it neither grows nor shrinks."""
 
     def __post_init__(self) -> None:
         if not self.name:

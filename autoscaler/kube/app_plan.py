@@ -16,7 +16,7 @@ from autoscaler.decide import decide
 from autoscaler.kube.app_hold import Facts, Why, hold_of
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.doubt import DoubtError
-from autoscaler.kube.plan_view import Prospect, prospect_of
+from autoscaler.kube.plan_view import Beside, Prospect, prospect_of
 from autoscaler.kube.sources import BUDGETS_PATH, RESERVATIONS_PATH, Sources
 from autoscaler.kube.state import Remembered, StateStore
 from autoscaler.kube.switch import Switch
@@ -118,7 +118,8 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
     reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
     doubts = (*_nothing(options, wired), *(doubt.text for doubt in world.doubts()), *trouble)
-    return prospect_of(reading, plan.steps, doubts, _holds(options, switch))
+    silent = world.seen.silent if world.seen is not None else {}
+    return prospect_of(reading, plan.steps, Beside(doubts, _holds(options, switch), silent))
 
 
 def _nothing(options: Options, wired: Wired) -> Iterator[str]:

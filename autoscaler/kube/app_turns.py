@@ -176,7 +176,7 @@ class Turns:
     # -- configuration ---------------------------------------------------------------------------
 
     async def _reconfigured(self) -> None:
-        config = self._file.look()
+        config = await self._file.news()
         if config is None:
             return
         old = self._wired

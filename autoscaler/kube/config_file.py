@@ -6,6 +6,7 @@ Decides that a file that cannot be used changes nothing: the last good one stays
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ class ConfigFile:
         self._path = path
         self._raw: bytes | None = None
         self.problem = ""
-        """Why the file is not in force; empty: it is."""
+        """Why the file is not in force, on one line; empty: it is."""
         self.loaded: float | None = None
         """When what is in force was read, since the epoch."""
 
@@ -38,6 +39,10 @@ class ConfigFile:
             return Config()
         self._raw = self._read(self._path)
         return read_config(self._raw, str(self._path))
+
+    async def news(self) -> Config | None:
+        """`look` in a thread: a large file takes half a second, and the Lease is to be renewed meanwhile."""
+        return await asyncio.to_thread(self.look)
 
     def look(self) -> Config | None:
         """What the file says now, if that is new and can be read; `accept` or `refuse` it."""
@@ -61,9 +66,10 @@ class ConfigFile:
 
     def refuse(self, why: str) -> None:
         """What was read last cannot be used."""
-        if why != self.problem:
-            log.error("the configuration in force stays, because the file cannot be used:\n%s", why)
-        self.problem = why
+        said = "; ".join(why.splitlines())
+        if said != self.problem:
+            log.error("the configuration in force stays, because the file cannot be used: %s", said)
+        self.problem = said
 
     def _read(self, path: Path) -> bytes:
         try:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.kube.config_yaml import document
-from autoscaler.limits import Limits, LimitsError
+from autoscaler.limits import BOUNDS, Limits, LimitsError
 from autoscaler.providers import profile
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec_shape import At, CodecError, show, show_path
@@ -22,11 +22,13 @@ from isolation.contract.model import CardChoice, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from enum import StrEnum
     from typing import TypeVar
 
     from autoscaler.kube.config_yaml import Document
 
     T = TypeVar("T")
+    Word = TypeVar("Word", bound=StrEnum)
 
 VERSION: Final = 1
 MOST_POOLS: Final = 200
@@ -109,15 +111,16 @@ class _Reader:
         return pool if name and provider else None
 
     def _limits(self, at: At) -> Limits:
-        known = {f.name for f in fields(Limits)}
         given: dict[str, float | int] = {}
         for key, value in self._fields(at):
-            if key not in known:
-                self._say(value.wrong(f"unknown{_meant(key, known)}; docs/autoscaler.md lists the limits"))
-            elif key in _COUNTS:
-                given[key] = self._try(partial(value.integer, 0, 0), getattr(Limits(), key))
+            if key not in BOUNDS:
+                self._say(value.wrong(f"unknown{_meant(key, BOUNDS)}; docs/autoscaler.md lists the limits"))
+                continue
+            usual, (lowest, highest) = getattr(Limits(), key), BOUNDS[key]
+            if key in _COUNTS:
+                given[key] = self._try(partial(value.integer, usual, int(lowest), int(highest)), usual)
             else:
-                given[key] = self._try(partial(_amount, value, 0.0), getattr(Limits(), key))
+                given[key] = self._try(partial(_amount, value, usual, lowest, highest), usual)
         try:
             return replace(Limits(), **given)  # type: ignore[arg-type] # each was read as its field's kind
         except LimitsError as exc:
@@ -181,9 +184,9 @@ def _needed(at: At) -> str:
 def _amount(at: At, default: float, lowest: float = 0.0, highest: float = _LARGEST_AMOUNT) -> float:
     value = default if at.value is None else at.value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise at.wrong(f"{show(value)} stands where a number is expected")
+        raise at.wrong(f"{show(value)} stands where a number is expected; write digits without quotes, 900 or 0.5")
     if not isfinite(value) or not lowest <= value <= highest:
-        raise at.wrong(f"{show(value)} is outside {lowest:g} to {highest:g}")
+        raise at.wrong(f"{show(value)} is outside {lowest:.15g} to {highest:.15g}")
     return float(value)
 
 
@@ -194,11 +197,10 @@ def _one_of(at: At, allowed: tuple[str, ...], default: str) -> str:
     return value
 
 
-def _choice(at: At, kind: type[T]) -> T | None:
+def _choice(at: At, kind: type[Word]) -> Word | None:
     if at.value is None:
         return None
-    allowed = {each.value: each for each in kind}  # type: ignore[attr-defined] # both are enumerations of text
-    return allowed[_one_of(at, tuple(filter(None, allowed)), "")]  # type: ignore[no-any-return]
+    return kind(_one_of(at, tuple(each.value for each in kind if each.value), ""))
 
 
 def _url(at: At) -> str:

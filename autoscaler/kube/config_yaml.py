@@ -2,12 +2,13 @@
 YAML that an operator wrote, as values that know the line they stand on.
 
 Decides what is no document at all: too large, aliases (a short file that means gigabytes), a key twice, text that
-is no YAML, text nested deeper or a number longer than any configuration's. What the values mean is `config`'s
-business.
+is no YAML, text nested deeper or a number longer than any configuration's, and numbers that YAML 1.1 takes for
+others (010 for 8, 1:30 for 90). What the values mean is `config_reader`'s business.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +19,14 @@ from isolation.contract.codec_shape import At, CodecError
 if TYPE_CHECKING:
     from isolation.contract.codec_shape import Path
 
-MOST_BYTES: Final = 1 << 20
-"""As much as a ConfigMap holds."""
+MOST_BYTES: Final = 1 << 19
+"""Half of what a ConfigMap holds; 200 pools with profiles of 16 cards have room."""
+MOST_VALUES: Final = 50_000
+"""Keys count too. Reading so many takes about half a second."""
 _DEEPEST: Final = 32
 _LONGEST_NUMBER: Final = 100
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_OCTAL: Final = re.compile(r"[-+]?0[0-7_]+")
 _UNKNOWN: Final = 1
 _PARSER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml where it is there: a file of the largest size must not keep a process that holds a Lease busy for long."""
@@ -66,11 +70,14 @@ def document(raw: bytes) -> Document:
 
 
 def _bounded(text: str) -> None:
-    """Before anything is built of it: no aliases, and no deeper than a configuration."""
-    depth = 0
+    """Before anything is built of it: no aliases, no deeper than a configuration, and no more than one says."""
+    depth = values = 0
     for event in yaml.parse(text, Loader=_PARSER):
         if isinstance(event, yaml.AliasEvent):
             raise CodecError((), "aliases (*name) are not read; write the value out")
+        values += isinstance(event, yaml.NodeEvent)
+        if values > MOST_VALUES:
+            raise CodecError((), f"more than {MOST_VALUES} keys and values; a configuration has fewer")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             where = f"line {event.start_mark.line + 1}: " if event.start_mark is not None else ""
@@ -90,6 +97,10 @@ def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> object:
     line = node.start_mark.line + 1
     if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
         raise CodecError((), f"line {line}: a number of {len(node.value)} characters; {_LONGEST_NUMBER} at most")
+    if node.tag in _NUMBERS and (":" in node.value or _OCTAL.fullmatch(node.value)):
+        kind = "parts of sixty" if ":" in node.value else "octal"
+        told = f"YAML reads {node.value} as {kind}; write a plain number, or quote it where text is meant"
+        raise CodecError((), f"line {line}: {told}")
     try:
         found: object = loader.construct_object(node)
     except (KeyError, AttributeError, TypeError):

@@ -73,6 +73,8 @@ class Seen:
     fleet: Fleet
     targets: Mapping[str, int]
     """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
+    silent: Mapping[str, str]
+    """By pool that cannot be told, why."""
     stored: Mapping[str, Stored]
     """Reservations by name, of anybody."""
     names: Mapping[str, str]
@@ -112,9 +114,8 @@ def observing(
     profiles = learn_kinds(kept.profiles, books.kinds.standing(_standing(fleet, nodes, on)))
     shaped = {one.name: one.shaped(profiles.get(one.name)) for one in configs}
     bounds = {one.name: bounds_of(one, now.states.get(one.name), fleet, on) for one in configs}
-    pools = {
-        one.name: pool for one in configs if (pool := pool_of(one, shaped[one.name], bounds[one.name])) is not None
-    }
+    made = (pool_of(one, shaped[one.name], bounds[one.name], told=one.name in now.states) for one in configs)
+    pools = {pool.name: pool for pool in made if pool is not None}
     homes, missed = expected_of(fleet, kept, pods, now.at)
     vain = in_vain(missed, limits, now.at)
     queue = Cluster(pods=tuple(pod for uid, pod in books.queue.items() if uid not in vain)).pending
@@ -152,6 +153,7 @@ def observing(
         kept=replace(kept, machines=dict(fleet.machines), profiles=profiles, homes=homes, missed=missed),
         fleet=fleet,
         targets={name: state.target for name, state in now.states.items()},
+        silent={name: str(error) for name, error in now.failed.items()},
         stored=now.reservations,
         over=over,
         names=names,

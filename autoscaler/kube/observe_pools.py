@@ -60,13 +60,13 @@ def bounds_of(
     return min(smallest, largest), largest
 
 
-def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int]) -> Pool | None:
+def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, told: bool) -> Pool | None:
     """None where nobody knows what its nodes look like and it need not have any."""
     smallest, largest = bounds
     if shaped is None and not smallest:
         return None
     template = _labelled((shaped or NodeTemplate()).node(one.name))
-    return Pool(one.name, template, smallest, largest, one.price)
+    return Pool(one.name, template, smallest, largest, one.price, told=told)
 
 
 def _labelled(node: Node) -> Node:

@@ -7,7 +7,8 @@ Decides how it is shown, as tables or as one JSON document; what is shown was de
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,9 +16,10 @@ from rich.table import Table
 
 from autoscaler.kube.telemetry import step_name
 from autoscaler.kube.telemetry_rows import Reading, answer_of, why_of
+from autoscaler.lifecycle import STANDING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TextIO
 
     from autoscaler.plan import Step
@@ -53,10 +55,13 @@ class PoolLine:
     pool: str
     nodes: int
     coming: int
-    smallest: int
-    largest: int
+    smallest: int | None
+    """None, as the largest: the pool's provider cannot tell, and it neither grows nor shrinks."""
+    largest: int | None
     resting_seconds: float
     """Back-off left."""
+    trouble: str = ""
+    """Why its provider cannot tell; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +77,48 @@ class Prospect:
     """What keeps the running autoscaler from doing any of it."""
 
 
-def prospect_of(reading: Reading, steps: tuple[Step, ...], doubts: tuple[str, ...], holds: tuple[str, ...]) -> Prospect:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is said beside the steps."""
+
+    doubts: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """By pool, why its provider cannot tell."""
+
+
+def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
     """From one reading and what was decided on it."""
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
-    coming = {machine.name for machine in seen.coming()}
-    sizes = seen.sizes()
     return Prospect(
         steps=tuple(StepLine(step_name(step), _what(step, keys), step.reason) for step in steps),
         pods=tuple(
             PodLine(pod.key, max(0.0, seen.at - pod.created), answer_of(reading, pod.uid), *why_of(reading, pod.uid))
             for pod in seen.pending
         ),
-        pools=tuple(
-            PoolLine(
-                name,
-                sizes[name],
-                sum(1 for each in coming if seen.machines[each].pool == name),
-                pool.smallest,
-                pool.largest,
-                max(0.0, reading.memory.closed[name].until - seen.at) if name in reading.memory.closed else 0.0,
-            )
-            for name, pool in sorted(seen.pools.items())
-        ),
-        doubts=doubts,
-        holds=holds,
+        pools=_pools(reading, beside.silent),
+        doubts=beside.doubts,
+        holds=beside.holds,
+    )
+
+
+def _pools(reading: Reading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
+    """Those that can be told, and those whose provider is silent, whether or not a node of theirs is known."""
+    seen, closed = reading.seen, reading.memory.closed
+    coming = Counter(machine.pool for machine in seen.coming())
+    sizes = Counter(machine.pool for machine in seen.machines.values() if machine.state in STANDING)
+    return tuple(
+        PoolLine(
+            name,
+            sizes[name],
+            coming[name],
+            None if name in silent else seen.pools[name].smallest,
+            None if name in silent else seen.pools[name].largest,
+            max(0.0, closed[name].until - seen.at) if name in closed else 0.0,
+            silent.get(name, ""),
+        )
+        for name in sorted(seen.pools.keys() | silent.keys())
     )
 
 
@@ -134,7 +156,9 @@ def show(prospect: Prospect, stream: TextIO) -> None:
 
 def _pool(line: PoolLine) -> tuple[str, ...]:
     rest = f"{line.resting_seconds:.0f} s" if line.resting_seconds else "-"
-    return line.pool, str(line.nodes), str(line.coming), f"{line.smallest} to {line.largest}", rest
+    # why, a line above the table says
+    bounds = "cannot be told" if line.trouble else f"{line.smallest} to {line.largest}"
+    return line.pool, str(line.nodes), str(line.coming), bounds, rest
 
 
 def _table(console: Console, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from autoscaler.kube.kept import Kept, kept_of
 from autoscaler.memory import Backoff, Memory
 from isolation.cluster.failure import MalformedError, RefusedError
+from isolation.cluster.writes import object_of
 from isolation.contract.codec_shape import At, CodecError, decoded, show
 from isolation.contract.names import AUTOSCALER_STATE
 
@@ -144,7 +145,7 @@ class StateStore:
         """What is remembered; None where nothing is. CodecError where it cannot be believed (a save replaces it)."""
         self._version = self._text = None
         try:
-            found = _object(await self._access.send("GET", self._one, seconds=_SECONDS))
+            found = object_of(await self._access.send("GET", self._one, seconds=_SECONDS))
         except RefusedError as exc:
             if exc.status == _NOT_FOUND:
                 return None
@@ -183,7 +184,7 @@ class StateStore:
             if exc.status in (_CONFLICT, _NOT_FOUND):
                 return Saved.CONFLICT
             raise
-        self._version, self._text = _version_of(_object(answer)), text
+        self._version, self._text = _version_of(object_of(answer)), text
         return Saved.DONE
 
 
@@ -230,16 +231,6 @@ def _number(at: At) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST:
         raise at.wrong(f"{show(value)} stands where seconds are expected")
     return float(value)
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise MalformedError("an answer that is no JSON") from None
-    if not isinstance(found, dict):
-        raise MalformedError("an answer that is no object")
-    return found
 
 
 def _version_of(found: dict[str, Any]) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from autoscaler.kube.doubt import Kind
 from isolation.cluster.failure import MalformedError
 from isolation.cluster.wire import identity_of, page_of
+from isolation.cluster.writes import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,12 +66,9 @@ class Tools:
     async def read(self, path: str) -> dict[str, Any]:
         """One object of this moment, past every cache."""
         try:
-            found = msgspec.json.decode(await self.access.send("GET", path))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise MalformedError(f"{path}: an answer that is no JSON") from None
-        if not isinstance(found, dict):
-            raise MalformedError(f"{path}: an answer that is no object")
-        return found
+            return object_of(await self.access.send("GET", path))
+        except MalformedError as exc:
+            raise MalformedError(f"{path}: {exc}") from None
 
     async def stored(self, path: str, name: str) -> bool:
         """Whether an object of this name is stored at this moment, past every cache; the right to list is enough."""

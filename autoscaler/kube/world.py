@@ -57,7 +57,7 @@ ANEW_SECONDS: Final = 3600.0
 
 
 class Figures(Protocol):
-    """Who measures cards and pods (`figures.Exporters`, `figures_prometheus.Prometheus`, `figures.Nothing`)."""
+    """Who measures cards and pods (`figures_http.Exporters`, `figures_http.Prometheus`, `figures.Nothing`)."""
 
     async def read(self, addresses: Mapping[str, str]) -> Measured:
         """The latest of these nodes, by name with their addresses; never an error: what cannot be told is absent."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from autoscaler.metrics_api.rights import Rights
 from autoscaler.metrics_api.server import Server, listening
 from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
 from isolation.cluster.election import boottime
-from isolation.cluster.failure import ClusterError, MalformedError
+from isolation.cluster.failure import ClusterError
+from isolation.cluster.writes import object_of
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
@@ -81,11 +81,7 @@ class _Care:
 
     async def trust(self) -> None:
         """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
-        text = await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS)
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise MalformedError("a ConfigMap that is no JSON") from None
+        found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
         self._door.believe(trust_of(found))
         self.wrong["trust"] = ""
 

@@ -26,8 +26,9 @@ from autoscaler.providers.base import (
     ProviderError,
     UnreachableError,
     deadline,
+    raised,
 )
-from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, made_by, sdk
+from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, made_by, sdk, texts_of
 from autoscaler.providers.stock import out_of_stock, said
 
 if TYPE_CHECKING:
@@ -69,14 +70,7 @@ class AckSettings:
 
 def settings_of(at: At) -> AckSettings:
     """`region`, `cluster` and `nodePool`; raises CodecError."""
-    keys = ("region", "cluster", "nodePool")
-    for key in keys:
-        if not at[key].text():
-            raise at[key].wrong(f"missing; an {NAME} pool needs {', '.join(keys)}")
-    for key, value in at.fields():
-        if key not in keys:
-            raise value.wrong(f"unknown; an {NAME} pool has {', '.join(keys)} (credentials: by the SDK's own chain)")
-    return AckSettings(*(at[key].text() for key in keys))
+    return AckSettings(*texts_of(at, NAME, ("region", "cluster", "nodePool")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +118,12 @@ class AckProvider:
             raise DeniedError(f"{pool}: grow by {by}; ACK takes 1 to {_MOST_AT_ONCE} at once")
         async with deadline(WRITE_SECONDS, f"{pool}: growing"):
             look = await self._open(pool)
-            target = look.state.target
-            if seen is not None and target != seen:
-                raise ChangedError(f"{pool}: the target is {target}, not {seen}: somebody else changed it")
-            largest = look.state.largest
-            if largest is not None and target + by > largest:
-                raise DeniedError(f"{pool}: {target + by} is beyond the node pool's maximum {largest}; raise it")
-            if look.desired is None:
-                request = self._api.models.ScaleClusterNodePoolRequest(count=by)
-                await self._ask("scale_cluster_node_pool", *self._place(pool), request)
-                return target + by
-            return await self._resize(pool, target + by)
+            target = raised(look.state, by, seen, "the node pool's maximum")
+            if look.desired is not None:
+                return await self._resize(pool, target)
+            request = self._api.models.ScaleClusterNodePoolRequest(count=by)
+            await self._ask("scale_cluster_node_pool", *self._place(pool), request)
+            return target
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Remove and release these; ACK lowers the desired size itself. They have been emptied before."""

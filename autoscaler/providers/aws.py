@@ -26,8 +26,9 @@ from autoscaler.providers.base import (
     ProviderError,
     UnreachableError,
     deadline,
+    raised,
 )
-from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, in_thread, made_by, sdk
+from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, in_thread, made_by, sdk, texts_of
 from autoscaler.providers.described import aws_template
 from autoscaler.providers.stock import out_of_stock, said
 
@@ -69,13 +70,7 @@ class AwsSettings:
 
 def settings_of(at: At) -> AwsSettings:
     """`region` and `group`; raises CodecError."""
-    for key in ("region", "group"):
-        if not at[key].text():
-            raise at[key].wrong(f"missing; an {NAME} pool needs region and group (the Auto Scaling group's name)")
-    for key, value in at.fields():
-        if key not in {"region", "group"}:
-            raise value.wrong(f"unknown; an {NAME} pool has region and group (credentials: by the SDK's own chain)")
-    return AwsSettings(at["region"].text(), at["group"].text())
+    return AwsSettings(*texts_of(at, NAME, ("region", "group")))
 
 
 def client(region: str) -> Any:
@@ -122,14 +117,9 @@ class AwsProvider:
         async with deadline(WRITE_SECONDS, f"{pool}: growing"):
             newest = await self._activities(pool)
             state = await self._fresh(pool)
-            if seen is not None and state.target != seen:
-                raise ChangedError(f"{pool}: the target is {state.target}, not {seen}: somebody else changed it")
-            if state.largest is not None and state.target + by > state.largest:
-                raise DeniedError(
-                    f"{pool}: {state.target + by} is beyond the group's MaxSize {state.largest}; raise it"
-                )
+            target = raised(state, by, seen, "the group's MaxSize")
             self._before[pool] = str(newest[0].get("ActivityId", "")) if newest else ""
-            return await self._set(pool, state.target + by)
+            return await self._set(pool, target)
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Terminate these and lower what is desired, one by one; one that terminates already is not asked again."""
@@ -169,6 +159,11 @@ class AwsProvider:
 
     # -- requests ------------------------------------------------------------------------------
 
+    def _place(self, pool: str) -> AwsSettings:
+        if pool not in self._pools:
+            raise DeniedError(f"{pool}: no such pool here")
+        return self._pools[pool]
+
     async def _ask(self, method: str, **given: object) -> dict[str, Any]:
         try:
             answer = await in_thread(self._threads, WRITE_SECONDS, getattr(self._api, method), **given)
@@ -193,13 +188,11 @@ class AwsProvider:
         return found
 
     async def _group(self, pool: str) -> dict[str, Any]:
-        if pool not in self._pools:
-            raise DeniedError(f"{pool}: no such pool here")
-        name = self._pools[pool].group
-        groups = await self._groups([name])
-        if name not in groups:
-            raise DeniedError(f"{pool}: there is no Auto Scaling group {name} in {self._pools[pool].region}")
-        return groups[name]
+        one = self._place(pool)
+        groups = await self._groups([one.group])
+        if one.group not in groups:
+            raise DeniedError(f"{pool}: there is no Auto Scaling group {one.group} in {one.region}")
+        return groups[one.group]
 
     async def _fresh(self, pool: str) -> PoolState:
         """The group now, if it is one that counts machines."""
@@ -226,9 +219,7 @@ class AwsProvider:
 
     async def _activities(self, pool: str) -> list[dict[str, Any]]:
         """Newest first."""
-        if pool not in self._pools:
-            raise DeniedError(f"{pool}: no such pool here")
-        group = self._pools[pool].group
+        group = self._place(pool).group
         answer = await self._ask("describe_scaling_activities", AutoScalingGroupName=group, MaxRecords=_ACTIVITIES)
         return list(answer.get("Activities", ()))
 

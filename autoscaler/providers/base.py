@@ -151,3 +151,17 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise UnreachableError(f"{what}: not done within {seconds:.0f} s") from None
+
+
+def raised(state: PoolState, by: int, seen: int | None, bound: str = "maximum") -> int:
+    """
+    The target with so many more.
+
+    ChangedError where it is not `seen` any more; DeniedError beyond the provider's own bound, called `bound` there.
+    """
+    target = state.target + by
+    if seen is not None and state.target != seen:
+        raise ChangedError(f"{state.name}: the target is {state.target}, not {seen}: somebody else changed it")
+    if state.largest is not None and target > state.largest:
+        raise DeniedError(f"{state.name}: {target} is beyond {bound} {state.largest}; raise it")
+    return target

@@ -15,13 +15,27 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from autoscaler.providers.base import MissingError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
+
+    from isolation.contract.codec_shape import At
 
 _T = TypeVar("_T")
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 10.0
 """Of one request, below the deadline of a whole call."""
+
+
+def texts_of(at: At, provider: str, keys: Sequence[str]) -> list[str]:
+    """A pool's settings, which are these and no others; raises CodecError."""
+    told = ", ".join(keys)
+    for key in keys:
+        if not at[key].text():
+            raise at[key].wrong(f"missing; an {provider} pool needs {told}")
+    for key, value in at.fields():
+        if key not in keys:
+            raise value.wrong(f"unknown; an {provider} pool has {told} (credentials: by the SDK's own chain)")
+    return [at[key].text() for key in keys]
 
 
 def sdk(module: str, extra: str) -> Any:

@@ -22,6 +22,7 @@ from autoscaler.providers.base import (
     PoolState,
     ProviderError,
     deadline,
+    raised,
 )
 from autoscaler.providers.described import capi_template
 from autoscaler.providers.scale_wire import DELETE_MACHINE, NODES, Kind, ScaleClient
@@ -139,9 +140,7 @@ class ScaleProvider:
             if look.owed:
                 # a higher wish would call the removal off, and no new machine would come
                 raise ChangedError(f"{pool}: {look.owed} members are still on their way out; again when they are gone")
-            if seen is not None and look.scale.replicas != seen:
-                raise ChangedError(f"{pool}: the target is {look.scale.replicas}, not {seen}: somebody else changed it")
-            return await self._write(pool, look.scale, look.scale.replicas + by)
+            return await self._write(pool, look.scale, raised(_state(pool, look), by, seen))
 
     async def cancel(self, pool: str, by: int) -> int:
         """Lower the wish by as many as are missing."""

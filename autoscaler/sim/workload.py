@@ -80,15 +80,15 @@ def _demo_pod(draw: Random, at: float, number: int) -> Arrival:
     if kind < 0.55:  # noqa: PLR2004 (shares of the mix, next to what they stand for)
         name = f"chat-{number}"
         request = shared(draw.choice((1, 2, 2, 3, 4, 4, 6, 8)), owner=f"ReplicaSet/{NAMESPACE}/{name}")
-        excess = draw.uniform(0.1, 0.4) if draw.random() < 0.12 else None  # noqa: PLR2004
-    elif kind < 0.80:  # noqa: PLR2004
+        excess = draw.uniform(0.1, 0.4) if draw.random() < 0.12 else None  # noqa: PLR2004 (likewise)
+    elif kind < 0.80:  # noqa: PLR2004 (likewise)
         name = f"embed-{number}"
         core = draw.choice((10, 20, 25, 30, 40, 50))
         request = shared(draw.choice((2, 3, 5, 8, 10)), core=core, owner=f"ReplicaSet/{NAMESPACE}/{name}")
-    elif kind < 0.88:  # noqa: PLR2004
+    elif kind < 0.88:  # noqa: PLR2004 (likewise)
         name, lifetime = f"train-{number}", lifetime * 1.5
         request = whole(draw.choice((1, 1, 2)))
-    elif kind < 0.95:  # noqa: PLR2004
+    elif kind < 0.95:  # noqa: PLR2004 (likewise)
         name = f"split-{number}"
         request = shared(draw.choice((2, 3, 5)), cards=2, owner=f"StatefulSet/{NAMESPACE}/{name}")
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from e2e.autoscaler_process import MAPS, autoscaler, config, fleet, one_pool
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 def test_what_is_missing_is_named_with_the_remedy(plane, tmp_path):
     """
-    No rights: which objects, at once and not after a minute. No pools: how to name some. No such pool: its object.
+    No rights: which objects, long before it would stop waiting. No pools: how to name some. No such pool: its object.
     Nothing is written by any of it.
     """
 
@@ -23,25 +22,25 @@ def test_what_is_missing_is_named_with_the_remedy(plane, tmp_path):
             await client.create(our_pod("waits", 8))
             with autoscaler(plane, tmp_path, "nobody", plane.kubeconfig_for("nobody")) as nobody:
                 nobody.config.write_text(config(one_pool()))
-                began = time.monotonic()
-                denied = await nobody.plan("--timeout=60")
-                took = time.monotonic() - began
+                # it would wait for longer than the command is waited for here
+                denied = await nobody.plan("--timeout=600")
             with autoscaler(plane, tmp_path, "one") as one:
                 one.config.write_text(config())
                 without = await one.plan()
                 one.config.write_text(config(one_pool("gpu-z")))
                 wrong = await one.plan()
             maps = [each["metadata"]["name"] for each in (await client.get(MAPS))["items"]]
-            return denied, took, without, wrong, await machines.replicas("gpu-a"), maps
+            return denied, without, wrong, await machines.replicas("gpu-a"), maps
 
-    denied, took, without, wrong, replicas, maps = asyncio.run(story())
+    denied, without, wrong, replicas, maps = asyncio.run(story())
     assert 1 == denied[0]
     assert "these may not be read with the credentials given: /api/v1/nodes, /api/v1/pods, " in denied[2]
     assert "a plan needs the right to list and watch these" in denied[2]
-    assert took < 40
     assert (0, 0) == (without[0], wrong[0])
     assert "in doubt: there are no pools to grow or shrink: " in without[1]
     assert "one.yaml names none (docs/autoscaler.md says what stands in it)" in without[1]
     assert 'machinedeployments.cluster.x-k8s.io "gpu-z" not found; it neither grows nor shrinks' in wrong[1]
+    assert "no pool may grow now: gpu-z (its provider cannot tell)" in wrong[1]
+    assert "0 to 0" not in wrong[1]
     assert 0 == replicas
     assert not [name for name in maps if name.startswith("gpushare-autoscaler")]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +15,7 @@ from hypothesis import strategies as st
 from autoscaler.kube.config import Config, ConfigError
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.config_reader import read_config
+from autoscaler.limits import BOUNDS, Limits
 from isolation.contract.model import CardChoice, Mode
 
 GOOD = """\
@@ -103,8 +110,15 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
         ("pools: hello\n", 'f.yaml:1: pools: "hello" stands where a list is expected'),
         ("- a\n- b\n", "a list stands where a mapping is expected"),
         ("version: 7\n", "7 is unknown; this program reads version 1"),
-        ("limits: {hot_ratio: 3}\n", "hot_ratio is a ratio, at most 1"),
-        ("limits: {period_seconds: .inf}\n", "is outside 0 to"),
+        ("limits: {hot_ratio: 3}\n", "hot_ratio: 3 is outside 0 to 1"),
+        ("limits: {quiet_ratio: 0.95}\n", "quiet_ratio must be at most hot_ratio"),
+        ("limits: {period_seconds: .inf}\n", "period_seconds: inf is outside 0.1 to 3600"),
+        ("limits: {period_seconds: 1.0e+12}\n", "period_seconds: 1000000000000.0 is outside 0.1 to 3600"),
+        ("limits: {period_seconds: 1e12}\n", "write digits without quotes, 900 or 0.5"),
+        ("limits: {period_seconds: 010}\n", "line 1: YAML reads 010 as octal; write a plain number"),
+        ("pools: [{name: a, provider: scale, largest: 00_10}]\n", "line 1: YAML reads 00_10 as octal"),
+        ("\nlimits: {period_seconds: 1:30}\n", "line 2: YAML reads 1:30 as parts of sixty; write a plain number"),
+        ("limits: {period_seconds: 1:30.5}\n", "line 1: YAML reads 1:30.5 as parts of sixty"),
         ("limits: {moves_per_round: 1.5}\n", "a whole number is expected"),
         ("figures: {url: 'file:///etc/passwd'}\n", "is no address"),
         ("figures: {url: 'http://[::1'}\n", "is no address"),
@@ -114,7 +128,8 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
         ("figures: {scrape_seconds: 0}\n", "is outside 1 to 600"),
         ("{" * 50, "line 1: n"),
         ("version: !!python/name:os.system x\n", "not YAML"),
-        ("x" * ((1 << 20) + 1), "1048576 at most"),
+        ("x" * ((1 << 19) + 1), "524288 at most"),
+        ("pools: [" + "1," * 50_000 + "]", "more than 50000 keys and values"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
@@ -123,6 +138,50 @@ def test_what_is_no_configuration_is_said(text, part):
     Broken, hostile or contradicting itself: one line that tells what to write instead.
     """
     assert any(part in line for line in wrong(text)), wrong(text)
+
+
+@pytest.mark.parametrize("key", [each.name for each in fields(Limits)])
+@pytest.mark.parametrize("number", ["-1", ".nan", ".inf", "1.0e+15", "1000000000000000"])
+def test_no_limit_is_a_number_that_is_none(key, number):
+    """
+    Below nothing, not a number, or larger than anything: each is refused with what may be written.
+    """
+    (line,) = wrong(f"limits: {{{key}: {number}}}\n")
+
+    assert line.startswith(f"f.yaml:1: limits.{key}: ")
+    assert "is outside" in line or "a whole number is expected" in line
+
+
+@pytest.mark.parametrize("key", ["period_seconds", "provision_seconds", "backoff_seconds", "reload_bytes_per_second"])
+def test_what_may_not_be_nothing_is_refused_at_nothing(key):
+    """
+    A loop without a pause, a machine that has failed before it was asked for.
+    """
+    (line,) = wrong(f"limits: {{{key}: 0}}\n")
+
+    assert f"{key}: 0 is outside" in line
+
+
+def test_the_page_tells_each_limit_its_default_and_its_bounds():
+    """
+    As the reader applies them.
+    """
+    page = (Path(__file__).parents[2] / "docs" / "autoscaler.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", page, re.MULTILINE)
+    usual = Limits()
+
+    assert {each.name: (getattr(usual, each.name), *BOUNDS[each.name]) for each in fields(Limits)} == {
+        name: tuple(map(float, numbers)) for name, *numbers in told
+    }
+
+
+def test_numbers_that_are_text_may_look_like_anything():
+    """
+    Quoted, 010 is a name as any other.
+    """
+    (pool,) = read_config(b"pools: [{name: a, provider: scale, settings: {name: '010'}}]").pools
+
+    assert "010" == pool.source.settings["name"].text()
 
 
 def test_two_pools_of_one_name_are_refused():
@@ -157,7 +216,7 @@ def test_a_bad_new_file_leaves_the_old_one_in_force(tmp_path):
     assert 1 == len(file.first().pools)
     file.accept()
     unchanged = file.look()
-    path.write_text("pools: [{name: a}]\n")
+    path.write_text("pools: [{name: a}]\nlimits: {worth: -1}\n")
     refused, why = file.look(), file.problem
     path.write_text("pools: []\n")
     mended = file.look()
@@ -165,9 +224,25 @@ def test_a_bad_new_file_leaves_the_old_one_in_force(tmp_path):
 
     assert (None, None) == (unchanged, refused)
     assert "provider: missing" in why
+    assert [f"{path}:2: limits.worth: -1 is outside 0 to 1000"] == why.split("; ")[-1:]
     assert ((), "") == (mended.pools, file.problem)
     path.unlink()
     assert (None, True) == (file.look(), "cannot be read" in file.problem)
+
+
+def test_a_file_that_has_changed_is_read_beside_the_loop(tmp_path, caplog):
+    """
+    What it says about a mistake it says in another thread: nobody waits for a large file.
+    """
+    path = tmp_path / "config.yaml"
+    path.write_text("pools: [")
+    file = ConfigFile(path)
+
+    assert asyncio.run(file.news()) is None
+    assert "not YAML" in file.problem
+    assert [False] == [
+        threading.get_ident() == record.thread for record in caplog.records if record.levelname == "ERROR"
+    ]
 
 
 def test_no_file_at_all_is_an_empty_configuration(tmp_path):

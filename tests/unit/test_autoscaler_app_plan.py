@@ -9,20 +9,19 @@ from builders import ask
 from pools_builder import pod, pool, seen
 
 from autoscaler.decide import decide
-from autoscaler.kube.plan_view import as_json, prospect_of, show
+from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
 from autoscaler.kube.telemetry_rows import Reading
 from autoscaler.limits import Limits
 from autoscaler.memory import Backoff, Memory
 from autoscaler.metrics_api.readings import Picture
 
 
-def prospect(*pods, memory=None, doubts=(), holds=(), unanswered=None):
+def prospect(*pods, memory=None, unanswered=None, **beside):
     """Of a pool of two cards of 15 GiB a node, from zero."""
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
     plan, after = decide(turn, Limits(), memory or Memory())
-    return prospect_of(
-        Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {}), plan.steps, doubts, holds
-    )
+    reading = Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {})
+    return prospect_of(reading, plan.steps, Beside(**beside))
 
 
 def shown(found):
@@ -72,6 +71,22 @@ def test_a_strangers_text_neither_colours_nor_breaks_the_table():
     assert 2 == text.count("[red]x[/red]")
     assert "\x1b" not in text
     assert "unmodelled" in text
+
+
+def test_a_pool_that_cannot_be_told_has_no_bounds():
+    """
+    Neither one whose nodes are known nor one of which nothing was ever seen is shown as bound to 0 nodes.
+    """
+    found = prospect(silent={"gpu-a": 'machinedeployments "gpu-a" not found', "gpu-b": "no answer"})
+
+    bounds = {one.pool: (one.smallest, one.largest) for one in found.pools}
+    assert {"gpu-a": (None, None), "gpu-b": (None, None)} == bounds
+    text = shown(found)
+    assert 2 == text.count("cannot be told")
+    assert ['machinedeployments "gpu-a" not found', "no answer"] == [
+        line["trouble"] for line in json.loads(as_json(found))["pools"]
+    ]
+    assert " to " not in text.splitlines()[-1]
 
 
 def test_the_document_for_programs_is_whole():

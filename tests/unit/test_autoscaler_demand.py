@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import ask, node
 from hypothesis import given
@@ -157,6 +159,16 @@ def test_largest_size_and_closed_pools_cap_the_purchase():
     assert "at most 2 nodes" in found.capped[waiting[2].uid].reason
     assert ([], 3) == (bought(shut), len(shut.capped))
     assert "could not deliver lately" in shut.capped[waiting[0].uid].reason
+
+
+def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
+    """
+    Its bounds are what stands because nobody can ask for more, not because its operator wanted so few.
+    """
+    waits = pod(ask(5))
+    found = demand(seen([replace(pool(largest=0), told=False)], [waits]), LIMITS)
+
+    assert "no pool may grow now: p (its provider cannot tell); " in found.capped[waits.uid].reason
 
 
 def test_pool_is_chosen_by_cost_for_what_it_serves():
