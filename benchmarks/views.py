@@ -13,69 +13,48 @@ import argparse
 import http.server
 import json
 import multiprocessing
-import os
-import pty
 import resource
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
-from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT)]  # files here have the names of packages
+sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # files here have the names of packages
 
-from isolation.contract.codec import encode_cards
-from isolation.contract.model import Card
-from isolation.contract.names import ACK, ALLOCATION, CARDS, SHARED
-from isolation.contract.quantity import GIB
+from views_stage import kubeconfig, node_json, on_terminal, piped, pod_json
 
 FILLER_BYTES = 3000  # what nobody reads of a real object: managed fields, images, statuses
 CARDS_EACH = 8
-COMMAND = "from dashboards.views_cli import views; views()"
 
 
 def node(i: int) -> dict[str, Any]:
     """One node of eight cards, named by its agent."""
-    amounts = {ACK.memory: "632", ACK.card_count: "8", "cpu": "96", "memory": "768Gi", "pods": "250"}
-    labels = {"kubernetes.io/hostname": f"node-{i:05}", ACK.mode_label: "cgpu", "zone": f"z{i % 3}"}
-    named = encode_cards([Card(f"GPU-{i:08}-{k}", k, 80 * GIB, GIB, model="A100") for k in range(CARDS_EACH)])
-    meta: dict[str, Any] = {"name": f"node-{i:05}", "uid": f"n-{i}", "labels": labels}
-    meta |= {"annotations": {CARDS: named, "filler": "x" * FILLER_BYTES}}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"metadata": meta, "spec": {}, "status": status}
+    name = f"node-{i:05}"
+    made: dict[str, Any] = node_json(name, CARDS_EACH, **{"kubernetes.io/hostname": name, "zone": f"z{i % 3}"})
+    made["metadata"]["annotations"]["filler"] = "x" * FILLER_BYTES
+    return made
 
 
 def pod(i: int, nodes: int) -> dict[str, Any]:
     """One bound pod of a Deployment of a hundred, with our record."""
-    where, index = i % nodes, i // nodes % CARDS_EACH
-    card = {"uuid": f"GPU-{where:08}-{index}", "bytes": 8 * GIB, "core": 0}
-    cards, containers = [card | {"index": index}], [{"name": "main", "cards": [card]}]
-    record = json.dumps({"version": 1, "promise": f"p-{i}", "cards": cards, "containers": containers})
-    meta: dict[str, Any] = {"name": f"app-{i // 100}-{i:06d}", "namespace": f"team-{i % 40}", "uid": f"p-{i}"}
-    meta |= {"labels": {"app": f"app-{i // 100}", SHARED: "true"}, "creationTimestamp": "2026-01-31T12:00:00Z"}
+    name, where = f"app-{i // 100}-{i:06d}", f"node-{i % nodes:05}"
+    made: dict[str, Any] = pod_json(name, where, cards=(i // nodes % CARDS_EACH,), namespace=f"team-{i % 40}")
+    meta = made["metadata"]
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app", "uid": f"rs-{i // 100}", "controller": True}
-    meta |= {"annotations": {ALLOCATION: record, "filler": "x" * FILLER_BYTES}, "ownerReferences": [owner]}
-    limits = {ACK.memory: "8", "cpu": "2", "memory": "4Gi"}
-    container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}
-    spec = {"containers": [container], "nodeName": f"node-{where:05}", "schedulerName": "gpushare-scheduler"}
-    return {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
+    meta |= {"ownerReferences": [owner]}
+    meta["labels"]["app"] = f"app-{i // 100}"
+    meta["annotations"]["filler"] = "x" * FILLER_BYTES
+    return made
 
 
 def waiting() -> dict[str, Any]:
     """A pod that wants nearly a whole card, of which there is none empty."""
-    made = pod(0, 1)
-    made["metadata"] |= {"name": "waits", "uid": "waits", "annotations": {}, "namespace": "team-0"}
-    limits = {ACK.memory: "75", "cpu": "2", "memory": "4Gi"}
-    made["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
-    del made["spec"]["nodeName"]
-    return made | {"status": {"phase": "Pending"}}
+    made: dict[str, Any] = pod_json("waits", units=75, namespace="team-0")
+    return made
 
 
 def serve(nodes: int, pods: int, ready: Any) -> None:
@@ -126,28 +105,16 @@ def page(items: list[bytes], at: int, limit: int) -> bytes:
 
 def run(arguments: list[str], *, terminal: bool) -> tuple[float, str]:
     """Seconds until everything was shown, and what."""
-    command = [sys.executable, "-c", COMMAND, *arguments]
     began = time.perf_counter()
-    if not terminal:
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-        return time.perf_counter() - began, done.stdout
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(ours)
-    if process.wait():
-        sys.exit(shown.decode(errors="replace"))
-    return time.perf_counter() - began, shown.decode(errors="replace")
+    if terminal:
+        status, shown = on_terminal(*arguments)
+    else:
+        done = piped(*arguments)
+        status, shown = done.returncode, done.stdout or done.stderr
+    seconds = time.perf_counter() - began
+    if status:
+        sys.exit(shown)
+    return seconds, shown
 
 
 def main() -> None:
@@ -163,15 +130,7 @@ def main() -> None:
     server.start()
     port = ours.recv()
     with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "c",
-        }
-        kubeconfig.write_text(json.dumps(config))
-        given = ["--kubeconfig", str(kubeconfig)]
+        given = ["--kubeconfig", str(kubeconfig(f"http://127.0.0.1:{port}", Path(folder)))]
         views = (
             (["top", *given], True),
             (["top", *given], False),

@@ -3,8 +3,10 @@ Pictures of every dashboard from a Prometheus that has scraped the stack: one PN
 
     gpushare up                                            # says where its Prometheus is
     python docs/draw_dashboards.py http://127.0.0.1:9449 [--span 300] [--at UNIX-TIME] [--out DIR]
+        [--choose gpushare-card.node=vm]
 
-What is drawn is the committed JSON: its queries with its default variables, its grid, its titles.
+What is drawn is the committed JSON: its queries, its grid, its titles, with its variables at their defaults or as
+chosen.
 """
 
 from __future__ import annotations
@@ -70,14 +72,13 @@ class Source:
         return made
 
 
-def picture(dashboard: dict[str, Any], source: Source, span: float, path: Path) -> None:
+def picture(dashboard: dict[str, Any], source: Source, values: dict[str, str], path: Path) -> None:
     """One dashboard, as its grid says."""
     rows = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in dashboard["panels"])
     width, height = 24 * COLUMN + GAP, HEAD + rows * ROW + GAP
     figure = plt.figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="#111217")
     figure.text(12 / width, 1 - 24 / height, dashboard["title"], color=INK, fontsize=13, weight="bold", va="center")
     figure.text(12 / width, 1 - 46 / height, dashboard["description"], color=FAINT, fontsize=8.5, va="center")
-    values = asked.defaults(dashboard) | asked.windows("15s", f"{span:.0f}s")
     for panel in dashboard["panels"]:
         at = panel["gridPos"]
         x, y = at["x"] * COLUMN + GAP, HEAD + at["y"] * ROW
@@ -97,19 +98,34 @@ def picture(dashboard: dict[str, Any], source: Source, span: float, path: Path) 
         full.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def chosen(words: list[str], board: str) -> dict[str, str]:
+    """What was chosen at the top of this dashboard."""
+    parts = [word.partition("=") for word in words]
+    return {name.removeprefix(f"{board}."): value for name, _, value in parts if name.startswith(f"{board}.")}
+
+
 def main() -> None:
     """Draw all."""
     parser = argparse.ArgumentParser(description="Draw the dashboards from a Prometheus.")
     parser.add_argument("url", help="Its address, such as http://127.0.0.1:9449")
     parser.add_argument("--span", type=float, default=300.0, help="Seconds that graphs show.")
     parser.add_argument("--at", type=float, default=None, help="Unix time of the right edge; default: now.")
+    parser.add_argument(
+        "--choose",
+        action="append",
+        default=[],
+        metavar="BOARD.VARIABLE=PATTERN",
+        help="A choice at the top of one dashboard; may be repeated.",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures" / "dashboards")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     source = Source(given.url, time.time() if given.at is None else given.at, given.span)
     for path in sorted(JSON.glob("*.json")):
         target = given.out / f"{path.stem}.png"
-        picture(json.loads(path.read_text(encoding="utf-8")), source, given.span, target)
+        dashboard = json.loads(path.read_text(encoding="utf-8"))
+        values = asked.defaults(dashboard) | asked.windows("15s", f"{given.span:.0f}s")
+        picture(dashboard, source, values | chosen(given.choose, path.stem), target)
         sys.stdout.write(f"{target} {target.stat().st_size / 1024:.0f} KB\n")
 
 

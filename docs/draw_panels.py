@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN: Final = 7
 """Of a legend."""
+_MINUTE: Final = 60.0
+_TICKS: Final = (
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    3600,
+    3 * 3600,
+    6 * 3600,
+    12 * 3600,
+    *(2**n * 86400 for n in range(20)),
+)
+"""Between two lines of an axis of times, in seconds."""
+_MOST_TICKS: Final = 5
+_WORTH_A_WORD: Final = 0.2
+"""Part of the time from which a state's name fits onto it."""
 
 
 def draw(axes: Axes, panel: dict[str, Any], answers: list[Series], title: str) -> None:
@@ -47,8 +66,10 @@ def _stat(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
     width, height = axes.get_xlim()[1], axes.get_ylim()[0]
     defaults, one = panel["fieldConfig"]["defaults"], answers[0]
     word = worded(defaults["mappings"], one.last)
-    value = round(one.last) if defaults.get("decimals") == 0 else one.last
-    text, ink = word or (shown(value, defaults["unit"]), colour(defaults["thresholds"]["steps"], one.last))
+    text, ink = word or (
+        shown(_rounded(one.last, defaults), defaults["unit"]),
+        colour(defaults["thresholds"]["steps"], one.last),
+    )
     if panel["options"]["graphMode"] == "area" and len(one.points) > 1:
         inner = _inner(axes, 1, height * 0.62, width - 2, height * 0.36)
         times, values = zip(*one.points, strict=True)
@@ -57,6 +78,11 @@ def _stat(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
         inner.axis("off")
         inner.margins(x=0)
     axes.text(width / 2, height * 0.52, text, color=ink, fontsize=18, ha="center", va="center", weight="bold")
+
+
+def _rounded(value: float, defaults: dict[str, Any]) -> float:
+    """As the panel asks for."""
+    return round(value) if defaults.get("decimals") == 0 else value
 
 
 def _dial(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
@@ -90,7 +116,8 @@ def _bars(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
         )
         axes.add_patch(Rectangle((left, y), right - left, each * 0.75, facecolor=LINE))
         axes.add_patch(Rectangle((left, y), (right - left) * min(1, one.last / top), each * 0.75, facecolor=ink))
-        axes.text(right + 8, y + each * 0.4, shown(one.last, defaults["unit"]), color=ink, fontsize=8, va="center")
+        told = shown(_rounded(one.last, defaults), defaults["unit"])
+        axes.text(right + 8, y + each * 0.4, told, color=ink, fontsize=8, va="center")
 
 
 def _lines(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
@@ -141,9 +168,13 @@ def _states(axes: Axes, panel: dict[str, Any], answers: list[Series]) -> None:
     inner = _inner(axes, room, 34, width - room - 12, height - 62)
     for place, one in enumerate(answers):
         step = one.points[1][0] - one.points[0][0] if len(one.points) > 1 else 1.0
-        for at, value in one.points:
-            fill = (worded(mappings, value) or ("", FAINT))[1]
-            inner.add_patch(Rectangle((at, place - 0.4), step * 1.05, 0.8, facecolor=fill, linewidth=0))
+        for value, run in itertools.groupby(one.points, key=lambda point: point[1]):
+            times = [at for at, _ in run]
+            word, fill = worded(mappings, value) or ("", FAINT)
+            long = times[-1] - times[0] + step
+            inner.add_patch(Rectangle((times[0], place - 0.4), long, 0.8, facecolor=fill, linewidth=0))
+            if long > _WORTH_A_WORD * (one.points[-1][0] - one.points[0][0]):
+                inner.text(times[0] + long / 2, place, word, color=PAPER, fontsize=7, ha="center", va="center")
     inner.set_xlim(min(one.points[0][0] for one in answers), max(one.points[-1][0] for one in answers) + 1)
     inner.set_ylim(len(answers) - 0.5, -0.5)
     _time_axis(inner, "short")
@@ -166,9 +197,11 @@ def _time_axis(inner: Axes, unit: str) -> None:
     inner.grid(visible=True, color=LINE, linewidth=0.6)
     inner.set_axisbelow(True)
     inner.locator_params(nbins=5)
+    top = inner.get_ylim()[1]
     if unit == "bytes":
-        size = 2.0 ** math.ceil(math.log2(max(1.0, inner.get_ylim()[1] / 5)))
-        inner.yaxis.set_major_locator(MultipleLocator(size))
+        inner.yaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(max(1.0, top / 5)))))
+    elif unit == "s" and top > _MINUTE:
+        inner.yaxis.set_major_locator(MultipleLocator(next(one for one in _TICKS if top / one <= _MOST_TICKS)))
     inner.xaxis.set_major_formatter(lambda at, _: time.strftime("%H:%M:%S", time.gmtime(at)))
     inner.locator_params(axis="x", nbins=4)
     inner.yaxis.set_major_formatter(lambda value, _: shown(value, unit))

@@ -25,6 +25,8 @@ NAMED: Final = {
 _LEGEND: Final = re.compile(r"\{\{(\w+)\}\}")
 ROUND: Final = 1000
 """From here on without a fraction."""
+HUNDRED: Final = 99.95
+"""From here on three digits are whole ones."""
 CHARACTER: Final = 5.6
 """Pixels of one, about, in the small type."""
 
@@ -72,14 +74,19 @@ def _scaled(value: float, step: int, ends: Sequence[str]) -> str:
     place = 0
     while abs(value) >= step and place < len(ends) - 1:
         value, place = value / step, place + 1
-    return f"{value:.3g} {ends[place]}"
+    return f"{_plain(value)} {ends[place]}"
+
+
+def _plain(value: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{value:.0f}" if abs(value) >= HUNDRED else f"{value:.3g}"
 
 
 def _duration(value: float) -> str:
     for size, end in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if value >= size:
-            return f"{value / size:.3g} {end}"
-    return "0 s" if value == 0 else f"{value * 1000:.3g} ms"
+            return f"{_plain(value / size)} {end}"
+    return "0 s" if value == 0 else f"{_plain(value * 1000)} ms"
 
 
 def colour(steps: Sequence[dict[str, Any]], value: float) -> str:

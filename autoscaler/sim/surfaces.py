@@ -34,8 +34,8 @@ class Screen(Protocol):
         """Give it back."""
         ...
 
-    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
-        """Show this frame, and the real processes beside it where there are any."""
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
+        """Show this frame with notes (what each is, and what it says), and the real processes where there are any."""
         ...
 
 

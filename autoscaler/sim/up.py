@@ -226,10 +226,10 @@ def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns |
     )
 
 
-def notes(speed: float, progress: Progress, url: str | None) -> tuple[str, ...]:
-    """What stands beside the frame: the speed asked for, whether this machine is too slow for it, the address."""
+def notes(speed: float, progress: Progress, url: str | None) -> tuple[tuple[str, str], ...]:
+    """What stands beside the frame: the clock's speed, whether this machine is too slow for it, the address."""
     said = f"x{speed:g} asked, slower here" if progress.late else f"x{speed:g}"
-    return (said, url) if url else (said,)
+    return (("clock", said), *((("metrics", url),) if url else ()))
 
 
 def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | None = None) -> str:
@@ -237,11 +237,9 @@ def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | N
     head = f"ended after {ran.wall_seconds:.1f} s; {ran.fleet_seconds:,.0f} s passed in the fleet"
     if ran.behind_seconds >= 1:
         head += f", {ran.behind_seconds:,.0f} s less than asked for"
-    width = max(map(len, summary), default=0)
-    lines = [
-        f"  {name.replace('_', ' '):<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}"
-        for name, value in summary.items()
-    ]
+    told = {name.replace("_", " ").replace("gib", "GiB"): value for name, value in summary.items() if name != "seconds"}
+    width = max(map(len, told), default=0)
+    lines = [f"  {name:<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}" for name, value in told.items()]
     return "\n".join([head, *lines, *((machine,) if machine else ())])
 
 

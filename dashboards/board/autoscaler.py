@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.autoscaler_moves import MOVES, TRUST
+from dashboards.board.autoscaler_moves import LOOP, MOVES, SCOPE, TRUST
 from dashboards.board.figures import once, waiting
 from dashboards.board.frame import Board
 from dashboards.board.grid import Section, even, wide
@@ -28,18 +28,16 @@ from dashboards.board.panel import (
     stat,
     table,
 )
-from dashboards.promql import Scope, increase, or_zero, total
+from dashboards.promql import increase, or_zero, total
 from isolation.contract import metrics as m
 from isolation.contract import metrics_autoscaler as a
 
-_SCOPE: Final = Scope(("cluster", "job", "pool"))
-_LOOP: Final = Scope(("cluster", "job"))
 _SWITCH: Final = (Word(0, "off", ORANGE), Word(1, "on", GREEN))
 _MOOD: Final = (Word(0, "acts", GREEN), Word(1, "dry run", YELLOW))
 
 
 def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
-    return f"{of} by (pool) ({_SCOPE(spec)})"
+    return f"{of} by (pool) ({SCOPE(spec)})"
 
 
 _NOW: Final = Section(
@@ -47,21 +45,21 @@ _NOW: Final = Section(
     (
         even(
             4,
-            stat("Leader", "Whether some replica may act.", f"max({_LOOP(a.LEADS)})", words=YES_NO, spark=False),
+            stat("Leader", "Whether some replica may act.", f"max({LOOP(a.LEADS)})", words=YES_NO, spark=False),
             stat(
                 "Switch",
                 "Off: nothing is done, by an operator's will.",
-                f"min({_LOOP(a.ENABLED)})",
+                f"min({LOOP(a.ENABLED)})",
                 words=_SWITCH,
                 spark=False,
             ),
             stat(
-                "Mood", "Dry run: it only says what it would do.", f"max({_LOOP(a.DRY_RUN)})", words=_MOOD, spark=False
+                "Mood", "Dry run: it only says what it would do.", f"max({LOOP(a.DRY_RUN)})", words=_MOOD, spark=False
             ),
             stat(
                 "Since the last turn",
                 "Turns come every ten seconds; a minute without one means trouble.",
-                f"time() - max({_LOOP(a.LAST_TURN)})",
+                f"time() - max({LOOP(a.LAST_TURN)})",
                 "s",
                 steps=(Step(GREEN), Step(YELLOW, 30), Step(RED, 60)),
                 decimals=0,
@@ -69,20 +67,20 @@ _NOW: Final = Section(
             stat(
                 "Doubts",
                 "Reasons for which something is withheld now. The list below says which.",
-                once(_LOOP, a.DOUBTS),
+                once(LOOP, a.DOUBTS),
                 steps=DOUBT,
             ),
             stat(
                 "Pods waiting",
                 "Pods that asked for cards and have no place.",
-                or_zero(once(_LOOP, m.PENDING), _LOOP(m.PENDING_LONGEST)),
+                or_zero(once(LOOP, m.PENDING), LOOP(m.PENDING_LONGEST)),
                 steps=DOUBT,
             ),
-            stat("Moves left", "Pods that may still be evicted within this hour.", f"min({_LOOP(a.MOVES_LEFT)})"),
+            stat("Moves left", "Pods that may still be evicted within this hour.", f"min({LOOP(a.MOVES_LEFT)})"),
             stat(
                 "Flaps",
                 "Done and undone too soon: a fresh node emptied, a drain called off, a pod moved again.",
-                or_zero(total(increase(_SCOPE(a.FLAPS), "$__range")), _LOOP(a.LEADS)),
+                or_zero(total(increase(SCOPE(a.FLAPS), "$__range")), LOOP(a.LEADS)),
                 steps=TROUBLE,
                 spark=False,
                 decimals=0,
@@ -104,9 +102,9 @@ _POOLS: Final = Section(
                     "idle compute in cards and how much of it is of no use to the pods that come.",
                     (Key("pool", "Pool"),),
                     (
-                        Column("Ready", once(_SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
+                        Column("Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
                         Column(
-                            "Booting", once(_SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
+                            "Booting", once(SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
                         ),
                         Column("Asked", _by_pool(a.POOL_TARGET), "short", width=80),
                         Column("Fewest", _by_pool(m.POOL_SMALLEST), "short", width=80),
@@ -128,15 +126,15 @@ _POOLS: Final = Section(
             lines(
                 "Nodes",
                 "Of each pool, by state.",
-                (Query(once(_SCOPE, m.POOL_NODES, "pool", "state"), "{{pool}} {{state}}"),),
+                (Query(once(SCOPE, m.POOL_NODES, "pool", "state"), "{{pool}} {{state}}"),),
                 stacked=True,
             ),
             lines(
                 "Idle cards, and those of no use",
                 "Compute that is idle on usable nodes, in cards, and what of it no pod that comes can have: stranded.",
                 (
-                    Query(once(_SCOPE, a.POOL_IDLE), "idle"),
-                    Query(once(_SCOPE, a.POOL_LOST), "of no use"),
+                    Query(once(SCOPE, a.POOL_IDLE), "idle"),
+                    Query(once(SCOPE, a.POOL_LOST), "of no use"),
                 ),
                 colours=(("idle", GREEN), ("of no use", ORANGE)),
             ),
@@ -145,11 +143,11 @@ _POOLS: Final = Section(
                 "In each step of the graph.",
                 (
                     Query(
-                        or_zero(total(increase(_SCOPE(a.CARDS_BOUGHT)), "pool"), _LOOP(a.LEADS), "pool", "none"),
+                        or_zero(total(increase(SCOPE(a.CARDS_BOUGHT)), "pool"), LOOP(a.LEADS), "pool", "none"),
                         "{{pool}} bought",
                     ),
                     Query(
-                        or_zero(total(increase(_SCOPE(a.CARDS_RETURNED)), "pool"), _LOOP(a.LEADS), "pool", "none"),
+                        or_zero(total(increase(SCOPE(a.CARDS_RETURNED)), "pool"), LOOP(a.LEADS), "pool", "none"),
                         "{{pool}} given back",
                     ),
                 ),
@@ -166,7 +164,7 @@ _DEMAND: Final = Section(
             lines(
                 "Pods waiting, by reason",
                 "Fragmented: the sums have room, no card set has it.",
-                (Query(waiting(_LOOP), "{{reason}}"),),
+                (Query(waiting(LOOP), "{{reason}}"),),
                 stacked=True,
             ),
             lines(
@@ -175,8 +173,8 @@ _DEMAND: Final = Section(
                 (
                     Query(
                         or_zero(
-                            once(_SCOPE, a.PENDING_BYTES, "namespace", "pool"),
-                            _LOOP(m.PENDING_LONGEST),
+                            once(SCOPE, a.PENDING_BYTES, "namespace", "pool"),
+                            LOOP(m.PENDING_LONGEST),
                             "namespace",
                             "nobody",
                         ),
@@ -190,13 +188,13 @@ _DEMAND: Final = Section(
                 "What waiting pods were told",
                 "fits: there is room; coming: a machine was bought; kept: a drain was called off; capped: a pool may "
                 "not grow now; hopeless: no pool could ever host it.",
-                (Query(once(_LOOP, a.ANSWERS, "answer"), "{{answer}}"),),
+                (Query(once(LOOP, a.ANSWERS, "answer"), "{{answer}}"),),
                 stacked=True,
             ),
             lines(
                 "Longest wait",
                 "Of any pod without a place.",
-                (Query(f"max({_LOOP(m.PENDING_LONGEST)})", "longest"),),
+                (Query(f"max({LOOP(m.PENDING_LONGEST)})", "longest"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 1800)),
             ),

@@ -104,8 +104,8 @@ _LIST: Final = Section(
                     (
                         Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Step(RED),)),
                         Column("Over for", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Step(ORANGE),)),
-                        Column("Times over", f"ceil({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
-                        Column("Refused", f"ceil({_grown(m.DENIED, *_WHO)}) > 0", "short"),
+                        Column("Times over", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
+                        Column("Refused", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
                     ),
                     sort="Over for",
                     none="no container went past its promise",
@@ -146,6 +146,7 @@ _LIST: Final = Section(
                     "unreadable_region, wrong_limits: what enforces the promise is gone or was changed.",
                     (Query(_grown(m.BREACHES, "kind"), "{{kind}}"),),
                     "short",
+                    decimals=0,
                     steps=(Step(GREEN), Step(RED, 0.5)),
                 ),
             ),
@@ -193,7 +194,7 @@ _COURSE: Final = Section(
             lines(
                 "Refused allocations",
                 "By pod, in each step of the graph, the ten most.",
-                (Query(f"topk(10, {total(increase(_SCOPE(m.DENIED)), 'namespace', 'pod')})", "{{namespace}}/{{pod}}"),),
+                (Query(f"topk(10, {total(increase(_SCOPE(m.DENIED)), 'namespace', 'pod')})", "{{namespace}} {{pod}}"),),
             ),
             lines(
                 "Breaches that go on",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.card_hardware import HARDWARE, WORK
+from dashboards.board.card_hardware import CARD, HARDWARE, SCOPE, WORK
 from dashboards.board.figures import free, most, of_cards, stranded
 from dashboards.board.frame import ASK, Board, to_pod
 from dashboards.board.grid import Section, even, wide
@@ -28,20 +28,18 @@ from dashboards.board.panel import (
     stat,
     table,
 )
-from dashboards.promql import Scope, total
+from dashboards.promql import total
 from isolation.contract import metrics as m
 
-_SCOPE: Final = Scope(("cluster", "job", "node"))
-_CARD: Final = "{{node}} card {{card}}"
 _BY_CARD: Final = (Key("node", "Node"), Key("card", "Card", width=70), Key("uuid", "UUID"))
 
 
 def _of_node(spec: m.MetricSpec) -> str:
-    return total(f"{_SCOPE(spec)} * on (cluster, node) group_left (driver) {_SCOPE(m.NODE_INFO)}", "node", "driver")
+    return total(f"{SCOPE(spec)} * on (cluster, node) group_left (driver) {SCOPE(m.NODE_INFO)}", "node", "driver")
 
 
 def _by_container(spec: m.MetricSpec) -> str:
-    return total(_SCOPE(spec), "node", "card", "namespace", "pod", "container", "mode")
+    return total(SCOPE(spec), "node", "card", "namespace", "pod", "container", "mode")
 
 
 _NOW: Final = Section(
@@ -49,34 +47,34 @@ _NOW: Final = Section(
     (
         even(
             4,
-            stat("Cards", "Cards and MIG instances of the chosen nodes.", f"count({_SCOPE(m.CARD_INFO)})"),
+            stat("Cards", "Cards and MIG instances of the chosen nodes.", f"count({SCOPE(m.CARD_INFO)})"),
             stat(
                 "Free",
                 "Memory that can still be promised, all chosen cards together. It need not fit one pod.",
-                total(free(_SCOPE)),
+                total(free(SCOPE)),
                 "bytes",
             ),
             stat(
                 "Largest promise that fits",
                 "The largest share of one card that can be promised now on the chosen nodes.",
-                f"max({free(_SCOPE)})",
+                f"max({free(SCOPE)})",
                 "bytes",
                 steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 2**30)),
             ),
             stat(
                 "Unhealthy cards",
                 "Cards that cannot be promised now.",
-                total(f"{_SCOPE(m.CARD_HEALTHY)} == bool 0"),
+                total(f"{SCOPE(m.CARD_HEALTHY)} == bool 0"),
                 steps=TROUBLE,
             ),
             stat(
                 "Cards not told apart",
                 "Cards whose figures cannot be told apart by container: the exporter does not see all processes, or "
                 "MPS clients stand under their server.",
-                total(f"{_SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"),
+                total(f"{SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"),
                 steps=TROUBLE,
             ),
-            stat("Power", "Drawn by the chosen cards.", total(_SCOPE(m.CARD_POWER)), "watt"),
+            stat("Power", "Drawn by the chosen cards.", total(SCOPE(m.CARD_POWER)), "watt"),
         ),
         wide(
             8,
@@ -87,13 +85,13 @@ _NOW: Final = Section(
                     "One line per card: what it has, what is promised of it and used, and how it is.",
                     _BY_CARD,
                     (
-                        Column("Promised", of_cards(_SCOPE(m.CARD_ALLOCATED)), "bytes"),
-                        Column("Can be promised", of_cards(_SCOPE(m.CARD_OFFERED)), "bytes"),
-                        Column("Used", of_cards(_SCOPE(m.CARD_USED)), "bytes"),
-                        Column("Stranded", of_cards(stranded(_SCOPE)), "bytes", steps=(Step(GREY), Step(ORANGE, 1))),
-                        Column("Containers", of_cards(_SCOPE(m.CARD_HOLDERS)), "short"),
-                        Column("Busy", of_cards(_SCOPE(m.CARD_UTILISATION)), "percentunit"),
-                        Column("Healthy", of_cards(_SCOPE(m.CARD_HEALTHY)), "short", words=YES_NO),
+                        Column("Promised", of_cards(SCOPE(m.CARD_ALLOCATED)), "bytes"),
+                        Column("Can be promised", of_cards(SCOPE(m.CARD_OFFERED)), "bytes"),
+                        Column("Used", of_cards(SCOPE(m.CARD_USED)), "bytes"),
+                        Column("Stranded", of_cards(stranded(SCOPE)), "bytes", steps=(Step(GREY), Step(ORANGE, 1))),
+                        Column("Containers", of_cards(SCOPE(m.CARD_HOLDERS)), "short"),
+                        Column("Busy", of_cards(SCOPE(m.CARD_UTILISATION)), "percentunit"),
+                        Column("Healthy", of_cards(SCOPE(m.CARD_HEALTHY)), "short", words=YES_NO),
                     ),
                     sort="Promised",
                 ),
@@ -124,10 +122,10 @@ _MEMORY: Final = Section(
                 "Used memory of the chosen cards in its parts: containers with a promise, processes without one, what "
                 "the driver keeps, and what the measurement does not explain.",
                 (
-                    Query(total(_SCOPE(m.CONTAINER_USED)), "containers"),
-                    Query(total(_SCOPE(m.CARD_UNATTRIBUTED)), "outside any promise"),
-                    Query(total(_SCOPE(m.CARD_RESERVED)), "driver"),
-                    Query(total(_SCOPE(m.CARD_REMAINDER)), "not explained"),
+                    Query(total(SCOPE(m.CONTAINER_USED)), "containers"),
+                    Query(total(SCOPE(m.CARD_UNATTRIBUTED)), "outside any promise"),
+                    Query(total(SCOPE(m.CARD_RESERVED)), "driver"),
+                    Query(total(SCOPE(m.CARD_REMAINDER)), "not explained"),
                 ),
                 "bytes",
                 stacked=True,
@@ -141,7 +139,7 @@ _MEMORY: Final = Section(
             lines(
                 "Used memory by card",
                 "Part of the card's memory that is in use, the twenty fullest.",
-                (Query(most(f"{_SCOPE(m.CARD_USED)} / {_SCOPE(m.CARD_TOTAL)}"), _CARD),),
+                (Query(most(f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}"), CARD),),
                 "percentunit",
                 top=1.0,
                 steps=(Step(GREEN), Step(ORANGE, 0.95)),
@@ -149,7 +147,7 @@ _MEMORY: Final = Section(
             lines(
                 "Promised memory by card",
                 "Part of what can be promised of the card and is. Above 1 the card is promised twice: a defect.",
-                (Query(most(f"{_SCOPE(m.CARD_ALLOCATED)} / ({_SCOPE(m.CARD_OFFERED)} > 0)"), _CARD),),
+                (Query(most(f"{SCOPE(m.CARD_ALLOCATED)} / ({SCOPE(m.CARD_OFFERED)} > 0)"), CARD),),
                 "percentunit",
                 steps=(Step(GREEN), Step(RED, 1.001)),
             ),

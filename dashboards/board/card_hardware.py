@@ -20,8 +20,8 @@ from dashboards.board.panel import (
 from dashboards.promql import Scope, increase, rate, total
 from isolation.contract import metrics as m
 
-_SCOPE: Final = Scope(("cluster", "job", "node"))
-_CARD: Final = "{{node}} card {{card}}"
+SCOPE: Final = Scope(("cluster", "job", "node"))
+CARD: Final = "{{node}} card {{card}}"
 
 
 WORK: Final = Section(
@@ -32,14 +32,14 @@ WORK: Final = Section(
             lines(
                 "Busy",
                 "Part of the time in which the card ran a kernel, the twenty busiest.",
-                (Query(most(_SCOPE(m.CARD_UTILISATION)), _CARD),),
+                (Query(most(SCOPE(m.CARD_UTILISATION)), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Memory busy",
                 "Part of the time in which the card's memory was read or written.",
-                (Query(most(_SCOPE(m.CARD_MEMORY_UTILISATION)), _CARD),),
+                (Query(most(SCOPE(m.CARD_MEMORY_UTILISATION)), CARD),),
                 "percentunit",
                 top=1.0,
             ),
@@ -48,7 +48,7 @@ WORK: Final = Section(
                 "Part of the card's compute that containers use, the ten busiest.",
                 (
                     Query(
-                        f"topk(10, {_SCOPE(m.CONTAINER_CORE_USED)})", "{{namespace}}/{{pod}} on {{node}} card {{card}}"
+                        f"topk(10, {SCOPE(m.CONTAINER_CORE_USED)})", "{{namespace}} {{pod}} on {{node}} card {{card}}"
                     ),
                 ),
                 "percentunit",
@@ -65,21 +65,21 @@ HARDWARE: Final = Section(
             lines(
                 "Power against its limit",
                 "Part of the most power that the card may draw.",
-                (Query(most(f"{_SCOPE(m.CARD_POWER)} / ({_SCOPE(m.CARD_POWER_LIMIT)} > 0)"), _CARD),),
+                (Query(most(f"{SCOPE(m.CARD_POWER)} / ({SCOPE(m.CARD_POWER_LIMIT)} > 0)"), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Temperature",
                 "Of each card. Most cards hold their clocks down from about 85 degrees on.",
-                (Query(most(_SCOPE(m.CARD_TEMPERATURE)), _CARD),),
+                (Query(most(SCOPE(m.CARD_TEMPERATURE)), CARD),),
                 "celsius",
                 steps=(Step(GREEN), Step(ORANGE, 85)),
             ),
             lines(
                 "Clocks",
                 "Of multiprocessors and memory; a drop under load goes with a reason on the right.",
-                (Query(most(_SCOPE(m.CARD_CLOCK)), _CARD + " {{clock}}"),),
+                (Query(most(SCOPE(m.CARD_CLOCK)), CARD + " {{clock}}"),),
                 "hertz",
             ),
         ),
@@ -88,7 +88,7 @@ HARDWARE: Final = Section(
             states(
                 "Held down",
                 "Reasons for which clocks are held down. `none` says that there is no reason.",
-                (Query(f"max by (node, card, reason) ({_SCOPE(m.CARD_THROTTLED)})", _CARD + " {{reason}}"),),
+                (Query(f"max by (node, card, reason) ({SCOPE(m.CARD_THROTTLED)})", CARD + " {{reason}}"),),
                 (Word(0, "free", GREEN), Word(1, "held", ORANGE)),
             ),
             lines(
@@ -96,17 +96,17 @@ HARDWARE: Final = Section(
                 "XID errors since the exporter began to look, ECC errors, PCI Express replays, NVLink errors, in each "
                 "step of the graph. Uncorrected ECC errors and most XIDs cost somebody their work.",
                 (
-                    Query(total(increase(_SCOPE(m.CARD_XIDS)), "node", "card", "xid"), _CARD + " XID {{xid}}"),
-                    Query(total(increase(_SCOPE(m.CARD_ECC)), "node", "card", "kind"), _CARD + " ECC {{kind}}"),
-                    Query(total(increase(_SCOPE(m.CARD_PCIE_REPLAYS)), "node", "card"), _CARD + " replays"),
-                    Query(total(increase(_SCOPE(m.CARD_NVLINK_ERRORS)), "node", "card"), _CARD + " NVLink"),
+                    Query(total(increase(SCOPE(m.CARD_XIDS)), "node", "card", "xid"), CARD + " XID {{xid}}"),
+                    Query(total(increase(SCOPE(m.CARD_ECC)), "node", "card", "kind"), CARD + " ECC {{kind}}"),
+                    Query(total(increase(SCOPE(m.CARD_PCIE_REPLAYS)), "node", "card"), CARD + " replays"),
+                    Query(total(increase(SCOPE(m.CARD_NVLINK_ERRORS)), "node", "card"), CARD + " NVLink"),
                 ),
                 none="no errors told",
             ),
             lines(
                 "Energy",
                 "Power by the card's own meter of energy, which misses no peak between samples.",
-                (Query(most(rate(_SCOPE(m.CARD_ENERGY))), _CARD),),
+                (Query(most(rate(SCOPE(m.CARD_ENERGY))), CARD),),
                 "watt",
             ),
         ),

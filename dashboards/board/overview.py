@@ -11,7 +11,7 @@ from typing import Final
 from dashboards.board.figures import fitting, free, in_pool, once, stranded, waste
 from dashboards.board.frame import ASK, Board
 from dashboards.board.grid import Section, even, wide
-from dashboards.board.overview_lists import DEMAND, NODES, WORK
+from dashboards.board.overview_lists import DEMAND, FLEET, NODES, SCOPE, WORK, pooled
 from dashboards.board.panel import (
     BLUE,
     GREEN,
@@ -27,45 +27,37 @@ from dashboards.board.panel import (
     lines,
     stat,
 )
-from dashboards.promql import Scope, or_zero, total
+from dashboards.promql import or_zero, total
 from isolation.contract import metrics as m
-
-_SCOPE: Final = Scope(("cluster", "job", "pool", "node"))
-_FLEET: Final = Scope(("cluster", "job"))
-
-
-def _pooled(expr: str) -> str:
-    return total(in_pool(_SCOPE, expr))
-
 
 _NOW: Final = Section(
     "Right now",
     (
         even(
             4,
-            stat("Nodes", "Nodes whose exporter tells of cards.", f"count({total(_SCOPE(m.CARD_INFO), 'node')})"),
-            stat("Cards", "Cards and MIG instances that are seen.", f"count({_SCOPE(m.CARD_INFO)})"),
+            stat("Nodes", "Nodes whose exporter tells of cards.", f"count({total(SCOPE(m.CARD_INFO), 'node')})"),
+            stat("Cards", "Cards and MIG instances that are seen.", f"count({SCOPE(m.CARD_INFO)})"),
             stat(
                 "Unhealthy cards",
                 "Cards that cannot be promised now. The node's page says what is wrong with them.",
-                _pooled(f"({_SCOPE(m.CARD_HEALTHY)} == bool 0)"),
+                pooled(f"({SCOPE(m.CARD_HEALTHY)} == bool 0)"),
                 steps=TROUBLE,
             ),
             stat(
                 "Containers with a share",
                 "Promises that stand, one for each container and card.",
-                _pooled(_SCOPE(m.CARD_HOLDERS)),
+                pooled(SCOPE(m.CARD_HOLDERS)),
             ),
             stat(
                 "Pods waiting",
                 "Pods that asked for cards and have no place. Below it says why.",
-                or_zero(once(_FLEET, m.PENDING), _FLEET(m.PENDING_LONGEST)),
+                or_zero(once(FLEET, m.PENDING), FLEET(m.PENDING_LONGEST)),
                 steps=(Step(GREEN), Step(YELLOW, 1)),
             ),
             stat(
                 "Breaches now",
                 "Breaches that go on now: more used than promised, processes without a promise, and so on.",
-                _pooled(_SCOPE(m.BREACHED)),
+                pooled(SCOPE(m.BREACHED)),
                 steps=TROUBLE,
             ),
         ),
@@ -78,12 +70,10 @@ _NOW: Final = Section(
                     "What becomes of the fleet's memory: cards have it, it can be promised in whole units, it is "
                     "promised, it is used. Each step down is room: for more pods, or for smaller promises.",
                     (
-                        Query(_pooled(_SCOPE(m.CARD_TOTAL)), "cards have"),
-                        Query(_pooled(_SCOPE(m.CARD_OFFERED)), "can be promised"),
-                        Query(_pooled(_SCOPE(m.CARD_ALLOCATED)), "is promised"),
-                        Query(
-                            _pooled(total(_SCOPE(m.CONTAINER_USED), "node", "uuid", "card")), "is used by containers"
-                        ),
+                        Query(pooled(SCOPE(m.CARD_TOTAL)), "cards have"),
+                        Query(pooled(SCOPE(m.CARD_OFFERED)), "can be promised"),
+                        Query(pooled(SCOPE(m.CARD_ALLOCATED)), "is promised"),
+                        Query(pooled(total(SCOPE(m.CONTAINER_USED), "node", "uuid", "card")), "is used by containers"),
                     ),
                     "bytes",
                 ),
@@ -93,7 +83,7 @@ _NOW: Final = Section(
                 dial(
                     "Promised",
                     "Part of the memory that can be promised and is.",
-                    f"{_pooled(_SCOPE(m.CARD_ALLOCATED))} / ({_pooled(_SCOPE(m.CARD_OFFERED))} > 0)",
+                    f"{pooled(SCOPE(m.CARD_ALLOCATED))} / ({pooled(SCOPE(m.CARD_OFFERED))} > 0)",
                     "percentunit",
                     (Step(BLUE), Step(GREEN, 0.5), Step(ORANGE, 0.95)),
                 ),
@@ -103,8 +93,8 @@ _NOW: Final = Section(
                 dial(
                     "Used of promised",
                     "Part of the promised memory that containers use. Low means that promises are larger than needed.",
-                    f"{_pooled(total(_SCOPE(m.CONTAINER_USED), 'node', 'uuid', 'card'))} / "
-                    f"({_pooled(_SCOPE(m.CARD_ALLOCATED))} > 0)",
+                    f"{pooled(total(SCOPE(m.CONTAINER_USED), 'node', 'uuid', 'card'))} / "
+                    f"({pooled(SCOPE(m.CARD_ALLOCATED))} > 0)",
                     "percentunit",
                     (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5), Step(RED, 1.0)),
                 ),
@@ -114,7 +104,7 @@ _NOW: Final = Section(
                 stat(
                     "Room for a pod of $ask GiB",
                     "How many more pods of the size chosen above fit, card by card. A sum over cards would say more.",
-                    _pooled(fitting(_SCOPE)),
+                    pooled(fitting(SCOPE)),
                     steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 4)),
                 ),
             ),
@@ -131,9 +121,9 @@ _MEMORY: Final = Section(
                 "Memory: promised and used",
                 "The gap between promised and used is waste; between promised and what can be promised, free room.",
                 (
-                    Query(_pooled(_SCOPE(m.CARD_OFFERED)), "can be promised"),
-                    Query(_pooled(_SCOPE(m.CARD_ALLOCATED)), "promised"),
-                    Query(_pooled(_SCOPE(m.CARD_USED)), "used on cards"),
+                    Query(pooled(SCOPE(m.CARD_OFFERED)), "can be promised"),
+                    Query(pooled(SCOPE(m.CARD_ALLOCATED)), "promised"),
+                    Query(pooled(SCOPE(m.CARD_USED)), "used on cards"),
                 ),
                 "bytes",
                 colours=(("can be promised", GREY), ("promised", BLUE), ("used on cards", GREEN)),
@@ -143,7 +133,7 @@ _MEMORY: Final = Section(
                 "Memory that is promised and not used, the ten largest. Nobody else can have it.",
                 (
                     Query(
-                        f"topk(10, {total(in_pool(_SCOPE, waste(_SCOPE)), 'namespace')})",
+                        f"topk(10, {total(in_pool(SCOPE, waste(SCOPE)), 'namespace')})",
                         "{{namespace}}",
                     ),
                 ),
@@ -155,8 +145,8 @@ _MEMORY: Final = Section(
                 "Stranded is free memory that pods of the size chosen above would leave over on each card: "
                 "it counts as free in every sum, and no such pod can have it.",
                 (
-                    Query(_pooled(free(_SCOPE)), "free"),
-                    Query(_pooled(stranded(_SCOPE)), "stranded"),
+                    Query(pooled(free(SCOPE)), "free"),
+                    Query(pooled(stranded(SCOPE)), "stranded"),
                 ),
                 "bytes",
                 colours=(("free", GREEN), ("stranded", ORANGE)),

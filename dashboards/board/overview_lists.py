@@ -27,12 +27,13 @@ from dashboards.board.panel import (
 from dashboards.promql import Scope, increase, total
 from isolation.contract import metrics as m
 
-_SCOPE: Final = Scope(("cluster", "job", "pool", "node"))
-_FLEET: Final = Scope(("cluster", "job"))
+SCOPE: Final = Scope(("cluster", "job", "pool", "node"))
+FLEET: Final = Scope(("cluster", "job"))
 
 
-def _pooled(expr: str) -> str:
-    return total(in_pool(_SCOPE, expr))
+def pooled(expr: str) -> str:
+    """The sum over cards of the chosen pools."""
+    return total(in_pool(SCOPE, expr))
 
 
 DEMAND: Final = Section(
@@ -45,7 +46,7 @@ DEMAND: Final = Section(
                 lines(
                     "Pods waiting, by reason",
                     "Why pods have no place. Fragmented: the sums have room, no card set has it.",
-                    (Query(waiting(_FLEET), "{{reason}}"),),
+                    (Query(waiting(FLEET), "{{reason}}"),),
                     stacked=True,
                 ),
             ),
@@ -54,7 +55,7 @@ DEMAND: Final = Section(
                 stat(
                     "Longest wait",
                     "How long the pod that waits longest has waited; 0 when none waits.",
-                    f"max({_FLEET(m.PENDING_LONGEST)})",
+                    f"max({FLEET(m.PENDING_LONGEST)})",
                     "s",
                     steps=(Step(GREEN), Step(YELLOW, 300), Step(RED, 1800)),
                 ),
@@ -65,7 +66,7 @@ DEMAND: Final = Section(
                     "Misled by sums",
                     "Pods that wait although a node's sums have room for them: what a scheduler that counts sums "
                     "would send to a node where it fails.",
-                    f"max({_FLEET(m.PHANTOMS)})",
+                    f"max({FLEET(m.PHANTOMS)})",
                     steps=TROUBLE,
                 ),
             ),
@@ -74,7 +75,7 @@ DEMAND: Final = Section(
                 lines(
                     "Breaches begun",
                     "New breaches by kind, in each step of the graph.",
-                    (Query(total(increase(_SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
+                    (Query(total(increase(SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
                     stacked=True,
                 ),
             ),
@@ -94,33 +95,33 @@ NODES: Final = Section(
                     "Memory, work and trouble of each node; its name leads to its cards.",
                     (Key("node", "Node", to_node(), "Cards of this node"),),
                     (
-                        Column("Cards", f"count by (node) ({_SCOPE(m.CARD_INFO)})", "short", width=70),
+                        Column("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
                         Column(
                             "Promised",
-                            f"{total(in_pool(_SCOPE, _SCOPE(m.CARD_ALLOCATED)), 'node')} / "
-                            f"({total(in_pool(_SCOPE, _SCOPE(m.CARD_OFFERED)), 'node')} > 0)",
+                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_ALLOCATED)), 'node')} / "
+                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_OFFERED)), 'node')} > 0)",
                             "percentunit",
                             steps=(Step(BLUE),),
                             bar=1.0,
                         ),
                         Column(
                             "Used",
-                            f"{total(in_pool(_SCOPE, _SCOPE(m.CARD_USED)), 'node')} / "
-                            f"({total(in_pool(_SCOPE, _SCOPE(m.CARD_TOTAL)), 'node')} > 0)",
+                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_USED)), 'node')} / "
+                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_TOTAL)), 'node')} > 0)",
                             "percentunit",
                             steps=(Step(GREEN), Step(ORANGE, 0.9)),
                             bar=1.0,
                         ),
                         Column(
                             "Busy",
-                            f"avg by (node) ({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})",
+                            f"avg by (node) ({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})",
                             "percentunit",
                             width=80,
                         ),
-                        Column("Power", total(in_pool(_SCOPE, _SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
+                        Column("Power", total(in_pool(SCOPE, SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
                         Column(
                             "Breaches",
-                            total(in_pool(_SCOPE, _SCOPE(m.BREACHED)), "node"),
+                            total(in_pool(SCOPE, SCOPE(m.BREACHED)), "node"),
                             "short",
                             steps=TROUBLE,
                             width=90,
@@ -136,9 +137,9 @@ NODES: Final = Section(
                     "Who was promised how much and uses how much of it; the name leads to its account.",
                     (Key("namespace", "Namespace", to_namespace(), "Account of this namespace"),),
                     (
-                        Column("Promised", total(in_pool(_SCOPE, _SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
-                        Column("Used", total(in_pool(_SCOPE, _SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
-                        Column("Wasted", total(in_pool(_SCOPE, waste(_SCOPE)), "namespace"), "bytes"),
+                        Column("Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
+                        Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
+                        Column("Wasted", total(in_pool(SCOPE, waste(SCOPE)), "namespace"), "bytes"),
                     ),
                     sort="Promised",
                 ),
@@ -156,8 +157,8 @@ WORK: Final = Section(
                 "Busy cards",
                 "Mean and busiest part of the time in which cards ran a kernel.",
                 (
-                    Query(f"avg({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})", "mean"),
-                    Query(f"max({in_pool(_SCOPE, _SCOPE(m.CARD_UTILISATION))})", "busiest card"),
+                    Query(f"avg({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "mean"),
+                    Query(f"max({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "busiest card"),
                 ),
                 "percentunit",
                 top=1.0,
@@ -166,10 +167,8 @@ WORK: Final = Section(
                 "Power",
                 "Drawn by all cards, and by cards of which nothing is promised.",
                 (
-                    Query(_pooled(_SCOPE(m.CARD_POWER)), "all cards"),
-                    Query(
-                        _pooled(f"({_SCOPE(m.CARD_POWER)} * ({_SCOPE(m.CARD_HOLDERS)} == bool 0))"), "cards of nobody"
-                    ),
+                    Query(pooled(SCOPE(m.CARD_POWER)), "all cards"),
+                    Query(pooled(f"({SCOPE(m.CARD_POWER)} * ({SCOPE(m.CARD_HOLDERS)} == bool 0))"), "cards of nobody"),
                 ),
                 "watt",
             ),
@@ -178,7 +177,7 @@ WORK: Final = Section(
                 "Part of the card's memory in use, the ten fullest.",
                 (
                     Query(
-                        f"topk(10, {in_pool(_SCOPE, f'{_SCOPE(m.CARD_USED)} / {_SCOPE(m.CARD_TOTAL)}')})",
+                        f"topk(10, {in_pool(SCOPE, f'{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}')})",
                         "{{node}} card {{card}}",
                     ),
                 ),

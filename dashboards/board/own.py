@@ -9,7 +9,7 @@ from typing import Final
 from dashboards.board.figures import most
 from dashboards.board.frame import Board
 from dashboards.board.grid import Section, even, wide
-from dashboards.board.own_control import AGENT, LOOP, SCHEDULER
+from dashboards.board.own_control import AGENT, LOOP, SCHEDULER, SCOPE, TARGETS, target
 from dashboards.board.panel import (
     GREEN,
     ORANGE,
@@ -17,7 +17,6 @@ from dashboards.board.panel import (
     TROUBLE,
     YES_NO,
     Column,
-    Key,
     Query,
     Step,
     Word,
@@ -33,21 +32,12 @@ from dashboards.promql import (
     SCRAPE_SECONDS,
     SCRAPED,
     UP,
-    Scope,
     rate,
     total,
 )
 from isolation.contract import metrics as m
 from isolation.contract import metrics_node as n
 from isolation.contract import metrics_scheduler as s
-
-_SCOPE: Final = Scope(("cluster", "job", "instance"))
-_TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
-
-
-def _target(expr: str, of: str = "max") -> str:
-    return f"{of} by (job, instance) ({expr})"
-
 
 _ALIVE: Final = Section(
     "Alive",
@@ -57,16 +47,14 @@ _ALIVE: Final = Section(
             stat(
                 "Processes up",
                 "Targets whose last scrape succeeded.",
-                total(_SCOPE(UP)),
+                total(SCOPE(UP)),
                 steps=(Step(RED), Step(GREEN, 1)),
             ),
-            stat(
-                "Processes down", "Targets whose last scrape failed.", total(f"{_SCOPE(UP)} == bool 0"), steps=TROUBLE
-            ),
+            stat("Processes down", "Targets whose last scrape failed.", total(f"{SCOPE(UP)} == bool 0"), steps=TROUBLE),
             stat(
                 "Oldest reading",
                 "Age of the oldest values that an exporter serves.",
-                f"max(time() - {_SCOPE(m.SAMPLE_TIME)})",
+                f"max(time() - {SCOPE(m.SAMPLE_TIME)})",
                 "s",
                 steps=(Step(GREEN), Step(ORANGE, 30), Step(RED, 60)),
                 decimals=0,
@@ -74,20 +62,20 @@ _ALIVE: Final = Section(
             stat(
                 "Failed collectors",
                 "Parts of exporters that failed at their last reading; their series are absent.",
-                total(f"{_SCOPE(m.COLLECTOR_SUCCESS)} == bool 0"),
+                total(f"{SCOPE(m.COLLECTOR_SUCCESS)} == bool 0"),
                 steps=TROUBLE,
             ),
             stat(
                 "Scheduler leads",
                 "Whether a replica may bind; without one no share is bound.",
-                f"max({_SCOPE(s.LEADS)})",
+                f"max({SCOPE(s.LEADS)})",
                 words=YES_NO,
                 spark=False,
             ),
             stat(
                 "Nodes not ready",
                 "Node agents to whose nodes no pod may be bound.",
-                total(f"{_SCOPE(n.READY)} == bool 0"),
+                total(f"{SCOPE(n.READY)} == bool 0"),
                 steps=TROUBLE,
             ),
         ),
@@ -98,13 +86,13 @@ _ALIVE: Final = Section(
                 table(
                     "Processes",
                     "Each target with what it costs.",
-                    _TARGETS,
+                    TARGETS,
                     (
-                        Column("Up", _target(_SCOPE(UP), "min"), "short", words=YES_NO, width=70),
-                        Column("Scrape", _target(_SCOPE(SCRAPE_SECONDS)), "s"),
-                        Column("Samples", _target(_SCOPE(SCRAPED)), "short"),
-                        Column("CPU", _target(rate(_SCOPE(PROCESS_CPU))), "percentunit"),
-                        Column("Memory", _target(_SCOPE(PROCESS_MEMORY)), "bytes"),
+                        Column("Up", target(SCOPE(UP), "min"), "short", words=YES_NO, width=70),
+                        Column("Scrape", target(SCOPE(SCRAPE_SECONDS)), "s"),
+                        Column("Samples", target(SCOPE(SCRAPED)), "short"),
+                        Column("CPU", target(rate(SCOPE(PROCESS_CPU))), "percentunit"),
+                        Column("Memory", target(SCOPE(PROCESS_MEMORY)), "bytes"),
                     ),
                     sort="Memory",
                 ),
@@ -114,7 +102,7 @@ _ALIVE: Final = Section(
                 states(
                     "Up",
                     "Whether scrapes of each target succeeded.",
-                    (Query(_target(_SCOPE(UP), "min"), "{{job}} {{instance}}"),),
+                    (Query(target(SCOPE(UP), "min"), "{{job}} {{instance}}"),),
                     (Word(0, "down", RED), Word(1, "up", GREEN)),
                 ),
             ),
@@ -130,26 +118,26 @@ _EXPORTER: Final = Section(
             lines(
                 "Age of the values",
                 "Time since the values that each exporter serves were read, the twenty oldest.",
-                (Query(most(f"time() - {_SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
+                (Query(most(f"time() - {SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 60)),
             ),
             lines(
                 "Time of collectors",
                 "The slowest exporter, by part.",
-                (Query(f"max by (collector) ({_SCOPE(m.COLLECTOR_DURATION)})", "{{collector}}"),),
+                (Query(f"max by (collector) ({SCOPE(m.COLLECTOR_DURATION)})", "{{collector}}"),),
                 "s",
             ),
             states(
                 "Collectors",
                 "Whether each part succeeded on every node; where not, its series are absent.",
-                (Query(f"min by (collector) ({_SCOPE(m.COLLECTOR_SUCCESS)})", "{{collector}}"),),
+                (Query(f"min by (collector) ({SCOPE(m.COLLECTOR_SUCCESS)})", "{{collector}}"),),
                 (Word(0, "failed", RED), Word(1, "ok", GREEN)),
             ),
             bars(
                 "Versions",
                 "Exporters by version of gpushare.",
-                (Query(f"count by (version) ({_SCOPE(m.BUILD_INFO)})", "{{version}}"),),
+                (Query(f"count by (version) ({SCOPE(m.BUILD_INFO)})", "{{version}}"),),
                 "short",
             ),
         ),

@@ -140,10 +140,11 @@ def bars(
     *,
     steps: tuple[Step, ...] = (Step(BLUE),),
     top: float | None = None,
+    decimals: int | None = None,
     none: str = "",
 ) -> Panel:
     """Numbers of now beside each other."""
-    return Panel(Look.BARS, title, text, queries, unit, steps, top=top, none=none)
+    return Panel(Look.BARS, title, text, queries, unit, steps, top=top, decimals=decimals, none=none)
 
 
 def lines(

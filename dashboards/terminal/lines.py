@@ -61,7 +61,7 @@ class Lines:
         self._every = every
         self._last: float | None = None
         self._seen: Sequence[Happening] = ()
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
         self._stack: Stack | None = None
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class Lines:
     ) -> None:
         """Nothing to give back: every line is already out."""
 
-    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
         """Write what happened since the last frame, notes not said before, and how things stand if it is time."""
         if stack is not None:
             for line in stack_news(self._stack, stack):
@@ -87,7 +87,7 @@ class Lines:
         for note in notes:
             if note not in self._said:
                 self._said.add(note)
-                self._write(note)
+                self._write(f"embedded cluster: {' '.join(note)}")
         now = self._clock()
         if self._last is None or now - self._last >= self._every:
             self._last = now

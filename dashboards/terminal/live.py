@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def drawn(
     frame: Frame,
     size: tuple[int, int],
-    notes: Sequence[str] = (),
+    notes: Sequence[tuple[str, str]] = (),
     stack: Stack | None = None,
     *,
     signs: Signs = BLOCKS,
@@ -62,7 +62,7 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, frame: Frame, notes: Sequence[str] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
         """Draw this frame at the size that the terminal has now; the machine's processes above the cluster."""
         lines = drawn(frame, self._console.size, notes, stack, signs=self._signs, tally=self._tally)
         for line in lines:

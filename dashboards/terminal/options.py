@@ -17,13 +17,12 @@ import click
 from dashboards.terminal.fetch import checked
 from dashboards.terminal.paint import NARROWEST, Paper
 from dashboards.terminal.where import LOCAL, Where
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
-UNITS: Final = {"1GiB": GIB, "256MiB": 256 * MIB}
 _WIDEST: Final = 400
 EXIT_CODES: Final = "Exit status: 0 done, 2 wrong usage, 3 nobody could be read, 4 no such pod or node."
 

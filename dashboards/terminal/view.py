@@ -49,7 +49,7 @@ def screen(
     frame: Frame,
     width: int,
     height: int,
-    notes: Sequence[str] = (),
+    notes: Sequence[tuple[str, str]] = (),
     *,
     signs: Signs = BLOCKS,
     tally: Tally | None = None,
@@ -195,9 +195,11 @@ def _total(memory: Memory, width: int, signs: Signs) -> Text:
     return Text.assemble("memory ", bar(memory, max(1, width - 7 - len(text)), signs), text)
 
 
-def _foot(notes: Sequence[str], width: int, signs: Signs) -> Text:
-    line = Text("  ".join(map(printable, notes)), rows.DIM)
+def _foot(notes: Sequence[tuple[str, str]], width: int, signs: Signs) -> Text:
     key = legend(signs)
+    line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), rows.DIM)
+    if line.cell_len + key.cell_len + 3 > width:
+        line = Text("  ".join(printable(told) for _, told in notes), rows.DIM)
     if line.cell_len + key.cell_len + 3 <= width:
         line = Text.assemble(key, " " * (width - key.cell_len - line.cell_len), line)
     elif not notes:

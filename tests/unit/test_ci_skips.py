@@ -95,7 +95,7 @@ def test_a_module_that_skips_itself_is_no_exception(tmp_path, ci, status):
 )
 def test_only_what_ci_cannot_have_may_be_skipped(reason, allowed):
     """
-    A GPU, the folder beside the checkout, a foreign processor, an archive, rights over the machine; programs it can have.
+    A GPU, the folder beside the checkout, a foreign processor, an archive, rights over the machine; never a program.
     """
     assert allowed == (failure(reason) is None)
 

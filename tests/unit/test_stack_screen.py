@@ -20,7 +20,7 @@ from dashboards.terminal.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
 from isolation.contract.stack import DOWN, FIRING, PENDING, STARTING, UP, Alert, Part, Player, Stack
 
-NOTES = ("x60", "http://127.0.0.1:9448/metrics")
+NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9448/metrics"))
 
 
 def player(name, gib, does="keeps its promise", **more):

@@ -21,7 +21,7 @@ from dashboards.terminal.live import LiveScreen, screen_for
 from dashboards.terminal.view import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
 from isolation.contract.reading import Happening, PoolReading, Waiting
 
-NOTES = ("x60", "http://127.0.0.1:9445/metrics")
+NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9445/metrics"))
 
 
 def text(shown, width, height, notes=NOTES, **more):
@@ -83,7 +83,7 @@ def test_always_fits(width, height, nodes, others, name):
         at=1e9,
     )
 
-    lines = screen(shown, width, height, (name, name))
+    lines = screen(shown, width, height, ((name, name),) * 2)
 
     assert len(lines) <= height
     assert all(line.cell_len <= width for line in lines)
@@ -220,8 +220,10 @@ def test_lines_say_now_and_then_how_things_stand():
 
 
 def test_lines_mention_a_note_once():
-    """The address and the speed are said at the start and when they change."""
-    assert 1 == written([small_fleet()] * 3, notes=NOTES).count(NOTES[1])
+    """The speed and the address are said at the start and when they change, each with what it is."""
+    said = [line for line in written([small_fleet()] * 3, notes=NOTES) if line.startswith("embedded cluster: ")]
+
+    assert ["embedded cluster: clock x60", f"embedded cluster: metrics {NOTES[1][1]}"] == said
 
 
 def test_lines_are_harmless():
