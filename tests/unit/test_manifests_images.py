@@ -148,6 +148,20 @@ def test_what_is_copied_exists():
     assert set(PROJECT["project"]["license-files"]) <= listed
 
 
+def test_a_build_sees_what_it_copies_and_nothing_made_of_it():
+    """
+    Everything else is ignored, and of what is let in the caches and objects of a checkout.
+    """
+    lines = FILE.with_name("Containerfile.dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    copied = [rest.split()[:-1] for lines in stages().values() for verb, rest in lines if verb == "COPY"]
+    sources = {one for parts in copied if not parts[0].startswith("--from=") for one in parts}
+
+    assert "*" == rules[0]
+    assert sources == {rule[1:] for rule in rules if rule.startswith("!")}
+    assert {"**/__pycache__", "**/*.so", "**/*.so.1"} == {rule for rule in rules[1:] if not rule.startswith("!")}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
     """
@@ -164,6 +178,7 @@ def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
     assert "USER" not in own
     assert "-c /constraints.txt" in installed
     assert "uninstall -y pip" in installed
+    assert "pip uninstall -y" in runtime["RUN"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
