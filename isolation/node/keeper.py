@@ -63,6 +63,8 @@ class Keeper:
         self._began = math.inf
         """When this life of the agent saw the node's pods first."""
         self._deleted: set[str] = set()
+        self._halves: set[str] = set()
+        """Hashes whose files the last life of the agent may have written by half: the claim comes first."""
         self._bare, self._ownerless = Bare(parts.ledger), Ownerless(parts.ledger)
         self._next_doubt = 0.0
 
@@ -75,6 +77,7 @@ class Keeper:
                 _log.error("a claim on this node cannot be read: %s", exc)
                 continue
             self._ledger.shown[hash_of(entry.ids)] = entry.container
+            self._halves.add(hash_of(entry.ids))
             if not book:
                 continue
             self._ledger.claim(replace(entry, made=self._ledger.book.next()))
@@ -105,8 +108,9 @@ class Keeper:
             if pod is None or pod.ended:
                 continue
             entry = self._starting.next(mine)
-            if entry.container != shown and not disagreement(entry, pod, self._unit):
-                await self._starting.deliver(entry, pod)
+            stale = entry.container != shown or hash_ in self._halves
+            if stale and not disagreement(entry, pod, self._unit) and not await self._starting.deliver(entry, pod):
+                self._halves.discard(hash_)
 
     async def _unstick(self) -> None:
         """Delete what cannot start."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from agent_story import ended, run, started, ticks
 
@@ -42,6 +44,24 @@ def test_where_init_and_app_have_the_very_same_devices_the_files_follow(node):
     ticks(node, 1)
     assert ["main"] == [promise.container for promise in node.files.values()]
     assert "main" == run(node.start("a", "main")).container
+
+
+def test_files_that_an_agent_wrote_by_half_are_written_anew_by_the_next(node):
+    """
+    It died between the claim and the limits: the claim speaks of who runs, the limits of who ran before.
+    """
+    node.bind("a", init=("fetch",), fetch=(0, 4), main=(0, 4))
+    run(node.admit("a"))
+    before = run(node.start("a", "fetch"))
+    node.change("a", wanted=tuple(ended(one) for one in node.api["a"].wanted))
+    ticks(node, 1)
+    after = node.files[before.hash]
+    node.files[before.hash] = replace(before, claim=after.claim)
+
+    node.restart_agent()
+    run(node.agent.start())
+    ticks(node, 1)
+    assert after == node.files[before.hash]
 
 
 def test_a_larger_inits_surplus_stays_held_for_the_pods_life(node):
