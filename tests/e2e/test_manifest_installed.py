@@ -98,7 +98,9 @@ def test_the_exporter_is_scraped_through_its_pod_on_simulated_cards(plane, tmp_p
     hosts = {"/sys/fs/cgroup": "/sys/fs/cgroup", "/var/lib/gpushare/demo": str(box)}
     for path in ("/var/lib/gpushare", "/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods-api"):
         hosts[path] = str(tmp_path / "gpushare")
-    hosts["/var/log/containers"] = str(tmp_path)
+    for part in ("containers", "pods"):
+        (tmp_path / "log" / part).mkdir(parents=True)
+        hosts[f"/var/log/{part}"] = str(tmp_path / "log" / part)
     elsewhere = (f"--run-dir={tmp_path}/gpushare", "--no-kubernetes")
 
     async def story():
