@@ -38,7 +38,9 @@ async def granted(client: ApiClient) -> None:
             await cluster.ensure(thing)
     await client.until(bool, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/default")
     await client.until(
-        lambda crd: any(c["type"] == "Established" and c["status"] == "True" for c in crd["status"]["conditions"]),
+        lambda crd: any(
+            c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", ())
+        ),
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reservations.gpushare.dev",
     )
 

@@ -88,7 +88,7 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
                 short = await look(plane)
                 await house.client.delete(GRPC)
             await house.client.until(
-                lambda api: any(c["status"] == "False" for c in api["status"]["conditions"]),
+                lambda api: any(c["status"] == "False" for c in api.get("status", {}).get("conditions", ())),
                 f"{APISERVICES}/{VERSIONS[0]}.metrics.k8s.io",
                 90,
             )

@@ -66,7 +66,8 @@ def test_the_autoscaler_serves_what_its_components_open_and_only_says_what_it_wo
             for version in VERSIONS:
                 await house.client.until(
                     lambda one: any(
-                        c["type"] == "Available" and c["status"] == "True" for c in one["status"]["conditions"]
+                        c["type"] == "Available" and c["status"] == "True"
+                        for c in one.get("status", {}).get("conditions", ())
                     ),
                     f"{APISERVICES}/{version}.metrics.k8s.io",
                     40,

@@ -29,7 +29,10 @@ async def foreign(client):
             await client.create(one)
     for one in definitions():
         await client.until(
-            lambda crd: any(c["type"] == "Established" and c["status"] == "True" for c in crd["status"]["conditions"]),
+            lambda crd: any(
+                c["type"] == "Established" and c["status"] == "True"
+                for c in crd.get("status", {}).get("conditions", ())
+            ),
             f"{CRDS}/{one['metadata']['name']}",
         )
     try:
