@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.host.machine import MachineError
 from isolation.node.health import Illness, Reason, alarmed, critical, looked, remembered
+from isolation.node.shelf import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,14 +136,9 @@ class AlarmWatch:
     def _save(self) -> None:
         """A lost file makes a card well at the next start: trouble is only told."""
         record = {"format": _FORMAT, "boot": self._boot, "boards": {u: asdict(one) for u, one in self._ill.items()}}
-        beside = self._file.with_name(f"{self._file.name}.new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as out:
-                out.write(json.dumps(record))
-                out.flush()
-                os.fsync(out.fileno())
-            beside.replace(self._file)
+            replace_file(self._file, json.dumps(record))
         except OSError as exc:
             self._once(f"{self._file} cannot be written: {exc}")
         else:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.contract.codec import CodecError, decode_cards, encode_cards
 from isolation.contract.model import Card, Mode
 from isolation.host.machine import MachineError
+from isolation.node.shelf import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,14 +157,9 @@ class NodeInventory:
             "mode": self._known.mode if self.told else "",
             "whole": self._known.whole,
         }
-        beside = self._file.with_name(f"{self._file.name}.new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as out:
-                out.write(json.dumps(record))
-                out.flush()
-                os.fsync(out.fileno())
-            beside.replace(self._file)
+            replace_file(self._file, json.dumps(record))
         except OSError as exc:
             log.warning("%s cannot be written: %s", self._file, exc)
 
