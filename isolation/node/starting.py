@@ -19,6 +19,7 @@ from isolation.contract.model import Mode
 from isolation.contract.names import ACK
 from isolation.node.book import FORMER, entry_of, entry_record, hash_of
 from isolation.node.choose import mismatch
+from isolation.node.namesake import Namesakes
 from isolation.node.world import NotYetError, Promise, UndeliverableError, UnreachableError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Starting:
 
     def __init__(self, ledger: Ledger, release: Release, resolver: Resolver, unit_bytes: int) -> None:
         self._ledger, self._world, self._release, self._unit = ledger, ledger.world, release, unit_bytes
-        self._resolver = resolver
+        self._resolver, self._namesakes = resolver, Namesakes(ledger)
 
     async def start(self, ids: frozenset[str]) -> None:
         """Everything in place when it returns; NotYetError."""
@@ -181,27 +182,26 @@ class Starting:
                 )
             pod = known
         if pod is not None and pod.uid != entry.uid:
-            return await self._namesake(entry, pod)
+            return await self._namesake(entry, pod.uid)
         if pod is None:
             return Obstacle(f"{entry.whose} is gone")
         if pod.ended:
             return Obstacle(f"{entry.whose} has ended")
         return entry, pod
 
-    async def _namesake(self, entry: Entry, pod: Bound) -> tuple[Entry, Bound] | Obstacle:
-        """The devices went to a pod that came under the name of the one in the book, if that is on this node."""
+    async def _namesake(self, entry: Entry, uid: str) -> tuple[Entry, Bound] | Obstacle:
+        """The devices went to a pod that came under that name, if time does not tell otherwise."""
         gone = Obstacle(f"{entry.whose} is gone, and another pod has its name")
         try:
-            here = {one.uid for one in await self._world.pods.fetch(ANSWER_SECONDS)}
+            found = await self._namesakes.heir(entry, uid)
         except UnreachableError:
             return gone
-        wanted = pod.container(entry.container)
-        has = self._ledger.book.get(pod.uid, entry.container)
-        if pod.uid not in here or pod.ended or wanted is None or (has is not None and has.ids != entry.ids):
+        if found is None:
             return gone
-        mine = replace(entry, uid=pod.uid, init=wanted.init, guessed=False, made=self._ledger.book.next())
-        self._ledger.claim(mine)
-        return mine, pod
+        pod, seconds = found
+        if seconds > 0:
+            return replace(gone, waits=True)
+        return self._namesakes.inherit(entry, pod), pod
 
     def _delivered(self, entry: Entry) -> bool:
         """Whether the container had these devices before: its claim lies beside its files."""
