@@ -187,6 +187,8 @@ class Starting:
             return Obstacle(f"{entry.whose} is gone")
         if pod.ended:
             return Obstacle(f"{entry.whose} has ended")
+        if pod.deleting:  # its kubelet starts nothing of it any more: whoever starts is another one, or in vain
+            return Obstacle(f"{entry.whose} is being deleted", waits=True)
         return entry, pod
 
     async def _namesake(self, entry: Entry, uid: str) -> tuple[Entry, Bound] | Obstacle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from agent_story import run
+from agent_story import run, ticks
 from agent_world import AgentWorld
 
 from isolation.node.world import NotYetError
@@ -82,3 +82,23 @@ def test_devices_that_the_newcomer_got_under_the_name_of_the_one_before_are_his(
     assert ("prepare", new.uid) == (promise.container, promise.pod.uid)
     assert 3.0 <= node.time < 6.0
     assert not node.agent._ledger.trouble
+
+
+def test_nothing_starts_in_the_name_of_a_pod_that_is_being_deleted(node):
+    """
+    It is shown as if it were being admitted, and never will be; whose the devices are is told once it is gone.
+    """
+    ghost = node.bind("ghost", **SHAPE)
+    node.bind("a", init=("fetch",), fetch=(0, 4), created=1.0)
+    node.admitted[ghost.uid] = {}
+    run(node.admit("a"))
+    assert [ghost.uid] == [entry.uid for entry in node.agent.book]
+    node.api["ghost"] = replace(ghost, deleting=True)
+
+    with pytest.raises(NotYetError, match="being deleted"):
+        run(node.start("a", "fetch"))
+    node.force_delete("ghost")
+    ticks(node, 10)
+    promise = run(node.start("a", "fetch"))
+
+    assert ("a", "fetch") == (promise.pod.name, promise.container)
