@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from isolation.node.book import FORMER, Entry, are_ours, card_of
+from isolation.node.handed import Call, predecessors
 from isolation.node.world import Bound, UnreachableError, Wanted
 
 if TYPE_CHECKING:
@@ -45,15 +46,6 @@ class Found:
     """It has devices by our book, and the kubelet forgot: probably this one, PreStart will see."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What the kubelet says of the container that it admits."""
-
-    size: int
-    ids: frozenset[str]
-    """Its devices, or those that it must get, as far as the kubelet has chosen."""
-
-
 class Identity:
     """See the module."""
 
@@ -66,7 +58,7 @@ class Identity:
 
     async def whose(self, size: int, ids: frozenset[str] = frozenset()) -> Found | None:
         """The container that gets `size` devices now; `ids`: those that are its already. None: nobody is known."""
-        clock, call = self._world.clock, _Call(size, ids)
+        clock, call = self._world.clock, Call(size, ids)
         end = clock.now() + LONGEST_SECONDS
         silent = self._deaf = False
         asked: set[str] = set()
@@ -108,7 +100,7 @@ class Identity:
             self._deaf = True
             return ()
 
-    def _lacking(self, pods: Iterable[Bound], call: _Call) -> list[Bound]:
+    def _lacking(self, pods: Iterable[Bound], call: Call) -> list[Bound]:
         """Pods with a container that has nothing yet: those in the middle of it first, then those that fit best."""
         book = self._ledger.book
         half = {entry.uid for entry in book}
@@ -123,7 +115,7 @@ class Identity:
         return sorted(found, key=rank)
 
     async def _ask(
-        self, pods: Sequence[Bound], call: _Call, end: float, perhaps: list[Found]
+        self, pods: Sequence[Bound], call: Call, end: float, perhaps: list[Found]
     ) -> tuple[Found | None, bool]:
         """The first that the kubelet shows in the middle of its admission; whether it answered; who may be it."""
         clock, answered = self._world.clock, True
@@ -152,15 +144,13 @@ class Identity:
         except UnreachableError:
             return None, False
 
-    def _container(self, pod: Bound, listing: Mapping[str, frozenset[str]], call: _Call) -> Found | None:
+    def _container(self, pod: Bound, listing: Mapping[str, frozenset[str]], call: Call) -> Found | None:
         """
         Which container of the pod is being admitted, and what its predecessors were given without being known.
 
         None: the kubelet shows devices for all that it lists. It lists no init containers: of a pod with nothing
         else only our book can tell, which makes it a guess.
         """
-        book = self._ledger.book
-        before: list[Entry] = []
         rest = [one for one in pod.wanted if self._open(pod, one, listing)]
         lasting = [one for one in pod.wanted if not one.init]
         if lasting and all(listing.get(one.name) for one in lasting):
@@ -172,19 +162,49 @@ class Identity:
             uid, names = self._again
             self._again = (pod.uid, (names if uid == pod.uid else frozenset()) | {turns[0].name})
             return Found(pod, turns[0], again=True)
+        handed = self._handed(pod, rest, listing, call)
+        if handed is not None:
+            before = [owned(handed[one.name], pod, one) for one in rest if one.name in handed]
+            rest = rest[len(handed) :]
+        else:
+            before, rest = self._supposed(pod, rest, listing, call)
+        # A kubelet shows also a pod that it never admits, because its deletion came first.
+        return Found(pod, rest[0], guessed=not lasting or pod.deleting, before=tuple(before)) if rest else None
+
+    def _handed(
+        self, pod: Bound, rest: Sequence[Wanted], listing: Mapping[str, frozenset[str]], call: Call
+    ) -> dict[str, Entry] | None:
+        """What those of `rest` had that went before, where it follows from what a kubelet hands on; see `handed`."""
+        entries = {one.name: self._ledger.book.get(pod.uid, one.name) for one in pod.wanted if one not in rest}
+        if any(entry is None or entry.guessed for entry in entries.values()):
+            return None
+        known = {name: entry.ids for name, entry in entries.items() if entry is not None}
+        shown = {one.name: entry for one in rest if (entry := self._shown(one, listing)) is not None}
+        since = self._before(pod, rest[0])
+        nobodys = [entry for entry in self._ledger.book if not entry.uid and entry.made > since]
+        found = predecessors(pod, known, shown, nobodys, call)
+        return None if found is None or rest[len(found)].name in _passed(pod, listing) else found
+
+    def _supposed(
+        self, pod: Bound, rest: list[Wanted], listing: Mapping[str, frozenset[str]], call: Call
+    ) -> tuple[list[Entry], list[Wanted]]:
+        """The same by what is likely, where the kubelet or the book has forgotten something; and who is left."""
+        before: list[Entry] = []
         shown = frozenset(ident for ids in listing.values() if are_ours(ids) for ident in ids)
-        unknown = book.unknown(call.ids | shown)
+        since = self._before(pod, rest[0])
+        unknown = [entry for entry in self._ledger.book.unknown(call.ids | shown) if entry.made > since]
         passed = _passed(pod, listing)
         while rest:
-            entry = self._predecessor(rest, unknown, listing)
+            entry = self._shown(rest[0], listing)
+            if entry is None and len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:
+                entry = unknown[0]
             if entry is None and rest[0].name not in passed and not _skipped(rest, call.size):
                 break
             one = rest.pop(0)  # of an init container that had its turn PreStart finds the devices, where we do not
             if entry is not None:
                 unknown = [other for other in unknown if other != entry]
                 before.append(owned(entry, pod, one))
-        # A kubelet shows also a pod that it never admits, because its deletion came first.
-        return Found(pod, rest[0], guessed=not lasting or pod.deleting, before=tuple(before)) if rest else None
+        return before, rest
 
     def _open(self, pod: Bound, one: Wanted, listing: Mapping[str, frozenset[str]]) -> bool:
         """Whether it has nothing yet by our book; a guess that the kubelet does not show was a wrong one."""
@@ -203,7 +223,7 @@ class Identity:
                         pods[entry.uid] = replace(before, wanted=(*before.wanted, one))
         return list(pods.values())
 
-    def _turns(self, pod: Bound, call: _Call) -> list[Wanted]:
+    def _turns(self, pod: Bound, call: Call) -> list[Wanted]:
         """Containers that a kubelet without memory may admit again: they do not run, and ask for as much."""
         uid, names = self._again
         if pod.ended or self._ledger.book.lacking(pod):
@@ -212,18 +232,21 @@ class Identity:
         left = [one for one in turns if uid != pod.uid or one.name not in names]
         return left or turns
 
-    def _predecessor(
-        self, rest: Sequence[Wanted], unknown: list[Entry], listing: Mapping[str, frozenset[str]]
-    ) -> Entry | None:
-        """What the first of these was given already; None: it is being admitted now."""
-        if (ids := listing.get(rest[0].name)) and are_ours(ids):
-            known = next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
-            return known or Entry(ids, made=self._ledger.book.next())
-        if len(rest) > 1 and unknown and len(unknown[0].ids) == rest[0].units:
-            return unknown[0]
-        return None
+    def _before(self, pod: Bound, one: Wanted) -> int:
+        """When a container that comes before this one got what it surely has; later ones get theirs after it."""
+        sooner = {other.name for other in pod.wanted[: pod.wanted.index(one)]}
+        mine = (entry for entry in self._ledger.book.of(pod.uid) if entry.container in sooner and not entry.guessed)
+        return max((entry.made for entry in mine), default=0)
 
-    def _guess(self, pods: Sequence[Bound], call: _Call) -> Found | None:
+    def _shown(self, one: Wanted, listing: Mapping[str, frozenset[str]]) -> Entry | None:
+        """What the kubelet shows that it was given; None: it shows nothing."""
+        ids = listing.get(one.name)
+        if not ids or not are_ours(ids):
+            return None
+        known = next((entry for entry in reversed(self._ledger.book.exactly(ids)) if not entry.uid), None)
+        return known or Entry(ids, made=self._ledger.book.next())
+
+    def _guess(self, pods: Sequence[Bound], call: Call) -> Found | None:
         """The oldest whose next container asks for as much, on those cards where they are known."""
         fitting = []
         for pod in pods:
