@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from isolation.node.book import Book
-    from isolation.node.identity import Found
+    from isolation.node.turn import Found
     from isolation.node.world import Ask, World
 
 _log: Final = logging.getLogger(__name__)

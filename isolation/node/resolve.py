@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.node.book import FORMER, Entry, are_ours
 from isolation.node.choose import mismatch
-from isolation.node.identity import owned
+from isolation.node.turn import owned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

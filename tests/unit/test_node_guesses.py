@@ -6,7 +6,7 @@ import pytest
 from agent_story import run, started, ticks, unseen
 
 from isolation.node.book import Entry
-from isolation.node.identity import Found
+from isolation.node.turn import Found
 from isolation.node.world import Ask, NotYetError
 
 
