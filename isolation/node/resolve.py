@@ -134,7 +134,9 @@ class Resolver:
         sure = (entry for entry in book.of(pod.uid) if not entry.guessed)  # a guess proves nothing
         unknown = book.unknown(shared | {ident for entry in sure for ident in entry.ids})
         for one in (*book.lacking(pod), *(one for one in pod.wanted if book.get(pod.uid, one.name) is not None)):
-            fitting = [entry for entry in unknown if one.init and len(entry.ids) == one.units]
+            has = book.get(pod.uid, one.name)
+            since = has.made if has is not None and not has.guessed else 0  # what it has surely, it got last
+            fitting = [e for e in unknown if one.init and len(e.ids) == one.units and e.made > since]
             if fitting and one.name not in settled:
                 self._ledger.claim(owned(fitting[0], pod, one))
                 unknown.remove(fitting[0])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from agent_story import run
 from agent_world import AgentWorld
 
+from isolation.contract.quantity import GIB
 from isolation.node.book import Entry
+from isolation.node.resolve import Resolver
 
 
 def test_an_init_container_that_was_taken_for_another_pods_is_known_by_its_neighbours_devices():
@@ -37,3 +39,22 @@ def test_an_init_container_that_was_taken_for_another_pods_is_known_by_its_neigh
 def whose(promise):
     """The pod and container of what was delivered."""
     return promise.pod.name, promise.container
+
+
+def test_what_an_earlier_pod_left_is_not_an_init_containers_that_surely_has_others():
+    """
+    Devices of nobody share one with what it was given a moment ago, and the kubelet does not list its app yet.
+    """
+    node = AgentWorld(cards=1, units=16)
+    run(node.agent.start())
+    left, mine = node.ids(0, 7, 8, 9, 10), node.ids(0, 7, 13, 14, 15)
+    node.agent._ledger.claim(Entry(left, made=node.agent.book.next()))
+    pod = node.bind("a", init=("prepare",), prepare=(0, 4), main=(0, 4))
+    for name in ("prepare", "main"):
+        made = node.agent.book.next()
+        node.agent._ledger.claim(Entry(mine, pod.uid, "ml", "a", name, init=name == "prepare", made=made))
+    node.admitted[pod.uid] = {"prepare": mine}
+
+    run(Resolver(node.agent._ledger, GIB).look([pod]))
+
+    assert {"prepare": mine, "main": mine} == {one.container: one.ids for one in node.agent.book.of(pod.uid)}
