@@ -38,6 +38,8 @@ class Setup:
     """The old rule in the place of ours."""
     plain: bool = False
     """Pods of one container on one card alone: all that the old rule was made for."""
+    crowded: bool = False
+    """A storm of `crowded` in the place of the ordinary one."""
     trace: bool = False
 
 
@@ -60,6 +62,6 @@ class Result:
 
 
 def setup_of(rule: str, seed: int, *, trace: bool = False) -> Setup:
-    """A run of one of the benchmark's rules: ours, classic, and both with plain pods."""
+    """A run of one of the benchmark's rules: ours, classic, both with plain pods, and ours in crowded storms."""
     classic, simple = rule.endswith("classic"), rule.startswith("plain")
-    return Setup(seed, classic=classic, plain=simple, trace=trace)
+    return Setup(seed, classic=classic, plain=simple, crowded=rule == "crowded", trace=trace)

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from interleave import crowded
 from interleave.wire import Weather
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Storm:
     horizon: float
     extra: frozenset[str] = frozenset()
     """Of `EXTRA`; each comes once."""
+    crowded: bool = False
     strokes: list[tuple[float, str]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda _: None
@@ -71,14 +73,16 @@ class Storm:
     """Whoever is down now comes back, nobody is struck any more."""
 
     def __post_init__(self) -> None:
-        many = self.draw.choice((0, 4, 12, 30))
+        many = crowded.many_strokes(self.draw) if self.crowded else self.draw.choice((0, 4, 12, 30))
         for _ in range(many):
-            word = self.draw.choices(STROKES, _WEIGHTS)[0]
+            word = self.draw.choices(STROKES, crowded.WEIGHTS if self.crowded else _WEIGHTS)[0]
             self.strokes.append((self.draw.uniform(1.0, self.horizon), word))
         self.strokes += [(self.draw.uniform(1.0, self.horizon), word) for word in sorted(self.extra)]
 
     def weather(self) -> Weather:
         """For this run: some are fine, some are foul."""
+        if self.crowded:
+            return crowded.weather(self.draw)
         if self.draw.random() < 0.25:
             return Weather()
         badness = self.draw.choice((0.01, 0.04, 0.12))

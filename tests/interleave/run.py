@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from interleave import crowded
 from interleave.agent import NodeAgent
 from interleave.case import Result, Setup
 from interleave.chaos import Cast, Storm
@@ -54,7 +55,7 @@ class Run:
         self._setup = setup
         self._draw = random.Random(setup.seed)  # noqa: S311 (chance, no secret)
         self._loop = VirtualLoop(random.Random(~setup.seed))  # noqa: S311 (chance, no secret)
-        self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, say=self._say)
+        self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, setup.crowded, say=self._say)
         self._net = Net(self._loop, Server(self._loop.time), self._draw, self._storm.weather())
         self._net.shuffled = self._draw.random() < 0.3
         self._plans: dict[str, Plan] = {}
@@ -143,6 +144,7 @@ class Run:
         crowd = drawn_crowd(self._draw, STORM_SECONDS)
         for serial in range(crowd.pods):
             plan = drawn_plan(self._draw, serial, crowd, most, units)
+            plan = crowded.plan(self._draw, plan, most) if self._setup.crowded else plan
             plan = plain(plan) if self._setup.plain else plan
             self._loop.later(plan.created, self._create, plan)
         self._storm.unleash(cast)
@@ -197,7 +199,10 @@ class Run:
         if plan.key in self._net.server.things["pods"]:
             self._loop.later(0.2, self._again, plan)
             return
-        self._create(replace(plan, created=now, deleted=now + self._draw.uniform(1.0, 40.0), again=False))
+        if self._setup.crowded:
+            self._create(crowded.once_more(self._draw, plan, now))
+        else:
+            self._create(replace(plan, created=now, deleted=now + self._draw.uniform(1.0, 40.0), again=False))
 
 
 def play(setup: Setup) -> Result:
