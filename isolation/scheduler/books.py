@@ -28,13 +28,7 @@ from isolation.scheduler.points import foremost, steered
 from isolation.scheduler.preempt import Scene, corrected, options, relieve
 from isolation.scheduler.reserved import Reserved, key_of, own, own_name
 from isolation.scheduler.room import Room
-from isolation.scheduler.verdict import (
-    Assumed,
-    Assumption,
-    Filtered,
-    Relief,
-    Victims,
-)
+from isolation.scheduler.verdict import Assumed, Assumption, Filtered, Relief, Victims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,17 +160,22 @@ class Books:
         return steered(*self._worth(pod, names))
 
     def best(self, pod: Pod, names: Sequence[str], most: int, now: float) -> list[str]:
-        """Those of these nodes that `prioritize` gives the highest score, so many at most; none where none fits."""
+        """
+        Of the nodes that `filter` would keep those that `prioritize` gives the highest score, so many at most.
+
+        None where none fits, and where more than room on cards decides: the pod may have its node, or a quota counts.
+        """
         self._tick(now)
-        return foremost(*self._worth(pod, names), most) if pod.request.shared else list(names[:most])
+        if not pod.request.shared or self._room.spending.limited(pod.namespace) or self._tied(pod, ()) is not None:
+            return []
+        return foremost(*self._worth(pod, names), most)
 
     def assume(self, pod: Pod, node: str, now: float) -> Assumed | Refusal:
         """Take the room on this node, before anybody is told; asked again for the same node: the same answer."""
         self._tick(now)
         if not pod.request.shared or not pod.uid:
-            return Refusal(
-                Why.INVALID, f"{pod.key} asks for no shares of cards: that is not for this scheduler to bind"
-            )
+            reason = f"{pod.key} asks for no shares of cards: that is not for this scheduler to bind"
+            return Refusal(Why.INVALID, reason)
         if pod.uid in self._assumed:
             assumption = self._assumed[pod.uid][0]
             if assumption.assumed.placement.node == node:
@@ -279,11 +278,8 @@ class Books:
 
     def unrecorded(self) -> list[str]:
         """Bound pods whose cards nobody recorded, as `namespace/name`: what they use is not in these books."""
-        return [
-            p.key
-            for p in self._pods.values()
-            if p.placement is not None and p.request.shared and not p.placement.slices
-        ]
+        bound = (p for p in self._pods.values() if p.placement is not None and not p.placement.slices)
+        return [p.key for p in bound if p.request.shared]
 
     def overcommitted(self) -> list[OverCommitted]:
         """Cards of which more is promised than they offer, reservations not counted."""
@@ -387,8 +383,8 @@ class Books:
 
     def _names(self) -> dict[str, str]:
         """Names of pods by UID."""
-        names = {uid: pod.name for uid, (_, pod) in self._assumed.items()}
-        return names | {uid: pod.name for uid, pod in self._pods.items()}
+        assumed = {uid: pod.name for uid, (_, pod) in self._assumed.items()}
+        return assumed | {uid: pod.name for uid, pod in self._pods.items()}
 
 
 def _reason(why: Why, pod: Pod) -> str:

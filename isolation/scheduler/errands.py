@@ -51,7 +51,8 @@ class Errands:
         self._world, self._objects, self._writer, self._metrics = world, objects, writer, metrics
         self._spurned: dict[tuple[str, str], float] = {}
         self._swept = world.clock()
-        self._led = False
+        self._epoch: int | None = None
+        """Of the right to act under which pods that wait were last looked for."""
         world.picture.on_freed(lambda: world.waiting.freed(world.clock()))
 
     async def run(self) -> None:
@@ -62,13 +63,11 @@ class Errands:
                 await self._sweep(self._world.clock())
             except ClusterError as exc:
                 log.warning("pods that were not seen bound cannot be asked for: %s", exc)
-            if self._world.leadership.fence() is None:
-                self._led = False
-                continue
-            if self._world.picture.missing():
+            fence = self._world.leadership.fence()
+            if fence is None or self._world.picture.missing():
                 continue
             try:
-                self._take_over()
+                self._take_over(fence.epoch)
                 await self.turn()
             except ClusterError as exc:
                 log.warning("pre-emption, waking and tidying wait: %s", exc)
@@ -81,15 +80,16 @@ class Errands:
         await self._wake(now)
         await self._help(now)
 
-    def _take_over(self) -> None:
+    def _take_over(self, epoch: int) -> None:
         """
-        Pods that wait as this process begins to lead, or leads again: somebody else may have refused them meanwhile.
+        Pods that wait as this process begins to lead, or leads again after somebody else, who may have refused them.
 
-        kube-scheduler does not know that we are new, and lets them sleep.
+        kube-scheduler does not know that we are new, and lets them sleep. Where our own right had only lapsed nobody
+        was refused meanwhile: an extender that does not answer costs a pod a back-off, not its sleep.
         """
-        if self._led:
+        if epoch == self._epoch:
             return
-        self._led = True
+        self._epoch = epoch
         now, names = self._world.clock(), tuple(self._world.store.nodes)
         for pod in self._world.store.pods.values():
             if pod.placement is None and not pod.deleting:

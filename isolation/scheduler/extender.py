@@ -23,7 +23,7 @@ from isolation.contract.names import SHARED
 from isolation.scheduler import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import msgspec
 
@@ -110,25 +110,26 @@ class Extender:
         if isinstance(pod, str):
             return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
         now = self._world.clock()
+        if short and (few := self._few(pod, ask, now)):
+            # Why others do not fit is asked for only where none does.
+            self._world.waiting.served(pod.uid)
+            return Reply(wire.filter_answer(ask, few, {}, {}), "fit")
         found = self._world.books.filter(pod, ask.names, now)
         if not found.fit:
             self._world.waiting.refused(pod, tuple(found.failed), now, ask.names)
             return Reply(wire.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
         self._world.waiting.served(pod.uid)
-        if short and (few := self._few(pod, ask.pod, found.fit, now)):
-            # Why others do not fit is asked for only where none does.
-            return Reply(wire.filter_answer(ask, few, {}, {}), "fit")
         return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit")
 
     async def shortlist(self, body: bytes) -> Reply:
         """As `filter`, but of the nodes that fit only the best, where nobody else has a say in which that is."""
         return await self.filter(body, short=True)
 
-    def _few(self, pod: Pod, raw: msgspec.Raw, fit: Sequence[str], now: float) -> list[str]:
+    def _few(self, pod: Pod, ask: wire.NodesAsk, now: float) -> list[str]:
         """The nodes with the highest score; none where the pod or a node would rather have it otherwise."""
-        if len(fit) == 1 or wire.has_wishes(raw):
+        if wire.has_wishes(ask.pod):
             return []
-        few, nodes = self._world.books.best(pod, fit, SHORT, now), self._world.store.nodes
+        few, nodes = self._world.books.best(pod, ask.names, SHORT, now), self._world.store.nodes
         known = (nodes.get(name) for name in few)
         unloved = any(taint.effect == UNLOVED for node in known if node is not None for taint in node.taints)
         return [] if unloved else few

@@ -7,9 +7,9 @@ import json
 
 import pytest
 from extender_stage import NODES, cluster
-from scheduler_doors import args, extending, pod
+from scheduler_doors import args, bind_args, extending, pod
 
-from isolation.contract.names import ALLOCATION
+from isolation.contract.names import ALLOCATION, QUOTA
 
 SOFTLY = "preferredDuringSchedulingIgnoredDuringExecution"
 RATHER = [{"weight": 1, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}}]
@@ -91,6 +91,36 @@ def test_where_nothing_fits_the_shortlist_says_why():
     (short, whole), waiting = asyncio.run(story())
     assert whole == short
     assert ({"a", "b", "z"}, "no_fit", 1) == (set(json.loads(short.body)["FailedNodes"]), short.outcome, waiting)
+
+
+def test_a_pod_whose_binding_is_open_gets_the_node_that_it_is_going_to():
+    """
+    Asked about again before the watch has told: that node, and why no other.
+    """
+    server = cluster("a", "b", "c", pods=[held("x", "b")])
+
+    async def story():
+        async with extending(server) as (verbs, _):
+            bound = json.loads((await verbs.filter(args(pod("u", 5), "c"))).body), await verbs.bind(bind_args("u", "c"))
+            return bound[0], json.loads((await verbs.shortlist(args(pod("u", 5), "a", "b", "c"))).body)
+
+    before, after = asyncio.run(story())
+    assert (["c"], ["c"]) == (before["NodeNames"], after["NodeNames"])
+    assert ["a", "b"] == sorted(after["FailedNodes"])
+
+
+def test_a_namespace_with_a_quota_gets_what_the_filter_says():
+    """
+    Whether a node may be used then depends on more than its room.
+    """
+    server = cluster("a", "b", "c", pods=[held("x", "b")])
+    quota = {QUOTA: json.dumps({"Tesla-T4": 9})}
+    server.objects["/api/v1/namespaces"] = [{"metadata": {"name": "default", "annotations": quota}}]
+
+    short, whole, _ = shortlisted(server, pod("u", 6), "a", "b", "c")
+
+    assert whole == short
+    assert ["a", "b", "c"] == sorted(whole["FailedNodes"])
 
 
 def held(uid, node_name, card=0, units=4):

@@ -92,7 +92,7 @@ def test_a_defect_of_ours_is_an_answer_too():
 
     async def story():
         async with extending(cluster("a")) as (verbs, world):
-            world.books.filter = world.books.prioritize = world.books.preempt = None
+            world.books.filter = world.books.best = world.books.prioritize = world.books.preempt = None
             return [
                 await verbs.answer("filter", args(pod("u"), "a")),
                 await verbs.answer("shortlist", args(pod("u"), "a")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 
 from scheduler_doors import Server, args, extending, node, pod
 
@@ -231,14 +232,16 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
 def test_who_waits_is_looked_after_each_time_the_lead_begins():
     """
     Refused by another leader in between, so not known here: it fits, and is woken though nothing changed since.
+
+    Where the right to act had only lapsed nobody else was asked, and nobody is woken.
     """
 
     async def story():
         async with working([pod("w", 12)]) as (_, hands, _, world, errands):
             running, fence = asyncio.create_task(errands.run()), world.leadership.fence
             counts = []
-            for led in (True, False, True):
-                world.leadership.fence = fence if led else (lambda: None)
+            for others in (0, None, 0, None, 1):
+                world.leadership.fence = lambda led=others: None if led is None else later(fence(), led)
                 world.waiting.served("w")
                 await asyncio.sleep(1.2)
                 counts.append(len(writes(hands, "PATCH")))
@@ -246,7 +249,10 @@ def test_who_waits_is_looked_after_each_time_the_lead_begins():
             await asyncio.gather(running, return_exceptions=True)
             return counts
 
-    assert [1, 1, 2] == asyncio.run(story())
+    def later(right, led):
+        return replace(right, epoch=right.epoch + led)
+
+    assert [1, 1, 1, 1, 2] == asyncio.run(story())
 
 
 def test_what_is_expired_is_deleted():
