@@ -190,6 +190,9 @@ SAFETY = (
     Case("sys-admin", capability("SYS_ADMIN"), "capability", "capabilities"),
     Case("all", capability("ALL"), "capability", "capabilities"),
     Case("cap-spelling", capability("CAP_sys_admin"), "capability", "capabilities"),
+    Case("cap-dotless", capability("SYS_ADM\u0131N"), "capability", "capabilities"),
+    Case("cap-long-s", capability("\u017fys_admin"), "capability", "capabilities"),
+    Case("cap-twice", capability("CAP_CAP_SYS_ADMIN"), "capability", "capabilities"),
     Case("host-pid", spec(hostPID=True), "hostPID shows", "hostPID shows"),
     Case("scheduler", spec(schedulerName="volcano"), "gpushare-scheduler", "placed by gpushare-scheduler"),
     Case("visible", env("NVIDIA_VISIBLE_DEVICES"), "NVIDIA_VISIBLE_DEVICES", "would choose cards"),
@@ -236,6 +239,20 @@ SAFETY = (
             "/usr/local/bin",
             "/root/.ssh",
             "/lib/modules",
+            "/sys/bus/pci",
+            "/sys/devices/pci0000:80",
+            "/sys/kernel",
+            "/run/udev/rules.d",
+            "/var/run/user/1000",
+            "/var/run/podman/podman.sock",
+            "/opt",
+            "/opt/cni/bin",
+            "/home/kubernetes/bin",
+            "/var/lib/cloud/scripts/per-boot",
+            "/var/lib/k0s/kubelet",
+            "/var/snap/microk8s/common",
+            "/var/log",
+            "/var/log/pods/default_p_u-1",
         )
     ),
     *(
@@ -255,6 +272,8 @@ SAFETY = (
             "/var/run",
             "/etc",
             "/",
+            "/var/run/nvidia-container-devices/all",
+            "/run/nvidia-container-devices",
         )
     ),
     *(
@@ -282,7 +301,19 @@ SAFETY = (
         "asks the container runtime",
         "asks the container runtime",
     ),
-    Case("nri", annotated("devices.nri.io/container.main"), "asks the container runtime", "asks the container runtime"),
+    *(
+        Case(f"runtime-{key}", annotated(key), "asks the container runtime", "asks the container runtime")
+        for key in (
+            "devices.nri.io",
+            "devices.nri.io/container.main",
+            "mounts.nri.io/pod",
+            "cdi-devices.nri.io/container.main",
+            "devices.noderesource.dev/pod",
+            "mounts.noderesource.dev",
+            "cdi-devices.noderesource.dev/pod",
+            "io.kubernetes.cri-o.Devices",
+        )
+    ),
     *(
         Case(f"forged-{key}", annotated(key), "scheduler's record", "scheduler's record")
         for key in ("gpushare.dev/allocation", "gpushare.dev/reservation", "scheduler.framework.gpushare.allocation")
@@ -320,10 +351,16 @@ GOOD = (
     ("shares", lambda _: None),
     ("8-over-4", labelled(COUNT, "4", amount(MEM, "8"))),
     ("compute", amount(CORE, "30")),
+    ("whole-none", amount(WHOLE, "0")),
     ("count-1", labelled(COUNT, "1")),
     ("data", host("/srv/data")),
     ("shm", host("/dev/shm")),  # noqa: S108 (a path in a manifest)
     ("clock", host("/etc/localtime")),
+    ("log", host("/var/log/app")),
+    ("optional", host("/opt/models")),
+    ("home", host("/home/me")),
+    ("socket", host("/run/spire/sockets")),
+    ("priority", annotated("io-priority.nri.io/pod")),
     ("rdma", host("/dev/infiniband/uverbs0")),
     ("scratch", mount("/run/app/")),
     ("scratch-etc", mount("/etc/app")),

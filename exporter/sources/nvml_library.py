@@ -205,7 +205,7 @@ def _advice(status: int, hardware: Path | None) -> str:
 def _load_simulated(hardware: Path) -> None:
     """Loaded first, our libnvidia-ml.so.1 is what that name means from then on."""
     if not hardware.is_file():
-        raise SourceError(f"{hardware} is no file; make one: gpushare simgpu create {hardware}")
+        raise SourceError(f"{hardware} is no file; make one: gpushare simgpu create {hardware} --model t4")
     if not _LIBRARY.is_file():
         raise SourceError(f"{_LIBRARY.name} of the simulated driver was not built: run `make test`, or `pip install .`")
     os.environ[SIMGPU] = str(hardware)

@@ -32,7 +32,7 @@ PLACES: Final = ("machine", "cluster", "inside")
 @click.argument("where", type=click.Choice(PLACES), required=False)
 @click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster: credentials.")
 @click.option("--context", metavar="NAME", help="Cluster: context of the kubeconfig.")
-@click.option("--simgpu", type=_FILE, metavar="PATH", help="Machine: simulated cards (gpushare simgpu create PATH).")
+@click.option("--simgpu", type=_FILE, metavar="PATH", help="Machine: simulated cards (gpushare simgpu).")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),

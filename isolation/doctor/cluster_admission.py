@@ -142,7 +142,7 @@ def _policies(facts: ClusterFacts, apply: str) -> Finding:
     bound = {
         str(table(one, "spec").get("policyName"))
         for one in facts.bindings
-        if "Deny" in (table(one, "spec").get("validationActions") or ())
+        if _denies(table(one, "spec").get("validationActions"))
     }
     if not mine:
         told = "no ValidatingAdmissionPolicy of ours: agents may write to every node, and rules end with the webhook"
@@ -156,6 +156,10 @@ def _policies(facts: ClusterFacts, apply: str) -> Finding:
             check, f"{named(broken)} does not compile here", "`kubectl describe` it: this server is too old?"
         )
     return ok(check, f"{len(mine)} policies bound")
+
+
+def _denies(actions: object) -> bool:
+    return isinstance(actions, list) and "Deny" in actions
 
 
 def _warned(policy: Mapping[str, Any]) -> bool:

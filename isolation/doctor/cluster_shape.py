@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_facts import ClusterFacts, Untold
-from isolation.doctor.cluster_read import table
+from isolation.doctor.cluster_read import table, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ def ours(webhooks: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]
     """The webhooks that lead to us."""
     for configuration in webhooks:
         if str(table(configuration, "metadata").get("name", "")).startswith(OURS):
-            yield from (one for one in configuration.get("webhooks") or () if isinstance(one, dict))
+            yield from tables(configuration, "webhooks")
 
 
 def _overlay(mine: Mapping[str, Workload], webhooks: tuple[Mapping[str, Any], ...], *, on_ack: bool) -> str:

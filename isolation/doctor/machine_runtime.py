@@ -98,7 +98,7 @@ def _environment(nvidia: Text) -> Finding:
         return ok(check, "NVIDIA's container runtime is not configured here: no variable asks for cards")
     table = _table(nvidia)
     if isinstance(table, str):
-        return unknown(check, f"NVIDIA's container runtime: its configuration {table}", "run as root")
+        return unknown(check, f"NVIDIA's container runtime: its configuration {table}", "run as root, or mend the file")
     if table.get(_UNPRIVILEGED) is False:
         return ok(check, "unprivileged containers cannot ask for cards by NVIDIA_VISIBLE_DEVICES")
     return problem(

@@ -74,8 +74,10 @@ class Settings:
             yield f"--node-name {self.node[:80]!r} is no node's name: lower-case letters, digits, '-' and '.'"
         if not self.kubelet_dir.is_dir():
             yield f"--kubelet-dir {self.kubelet_dir} is no folder: is this a node, and is the folder mounted?"
+        if not self.cgroup.is_dir():
+            yield f"--cgroup {self.cgroup} is no folder: mount the host's /sys/fs/cgroup there, or name where it is"
         if self.simgpu is not None and not self.simgpu.is_file():
-            yield f"--simgpu {self.simgpu} is no file: make one with `gpushare simgpu create {self.simgpu}`"
+            yield f"--simgpu {self.simgpu} is no file: make one with `gpushare simgpu create {self.simgpu} --model t4`"
         for option, path in (("--run-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
             if not path.is_absolute() or _NOT_IN_PATHS & set(str(path)):
                 yield f"{option} {path}: an absolute path without spaces and colons, the same on the host"

@@ -47,14 +47,17 @@ async def serving(
 
     app = web.Application(client_max_size=1 << 10)
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    runner = web.AppRunner(app, access_log=None, logger=bounded(log), handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, logger=bounded(log), handle_signals=False, shutdown_timeout=0.5)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, settings.host, settings.port, shutdown_timeout=0.5).start()
-        except OSError as exc:
-            where = f"{settings.host}:{settings.port}"
-            raise PortError(f"{where} cannot be served on: {exc.strerror}; choose another --metrics-port") from None
+            await web.TCPSite(runner, settings.host, settings.port).start()
+        except (OSError, UnicodeError) as exc:
+            # A host that is no name of DNS is a UnicodeError.
+            why = exc.strerror if isinstance(exc, OSError) else "no address and no host's name"
+            where = f"{settings.host[:80]}:{settings.port}"
+            other = "choose another --metrics-port, or --metrics-host"
+            raise PortError(f"{where} cannot be served on: {why}; {other}") from None
         for address in runner.addresses:
             log.info("metrics at http://%s:%s/metrics", *address[:2])
         yield

@@ -123,7 +123,7 @@ def _book(path: Path | None, simulated: Path | None) -> Book:
 def _looked(book: Book, named: Path | None, simulated: Path | None) -> tuple[Held, ...]:
     """Who holds what; a name of cards or of a book that is not there is no empty list."""
     if simulated is not None and not simulated.is_file():
-        raise MachineError(f"{simulated} is no file; make one: gpushare simgpu create {simulated}")
+        raise MachineError(f"{simulated} is no file; make one: gpushare simgpu create {simulated} --model t4")
     return book.look(expected=named is not None)
 
 

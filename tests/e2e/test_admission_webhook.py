@@ -69,6 +69,7 @@ def test_records_and_labels_stay_as_they_were_made(plane):
                 "shared": {"labels": {SHARED: None}},
                 "count": {"labels": {COUNT: "1"}},
                 "record": {"annotations": {"gpushare.dev/allocation": "{}"}},
+                "devices": {"annotations": {"devices.nri.io": "- path: /dev/nvidia0"}},
                 "other": {"annotations": {"mine": "1"}},
             }
             said = {}
@@ -80,6 +81,7 @@ def test_records_and_labels_stay_as_they_were_made(plane):
 
     said = asking(plane, story)
     assert {"shared", "count", "record"} == {name for (name, _), text in said.items() if "not changed after" in text}
+    assert {"devices"} == {name for (name, _), text in said.items() if "asks the container runtime" in text}
     assert {"other", "ours"} == {name for (name, _), text in said.items() if not text}
 
 

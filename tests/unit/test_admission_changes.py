@@ -6,6 +6,7 @@ import pytest
 from admission_cases import (
     COUNT,
     SHARED,
+    annotated,
     good,
     plain,
     pod,
@@ -38,6 +39,26 @@ def test_records_and_labels_that_count_are_kept_by_all_but_us(where, key, sub):
     same = told(asked(one, "UPDATE", one, sub=sub), world())["allowed"]
 
     assert ([False] * 3, [True] * 9, True) == (strangers, ours, same)
+
+
+DEVICES = ("devices.nri.io", "cdi-devices.noderesource.dev/pod", "cdi.k8s.io/x", "io.kubernetes.cri-o.Devices")
+
+
+@pytest.mark.parametrize("sub", ["", "status", "resize", "ephemeralcontainers"])
+@pytest.mark.parametrize("key", DEVICES)
+def test_nobody_asks_the_container_runtime_for_devices_once_a_pod_is_admitted(key, sub):
+    """
+    Its annotations are read when a container starts: added or changed is refused, kept or removed is not.
+    """
+    bare, one, two, other = pod(), good(annotated(key, "1")), good(annotated(key, "2")), plain(annotated(key, "1"))
+
+    answers = [
+        told(asked(new, "UPDATE", old, sub=sub), world())
+        for old, new in ((bare, one), (one, two), (one, one), (one, bare), (plain(), other))
+    ]
+
+    assert [False, False, True, True, True] == [answer["allowed"] for answer in answers]
+    assert "asks the container runtime" in answers[0]["message"]
 
 
 @pytest.mark.parametrize(

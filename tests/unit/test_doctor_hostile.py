@@ -14,6 +14,13 @@ from isolation.doctor.finding import State
 
 VERSION = {"gitVersion": "v1.36.2"}
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+OURS = "gpushare-scheduler"
+ODD = {
+    "items": [
+        {"metadata": {"name": OURS}, "webhooks": 1.5, "spec": {"policyName": OURS, "validationActions": 7}},
+        {"metadata": {"name": OURS}, "webhooks": "x", "spec": {"policyName": OURS, "validationActions": "NoDeny"}},
+    ]
+}
 STRANGE = {
     "items": [{"metadata": None}, {"metadata": {"name": ["x"], "labels": 3}, "spec": [], "status": "x"}, 7, None],
     "metadata": {"continue": ""},
@@ -54,8 +61,17 @@ async def looked(tmp_path, answer):
 
 @pytest.mark.parametrize(
     "body",
-    ["", "<html>sign in</html>", "[]", "7", DEEP, "\ud800".encode("utf-8", "surrogatepass"), json.dumps(STRANGE)],
-    ids=["empty", "html", "list", "number", "deep", "surrogate", "strange"],
+    [
+        "",
+        "<html>sign in</html>",
+        "[]",
+        "7",
+        DEEP,
+        "\ud800".encode("utf-8", "surrogatepass"),
+        json.dumps(STRANGE),
+        json.dumps(ODD),
+    ],
+    ids=["empty", "html", "list", "number", "deep", "surrogate", "strange", "odd"],
 )
 def test_whatever_it_answers_there_is_a_report(tmp_path, body):
     """

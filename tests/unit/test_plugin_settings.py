@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from isolation.contract.quantity import GIB
 from isolation.node.cli import node
 from isolation.node.inventory import Terms
 from isolation.node.settings import Settings
+from isolation.node.web import PortError, serving
 from isolation.node.wiring import WiringError, backend_of
+from isolation.simgpu.cli import simgpu
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "node.md"
 
@@ -24,10 +27,39 @@ def test_every_mistake_is_told_at_once(tmp_path):
     Each with what to write instead, status 2, and nothing is started.
     """
     given = [f"--kubelet-dir={tmp_path}/none", "--simgpu=/none/cards", "--run-dir=/with space", "--node-name=Not_One"]
-    done = CliRunner().invoke(node, given, env={"NODE_NAME": ""})
+    done = CliRunner().invoke(node, [*given, f"--cgroup={tmp_path}/gone"], env={"NODE_NAME": ""})
     assert 2 == done.exit_code
-    for word in ("--node-name 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces and colons"):
-        assert word in done.output
+    said = ("--node-name 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces and colons", "--cgroup")
+    assert [] == [word for word in said if word not in done.output]
+
+
+def test_the_command_that_makes_simulated_cards_works_as_it_is_told(tmp_path):
+    """
+    Whoever copies it from the message has the file that was missing.
+    """
+    path = tmp_path / "cards"
+    told = next(text for text in Settings("n1", kubelet_dir=tmp_path, simgpu=path).problems() if "--simgpu" in text)
+    words = told.split("`")[1].removeprefix("gpushare simgpu ").split()
+
+    done = CliRunner().invoke(simgpu, words)
+
+    assert (0, True) == (done.exit_code, path.is_file()), done.output
+
+
+@pytest.mark.parametrize(
+    "host", ["a" * 300, "bad host", "256.1.1.1", "\udcff"], ids=["long", "space", "octet", "bytes"]
+)
+def test_an_address_that_is_none_is_told_with_what_to_change(host):
+    """
+    Also where Python calls it an error of encoding.
+    """
+
+    async def story():
+        async with serving(Settings("n1", host=host, port=0), lambda: b"", lambda: "", lambda: ""):
+            pass
+
+    with pytest.raises(PortError, match="choose another --metrics-port, or --metrics-host"):
+        asyncio.run(story())
 
 
 def test_the_nodes_name_comes_from_the_environment(tmp_path):

@@ -13,7 +13,7 @@ Source: Kubernetes, "Common Expression Language in Kubernetes" (optional fields,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec_request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from isolation.contract.names import Dialect
+
+ASKS_RUNTIME: Final = "an annotation asks the container runtime for devices; remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def amounts(dialect: Dialect) -> list[Claim]:
             f"{compute} without {memory}; ask for both on the same container",
         ),
         Claim(
-            f"!variables.containers.exists(c, {names_any((dialect.whole,))} && "
+            f"!variables.containers.exists(c, ({names_any((dialect.whole,))}) && "
             f"[c.?resources.?limits[?{text(dialect.whole)}], c.?resources.?requests[?{text(dialect.whole)}]]"
             ".exists(q, q.hasValue() && string(q.value()) != '0'))",
             f"{memory} and {dialect.whole} in one pod; ask for shares of cards or for whole cards, not for both",
@@ -158,15 +160,14 @@ def of_pod(pod: str) -> list[Claim]:
     """What a pod with shares may not bring along."""
     path = "v.?hostPath.?path.orValue('')"
     unplain, harmless = pattern(forbidden.UNPLAIN), pattern(forbidden.HOST_PATHS_HARMLESS)
-    keys = " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
     return [
         Claim(
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
         Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID shows the processes of every tenant; remove it"),
         Claim(
-            f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {keys})",
-            "an annotation asks the container runtime for devices; remove it",
+            f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
+            ASKS_RUNTIME,
         ),
         Claim(
             f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
@@ -175,6 +176,10 @@ def of_pod(pod: str) -> list[Claim]:
             "mount another folder, written plainly",
         ),
     ]
+
+
+def _asks_runtime() -> str:
+    return " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
 
 
 def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
@@ -193,7 +198,8 @@ def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
         ),
         Claim(
             f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
-            f".all(a, !(a.upperAscii().replace('CAP_', '') in {capabilities})))",
+            f".all(a, a.matches({pattern(forbidden.CAPABILITY)}) && "
+            f"!(a.upperAscii().replace('CAP_', '') in {capabilities})))",
             f"one of the capabilities {', '.join(forbidden.CAPABILITIES)} reaches other tenants' cards; remove it",
         ),
         Claim(
@@ -250,3 +256,10 @@ def altered(dialect: Dialect) -> str:
     return " || ".join(
         f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept
     )
+
+
+def joins_runtime(dialect: Dialect) -> str:
+    """Whether an update of a pod with shares brings annotations that ask the container runtime for devices."""
+    changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
+    found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
+    return f"{found} && {asks('object', dialect)}"

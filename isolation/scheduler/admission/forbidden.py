@@ -33,17 +33,31 @@ ENV_HARMLESS: Final = (
 )
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 """Each of them reaches other tenants' cards, or takes our files out of the container."""
-ANNOTATION_PREFIXES: Final = ("cdi.k8s.io/", "devices.nri.io/", "io.kubernetes.cri-o.Devices", "nvidia.cdi.k8s.io/")
+CAPABILITY: Final = r"[A-Za-z0-9_]*"
+"""Names that everybody raises alike: runtimes make `I` of a dotless i too, the policies of ASCII alone."""
+ANNOTATION_PREFIXES: Final = (
+    *("cdi.k8s.io/", "io.kubernetes.cri-o.Devices", "nvidia.cdi.k8s.io/"),
+    # Of NRI's device injector, both its domains; also bare, without `/pod` or `/container.NAME`.
+    *("cdi-devices.noderesource.dev", "devices.noderesource.dev", "mounts.noderesource.dev"),
+    *("cdi-devices.nri.io", "devices.nri.io", "mounts.nri.io"),
+)
 """Requests for devices past the kubelet, for runtimes that listen to them."""
 
 _RUN_ALIAS: Final = "/var/run"  # a link to /run wherever systemd runs
 HOST_TREES: Final = (
-    *("/dev", "/proc", "/sys/fs/cgroup"),
+    # /sys: a card's registers (`resource0`), its removal and reset, and what the kernel runs on events.
+    *("/dev", "/proc", "/sys"),
     *(RUN_DIR, CDI_DIR, "/run/nvidia"),
     *("/var/lib/kubelet", "/var/spool"),
+    # By their names the exporter tells pods apart, and the kubelet follows links there as root.
+    *("/var/log/containers", "/var/log/pods"),
     *("/run/containerd", "/run/crio", "/run/docker", "/run/docker.sock", "/run/k3s"),
-    *("/run/dbus", "/run/systemd"),
+    *("/run/buildkit", "/run/cri-dockerd.sock", "/run/k0s", "/run/podman"),
+    *("/run/dbus", "/run/modprobe.d", "/run/sysctl.d", "/run/systemd", "/run/tmpfiles.d", "/run/udev", "/run/user"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/rancher"),
+    *("/snap", "/var/lib/k0s", "/var/snap"),
+    # Run as root by the container runtime (CNI), the kubelet or the next boot.
+    *("/home/kubernetes", "/opt/cni", "/opt/containerd", "/var/lib/cloud"),
     # Programs of the host, and what tells them what to do: root in a container would become root of the node.
     *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/root", "/sbin", "/usr"),
 )
@@ -52,8 +66,8 @@ HOST_HARMLESS: Final = (
     *("/dev/hugepages", "/dev/infiniband", "/dev/shm"),  # noqa: S108 (a table of paths, nothing is written there)
     *("/etc/localtime", "/etc/timezone", "/usr/share/zoneinfo"),
 )
-OWN_TREES: Final = (PRELOAD, IN_CONTAINER)
-"""What the node agent puts into a container."""
+OWN_TREES: Final = (PRELOAD, IN_CONTAINER, "/run/nvidia-container-devices")
+"""What the node agent puts into a container, and where a mount's name chooses cards for NVIDIA's toolkit."""
 
 UNPLAIN: Final = r"(?s).*(//|(^|/)\.\.?(/|$)).*"
 """A path with an empty, `.` or `..` step."""
@@ -88,6 +102,7 @@ def inside(trees: Iterable[str]) -> str:
 HOST_PATHS: Final = touching(HOST_TREES)
 HOST_PATHS_HARMLESS: Final = inside(HOST_HARMLESS)
 OWN_PATHS: Final = touching(OWN_TREES)
+_CAPABILITY: Final = re.compile(CAPABILITY)
 _UNPLAIN, _HOST, _HARMLESS, _OWN = (re.compile(p) for p in (UNPLAIN, HOST_PATHS, HOST_PATHS_HARMLESS, OWN_PATHS))
 
 
@@ -116,6 +131,6 @@ def forbidden_env(name: str, dialect: Dialect) -> bool:
     return (name.startswith(ENV_PREFIXES) or name in own_env(dialect)) and name not in ENV_HARMLESS
 
 
-def capability(name: str) -> str:
-    """A capability as the kernel's list has it; runtimes take it in either spelling."""
-    return name.upper().removeprefix("CAP_")
+def forbidden_capability(name: str) -> bool:
+    """Whether a capability is not the pod's to add, in either spelling that runtimes take."""
+    return _CAPABILITY.fullmatch(name) is None or name.upper().replace("CAP_", "") in CAPABILITIES

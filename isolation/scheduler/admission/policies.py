@@ -90,6 +90,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"!({cel.altered(dialect)})",
         "records of a pod's placement, its label for shares and its number of cards are not changed after it was made",
     )
+    devices = Claim(f"!({cel.joins_runtime(dialect)})", cel.ASKS_RUNTIME)
     joins = {"joins-shares": cel.asks("object", dialect)}
     joining = cel.of_containers("object.spec.?ephemeralContainers.orValue([])", dialect)
     binds = {"is-not-ours": f"request.userInfo.username != {cel.text(BINDER)}"}
@@ -99,7 +100,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"a binding that carries records of a placement: {SCHEDULER} alone writes them; bind without",
     )
     return [
-        _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept]),
+        _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, devices]),
         _policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], joins, joining),
         _policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
     ]

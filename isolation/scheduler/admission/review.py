@@ -200,7 +200,11 @@ def _changed_pod(question: Question, world: World) -> Verdict:
     """Records and the labels that count are kept as they are by everybody but us."""
     problems = [] if question.user in ACCOUNTS else list(_altered(question.old, question.new, world.dialect))
     spec = question.new["spec"]
-    if question.sub == EPHEMERAL and safety.asks_for_shares(spec, world.dialect):
+    shared = safety.asks_for_shares(spec, world.dialect)
+    if shared and question.user not in ACCOUNTS:
+        before, after = question.old["metadata"]["annotations"], question.new["metadata"]["annotations"]
+        problems += safety.asking_the_runtime(after, before.mapping())
+    if question.sub == EPHEMERAL and shared:
         if much := safety.too_much(spec, question.size):
             return denied(much, INVALID)
         for container in spec["ephemeralContainers"].items():

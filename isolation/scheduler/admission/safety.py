@@ -9,6 +9,7 @@ volume's content) is overridden by the node agent's delivery, or is the threat m
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec_shape import At, show
@@ -16,7 +17,7 @@ from isolation.contract.names import ALLOCATION, DEFAULT_SCHEDULER, RESERVATION,
 from isolation.scheduler.admission import forbidden
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from isolation.contract.names import Dialect
 
@@ -95,14 +96,19 @@ def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect:
         )
     if spec["hostPID"].flag():
         yield "hostPID shows the processes of every tenant; remove it"
-    for key, _ in metadata["annotations"].fields():
-        if key.startswith(forbidden.ANNOTATION_PREFIXES):
-            yield f"annotation {show(key)} asks the container runtime for devices; remove it"
+    yield from asking_the_runtime(metadata["annotations"])
     for volume in spec["volumes"].items():
         yield from _volume(volume)
     for kind in KINDS:
         for container in spec[kind].items():
             yield from problems_of_container(container, dialect)
+
+
+def asking_the_runtime(annotations: At, before: Mapping[str, object] = MappingProxyType({})) -> Iterator[str]:
+    """Annotations that were not there before, and ask for devices past the kubelet: a runtime reads them at start."""
+    for key, at in annotations.fields():
+        if key.startswith(forbidden.ANNOTATION_PREFIXES) and at.value != before.get(key):
+            yield f"annotation {show(key)} asks the container runtime for devices; remove it"
 
 
 def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
@@ -112,7 +118,7 @@ def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
     if security["privileged"].flag():
         yield f"{where} is privileged: it would reach every card of the node; remove privileged"
     for item in security["capabilities"]["add"].items():
-        if forbidden.capability(item.text()) in forbidden.CAPABILITIES:
+        if forbidden.forbidden_capability(item.text()):
             yield f"{where} adds capability {show(item.text())}, which reaches other tenants' cards; remove it"
     for item in container["env"].items():
         name = item["name"].text()
