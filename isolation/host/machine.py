@@ -136,7 +136,8 @@ class NvmlMachine:
         """Loaded first, our libnvidia-ml.so.1 is what that name means from then on."""
         library = _LIBRARIES / _NVML
         if self.hardware is None or not self.hardware.is_file():
-            raise MachineError(f"{self.hardware} is no file; make one: gpushare simgpu create {self.hardware} --model t4")
+            make = f"gpushare simgpu create {self.hardware} --model t4"
+            raise MachineError(f"{self.hardware} is no file; make one: {make}")
         if not library.is_file():
             raise MachineError(
                 f"{library.name} of the simulated driver was not built: run `make test`, or `pip install .`"

@@ -62,6 +62,8 @@ class KubeScheduler:
         self.process.alive = False
         self.stubborn = 0.0
         """Until this moment it schedules without its Lease."""
+        self.filters = "filter"
+        """Or shortlist, as our own is configured to ask."""
         self._waiting: dict[str, Waiting] = {}
         self._assigned: dict[str, tuple[str, int]] = {}
         self._nodes: dict[str, int] = {}
@@ -189,7 +191,7 @@ class KubeScheduler:
         self._net.loop.spawn(self.process, self._bind(one, node), f"binding of {one.pod['metadata']['name']}")
 
     async def _choose(self, one: Waiting, names: list[str]) -> str:
-        said = await self._ask("filter", {"Pod": one.pod, "Nodes": None, "NodeNames": names})
+        said = await self._ask(self.filters, {"Pod": one.pod, "Nodes": None, "NodeNames": names})
         if said.get("Error"):
             raise RuntimeError(said["Error"])
         fit = [name for name in said.get("NodeNames") or () if name in names]

@@ -108,6 +108,8 @@ class Run:
             return self._old_people(kubelets)
         replicas = [Replica(net, f"host{at}", self._broken, self._setup.parts) for at in range(2)]
         schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at, replica in enumerate(replicas)]
+        for one in schedulers:
+            one.filters = "shortlist" if self._setup.seed % 2 else "filter"
         return Cast(net, replicas, schedulers, kubelets, agents)
 
     def _old_people(self, kubelets: list[Kubelet]) -> Cast:
