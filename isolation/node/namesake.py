@@ -54,9 +54,22 @@ class Namesakes:
         return pod, self._seen.setdefault(uid, now) + ADMISSION_SECONDS - now
 
     def inherit(self, entry: Entry, pod: Bound) -> Entry:
-        """The devices are the newcomer's from here on."""
+        """
+        The devices are the newcomer's from here on, and so is what else of that admission was taken for the other's.
+
+        That is a guess until the kubelet's list says so. What stands in the other's name is given back in the usual
+        way: none of it may live.
+        """
+        book = self._ledger.book
+        mine = self._of(entry, pod, guessed=False)
+        self._ledger.claim(mine)
+        for other in book.of(entry.uid):
+            wanted = pod.container(other.container)
+            if wanted is not None and wanted.units == len(other.ids) and book.get(pod.uid, other.container) is None:
+                self._ledger.claim(self._of(other, pod, guessed=True))
+        return mine
+
+    def _of(self, entry: Entry, pod: Bound, *, guessed: bool) -> Entry:
         wanted = pod.container(entry.container)
         init = wanted is not None and wanted.init
-        mine = replace(entry, uid=pod.uid, init=init, guessed=False, made=self._ledger.book.next())
-        self._ledger.claim(mine)
-        return mine
+        return replace(entry, uid=pod.uid, init=init, guessed=guessed, made=self._ledger.book.next())

@@ -10,7 +10,7 @@ from agent_world import AgentWorld
 
 from isolation.node.world import NotYetError
 
-SHAPE = {"init": ("prepare",), "prepare": (0, 4), "main": (0, 4)}
+SHAPE = {"init": ("prepare",), "prepare": (0, 2), "main": (0, 4)}
 
 
 @pytest.fixture
@@ -82,6 +82,10 @@ def test_devices_that_the_newcomer_got_under_the_name_of_the_one_before_are_his(
     assert ("prepare", new.uid) == (promise.container, promise.pod.uid)
     assert 3.0 <= node.time < 6.0
     assert not node.agent._ledger.trouble
+    ticks(node, 5)
+    promise = run(node.start("a", "main"))
+    assert ("main", new.uid) == (promise.container, promise.pod.uid)
+    assert node.admitted[new.uid] == {one.container: one.ids for one in node.agent.book}
 
 
 def test_nothing_starts_in_the_name_of_a_pod_that_is_being_deleted(node):
@@ -89,7 +93,7 @@ def test_nothing_starts_in_the_name_of_a_pod_that_is_being_deleted(node):
     It is shown as if it were being admitted, and never will be; whose the devices are is told once it is gone.
     """
     ghost = node.bind("ghost", **SHAPE)
-    node.bind("a", init=("fetch",), fetch=(0, 4), created=1.0)
+    node.bind("a", init=("fetch",), fetch=(0, 2), created=1.0)
     node.admitted[ghost.uid] = {}
     run(node.admit("a"))
     assert [ghost.uid] == [entry.uid for entry in node.agent.book]
