@@ -129,7 +129,7 @@ class Autoscaler:
         while True:
             await self._until(leads=True)
             given = ports(
-                grpc.settings(),
+                grpc.settings(self.turns.wired.config.figures.stale_seconds),
                 state=self._relay,
                 known=self._known if grpc.expander is not None else None,
                 readings=self.board if grpc.listen is not None else None,

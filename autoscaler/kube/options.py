@@ -66,7 +66,7 @@ class Grpc:
         """Whether cluster-autoscaler may change pools here: over TLS only with an authority for its certificate."""
         return self.listen is not None and (self.files is None or self.client_ca is not None)
 
-    def settings(self) -> PortSettings:
+    def settings(self, fresh_seconds: float) -> PortSettings:
         """For the ports."""
         at = self.listen or self.expander or Address("127.0.0.1", 0)
         return PortSettings(
@@ -74,6 +74,7 @@ class Grpc:
             number=0 if self.listen is None else self.listen.port,
             expander_number=0 if self.expander is None else self.expander.port,
             files=self.files,
+            fresh_seconds=fresh_seconds,
         )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autoscaler.metrics_api.readings import Readings
 
 FRESH_SECONDS: Final = 45.0
-"""Three scrapes of 15 s."""
+"""Three scrapes of 15 s, where nobody says how often is scraped."""
 LOOK_SECONDS: Final = 2.0
 MOST_STREAMS: Final = 512
 

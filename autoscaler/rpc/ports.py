@@ -19,7 +19,7 @@ from autoscaler.rpc.answering import Manners
 from autoscaler.rpc.cloud import CloudProvider
 from autoscaler.rpc.expander import MOST_BYTES as EXPANDER_BYTES
 from autoscaler.rpc.expander import Expander
-from autoscaler.rpc.keda import MOST_STREAMS, ExternalScaler
+from autoscaler.rpc.keda import FRESH_SECONDS, MOST_STREAMS, ExternalScaler
 from autoscaler.rpc.serving import Files, Port, ServingError, serving
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Settings:
     provider_callers: frozenset[str] = frozenset({"cluster-autoscaler"})
     """Names in certificates (common or alternative) that may change pools."""
     figures_callers: frozenset[str] = frozenset({"keda-operator"})
+    fresh_seconds: float = FRESH_SECONDS
+    """Older figures are not told: three scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ async def ports(
         )
     if readings is not None:
         callers = settings.figures_callers if named else None
-        services.append(ExternalScaler(readings, Manners(callers=callers, tally=tally)))
+        manners = Manners(callers=callers, tally=tally)
+        services.append(ExternalScaler(readings, manners, fresh_seconds=settings.fresh_seconds))
     first = Port(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
     files = None if settings.files is None else replace(settings.files, clients=None)
     second = Port(settings.host, settings.expander_number, files, EXPANDER_BYTES, most_calls=4)

@@ -95,7 +95,7 @@ def test_over_the_network_nobody_changes_pools_without_an_authority_for_clients(
     assert not Grpc(expander=Address("127.0.0.1", 8087)).changing
 
 
-def test_the_metrics_apis_are_as_old_as_the_figures_may_be():
+def test_the_metrics_apis_and_the_scaler_are_as_old_as_the_figures_may_be():
     """
     Three scrapes, by the configuration; without a group nothing is served.
     """
@@ -104,6 +104,7 @@ def test_the_metrics_apis_are_as_old_as_the_figures_may_be():
     made = given.settings(90.0)
 
     assert (90.0, 8444) == (made.fresh_seconds, made.port)
+    assert 90.0 == Grpc(Address("127.0.0.1", 8086)).settings(90.0).fresh_seconds
     assert {"custom.metrics.k8s.io", "external.metrics.k8s.io"} == made.groups
     assert None is MetricsApi().settings(90.0)
     assert [] == list(Options(metrics_api=given).problems())

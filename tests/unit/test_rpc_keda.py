@@ -12,6 +12,8 @@ from rpc_world import channel_to
 from autoscaler.metrics_api.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
 from autoscaler.rpc import keda
 from autoscaler.rpc.keda import ExternalScaler
+from autoscaler.rpc.ports import Settings, ports
+from isolation.cluster.election import boottime
 from isolation.contract.protobuf import Wire
 from isolation.contract.quantity import GIB
 
@@ -128,6 +130,29 @@ def test_what_cannot_be_told_is_an_error_and_never_nothing(picture, metadata, no
     An outage of the monitoring must not look like an idle service: KEDA leaves the replicas as they are.
     """
     assert CODE.UNAVAILABLE == call(picture, method, metadata, now=now)[0]
+
+
+@pytest.mark.parametrize(("scrapes", "told"), [({}, CODE.UNAVAILABLE), ({"fresh_seconds": 180.0}, CODE.OK)])
+def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
+    """
+    A minute old: too old where nothing is said, not where Prometheus scrapes once a minute.
+    """
+
+    async def run():
+        board = Board(replace(PICTURE, at=boottime() - 60))
+        async with (
+            ports(Settings(number=0, **scrapes), readings=board) as opened,
+            grpc.aio.insecure_channel(f"127.0.0.1:{opened.number}") as channel,
+        ):
+            unary = channel.unary_unary(
+                "/externalscaler.ExternalScaler/IsActive",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=WIRE["Active"].FromString,
+            )
+            asked = unary(WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING), timeout=5)
+            return await asked.code()
+
+    assert told is asyncio.run(run())
 
 
 @pytest.mark.parametrize("method", ["IsActive", "GetMetricSpec", "GetMetrics"])
