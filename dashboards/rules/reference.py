@@ -31,7 +31,9 @@ page in [runbooks](runbooks): what it means, how to look, what to do, when it is
 
 Jobs must be called `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
 `honor_labels: true` and a scrape every {SCRAPE_SECONDS} to 30 s; our ServiceMonitors do so. Only exporters must be
-there: alerts on other parts are silent where those were never scraped.
+there: alerts on other parts are silent where those were never scraped. **The rules speak of one cluster**: they run in
+that cluster's own Prometheus, and each target is scraped once. Where one ruler sees several clusters, two schedulers of
+two clusters would be two leaders and nodes of one name one node.
 
 - **critical**: look now, tenants are harmed or nothing keeps them from it. **warning**: today. **info**: when there is
   time, never by a pager.

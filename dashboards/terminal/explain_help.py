@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from dashboards.terminal.explain_room import NO_AGENT
 from dashboards.terminal.explain_values import Help
 from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
@@ -41,7 +42,7 @@ def helps(
         return ()
     found = [*_split(engine, request, unit_bytes), *_smaller(engine, request, unit_bytes)]
     found += [*_mode(engine, request), *_moves(engine, request, whys, pods), *_nodes(engine, request, whys)]
-    found += _pools(engine, request)
+    found += _pools(engine, request, whys)
     return tuple(found)
 
 
@@ -103,36 +104,37 @@ def _mode(engine: Engine, request: Request) -> Iterator[Help]:
 
 def _nodes(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterator[Help]:
     """A node that only has to become usable again."""
-    barred = [one.name for one in whys if one.why is Why.NOT_READY]
+    barred = [one for one in whys if one.why is Why.NOT_READY]
     twin = engine.fork()
-    for name in barred[:_MOST_NODES_FOR_MOVES]:
-        node = twin.nodes[name]
-        twin.put_node(replace(node, ready=True, cordoned=False))
-        found = twin.place_on(request, name)
+    for one in barred[:_MOST_NODES_FOR_MOVES]:
+        node = twin.nodes[one.name]
+        twin.put_node(_usable(node))
+        found = twin.place_on(request, one.name)
         if isinstance(found, Placement):
-            wrong = "not ready" if not node.ready else "cordoned" if node.cordoned else "without its agent"
-            yield Help("node", f"node {name} is {wrong}; once it is back, the pod fits {_at(found)}")
+            absent = "without its agent" if one.text == NO_AGENT else "" if node.ready else "not ready"
+            wrong = " and ".join(part for part in (absent, "cordoned" if node.cordoned else "") if part)
+            yield Help("node", f"node {one.name} is {wrong}; once it is back, the pod fits {_at(found)}")
             return
 
 
-def _pools(engine: Engine, request: Request) -> Iterator[Help]:
-    """A new node like those of a pool: empty, ready."""
+def _usable(node: Node) -> Node:
+    """The node when nothing is wrong with it any more: the taints that Kubernetes gave it for that go too."""
+    taints = tuple(t for t in node.taints if not t.key.startswith("node.kubernetes.io/"))
+    return replace(node, ready=True, cordoned=False, serving=True, taints=taints)
+
+
+def _pools(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterator[Help]:
+    """A new node like those of a pool: empty, ready; rather like one that the pod's own rules do not exclude."""
+    excluded = {one.name for one in whys if one.why is Why.RULES}
     likes: dict[tuple[str, Mode, str, int], Node] = {}
-    for node in engine.nodes.values():
+    for node in sorted(engine.nodes.values(), key=lambda node: node.name in excluded):
         if node.cards and node.mode is not Mode.NONE:
             key = (node.pool, node.mode, node.cards[0].model, len(node.cards))
             likes.setdefault(key, node)
     for (pool, mode, model, cards), like in sorted(likes.items(), key=lambda one: one[0][:1] + one[0][2:])[
         :_MOST_POOLS
     ]:
-        empty = replace(
-            like,
-            ready=True,
-            cordoned=False,
-            serving=True,
-            taints=tuple(t for t in like.taints if not t.key.startswith("node.kubernetes.io/")),
-            cards=tuple(replace(card, healthy=True) for card in like.cards),
-        )
+        empty = replace(_usable(like), cards=tuple(replace(card, healthy=True) for card in like.cards))
         found = Engine((empty,)).place(request)
         what = f"a new node of pool {pool}" if pool else f"a new node like {like.name}"
         if isinstance(found, Placement):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from isolation.cluster.access import Access
     from isolation.contract.model import Cluster, Slice
     from isolation.contract.reservation import Reservation
+    from isolation.placement.engine import Engine
 
 _NOT_FOUND: Final = 404
 
@@ -51,10 +53,10 @@ async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -
         raise
     notes: list[str] = []
     subject = _subject(raw, {}, unit_bytes)
-    if subject.node:
+    if subject.node and not subject.ended:
         return await _bound(access, raw, subject, notes, unit_bytes)
     waits = None
-    if isinstance(subject.request, Request):
+    if isinstance(subject.request, Request) and subject.request.cards and not subject.ended:
         waits = await _waits(access, subject, notes, unit_bytes)
     return Explained(subject, faults_of(subject), waits, None, await _events(access, subject, notes), tuple(notes))
 
@@ -119,6 +121,7 @@ def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_b
     if not isinstance(request, Request):
         raise TypeError("a pod that no fleet could serve waits for none")
     engine = engine_of(cluster)
+    away = _without_agent(engine, request)
     used = {pod.reservation for pod in cluster.pods if pod.reservation}
     mine = ""
     for one in kept:
@@ -132,11 +135,19 @@ def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_b
         hold = Request(cards=len(slices), card_bytes=size, card_core=core)
         engine.hold(f"reservation/{one.name}", hold, one.placement, force=True)
     verdict = engine.place(request)
-    whys = node_whys(engine, request)
+    whys = node_whys(engine, request, away)
     if isinstance(verdict, Placement):
         return Waits(verdict, whys, (), mine)
     pods = {pod.uid: pod for pod in cluster.pods}
     return Waits(verdict, whys, helps(engine, request, whys, pods, unit_bytes), mine)
+
+
+def _without_agent(engine: Engine, request: Request) -> frozenset[str]:
+    """Nodes that take no shares for want of their agent: the scheduler offers them no pod, so the engine must not."""
+    away = [node for node in engine.nodes.values() if request.shared and node.ready and not node.serving]
+    for node in away:
+        engine.put_node(replace(node, ready=False))
+    return frozenset(node.name for node in away)
 
 
 # A pod that is bound.

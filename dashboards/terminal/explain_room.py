@@ -15,18 +15,24 @@ from isolation.placement.explain import BARRED, NEAREST, short
 from isolation.placement.rules import barrier, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from isolation.contract.model import Card, Node, Request
     from isolation.placement.engine import Engine
 
 _ORDER: Final = {why: at for at, why in enumerate(NEAREST)}
-_NO_AGENT: Final = "its node agent is leaving, or the kubelet has lost it: shares cannot start there"
+NO_AGENT: Final = "its node agent is leaving, or the kubelet has lost it: shares cannot start there"
 
 
-def node_whys(engine: Engine, request: Request) -> tuple[NodeWhy, ...]:
-    """Every node that has to do with such a pod, those that come nearest to taking it first."""
+def node_whys(engine: Engine, request: Request, away: Collection[str] = ()) -> tuple[NodeWhy, ...]:
+    """
+    Every node that has to do with such a pod, those that come nearest to taking it first.
+
+    Nodes that are `away` are not ready for want of their agent alone.
+    """
     names = [name for name, node in engine.nodes.items() if not request.cards or node.mode is not Mode.NONE]
     found = [
-        _node_why(engine, request, engine.nodes[name], why)
+        _node_why(engine, request, engine.nodes[name], why, away)
         for why, those in engine.why_not(request, names).items()
         for name in those
     ]
@@ -37,12 +43,12 @@ def _most(one: NodeWhy) -> int:
     return max((card.free for card in one.cards), default=0)
 
 
-def _node_why(engine: Engine, request: Request, node: Node, why: Why | None) -> NodeWhy:
+def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, away: Collection[str]) -> NodeWhy:
+    if why is Why.NOT_READY and node.name in away:
+        return NodeWhy(node.name, node.pool, why, NO_AGENT)
     if why is not None and why in BARRED:
         found = barrier(kind_of(request), request.rules, node)
         return NodeWhy(node.name, node.pool, why, found[1] if found else short(why, request))
-    if why is None and not node.serving and request.shared:
-        return NodeWhy(node.name, node.pool, Why.NOT_READY, _NO_AGENT)
     cards = tuple(
         _card_room(card, free, core, request)
         for card, (free, core) in zip(node.cards, engine.room(node.name), strict=True)

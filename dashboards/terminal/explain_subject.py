@@ -81,7 +81,9 @@ def _recorded(
 
 def faults_of(pod: Subject) -> tuple[str, ...]:
     """What keeps the pod waiting, or wrong, whatever room there is; each with what to do."""
-    faults = []
+    faults: list[str] = []
+    if pod.ended:
+        return ()
     if isinstance(pod.request, Refusal):
         faults.append(f"no fleet could serve it: {pod.request.reason}")
     shared = isinstance(pod.request, Request) and pod.request.shared

@@ -58,6 +58,11 @@ class Subject:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def ended(self) -> bool:
+        """Whatever its record says, its cards are free again."""
+        return self.phase in ("Succeeded", "Failed")
+
 
 @dataclass(frozen=True, slots=True)
 class CardRoom:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dashboards.terminal.documents import FORMAT
 from dashboards.terminal.paint import BAD, DIM, STRONG, WARN, Column, sentence, table
 from dashboards.terminal.words import clock, count, gib, indexes
-from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal
+from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.explain import wants
 
@@ -26,6 +26,12 @@ _NODES_SHOWN: Final = 8
 _REASONS_SHOWN: Final = 6
 _MOST_TEXT: Final = 600
 _INDENT: Final = 2
+_BESIDE_CARDS: Final = frozenset({Why.CPU, Why.MEMORY, Why.PODS})
+"""What a node lacks though its cards would do."""
+_NOTHING_HELPS: Final = (
+    "Nothing that was tried would help: a smaller request, other numbers of cards, nodes that come back, new ones like "
+    "those that are here, up to three moves. What is said above must change, or a node of another kind come."
+)
 
 
 def explain_lines(told: Explained, now: float, paper: Paper, *, wide: bool) -> list[str]:
@@ -47,6 +53,8 @@ def explain_lines(told: Explained, now: float, paper: Paper, *, wide: bool) -> l
 
 def _state(told: Explained) -> str:
     pod = told.subject
+    if pod.ended:
+        return f"has ended ({pod.phase}){f' on node {pod.node}' if pod.node else ''}: it holds nothing any more"
     if pod.node:
         return f"bound to node {pod.node}, {pod.phase}"
     if isinstance(pod.request, Refusal):
@@ -64,7 +72,9 @@ def _asks(pod: Subject) -> str:
     if isinstance(pod.request, Refusal):
         return "asks for something that contradicts itself"
     if not pod.request.cards:
-        return "asks nothing of cards"
+        return "asks nothing of cards" + (
+            "" if pod.node or pod.ended else ": who places it, and its Events, tell why it waits"
+        )
     return f"asks for {wants(pod.request)}"
 
 
@@ -140,7 +150,7 @@ def _waits(waits: Waits, pod: Subject, paper: Paper, *, wide: bool) -> list[str]
             first, *rest = sentence(paper, f"- {one.text}", indent=_INDENT)
             lines += [first, *("  " + line for line in rest)]
     elif isinstance(verdict, Refusal):
-        lines += ["", *sentence(paper, "Nothing that was tried would help: a node of another kind is needed.")]
+        lines += ["", *sentence(paper, _NOTHING_HELPS)]
     return lines
 
 
@@ -181,7 +191,8 @@ def _alike(cards: Sequence[CardRoom]) -> list[list[CardRoom]]:
 
 def _card_row(node: NodeWhy, alike: Sequence[CardRoom]) -> list[Cell]:
     card, which = alike[0], indexes(tuple(one.index for one in alike))
-    fits: Cell = ("fits", "green") if card.fits else card.why
+    elsewhere = node.why in _BESIDE_CARDS
+    fits: Cell = ((node.text, WARN) if elsewhere else ("fits", "green")) if card.fits else card.why
     return [node.name, which, gib(card.free), gib(card.offered), f"{card.core} %", fits]
 
 

@@ -45,6 +45,7 @@ MOST_ASKED: Final = 64
 """Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
 _AT_ONCE: Final = 16
 _EXPORTER_SECONDS: Final = 4.0
+_MOST_CAUSES: Final = 4
 _ALL_SECONDS: Final = 10.0
 """For all of them: however many hang, what the API server said is shown."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
@@ -199,8 +200,16 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
     if silent := sorted(wanted - asked.keys()):
         heard.notes.append(_unheard(silent, "no exporter runs there"))
     failed = await _ask_all(access, asked, heard, breaches=breaches)
-    if failed:
-        heard.notes.append(_unheard(sorted(failed), next(iter(failed.values()))))
+    causes: dict[str, list[str]] = {}
+    for node in sorted(failed):
+        causes.setdefault(failed[node], []).append(node)
+    notes = [_unheard(those, why) for why, those in causes.items()]
+    heard.notes += notes[:_MOST_CAUSES]
+    if len(notes) > _MOST_CAUSES:
+        rest = sum(len(those) for those in list(causes.values())[_MOST_CAUSES:])
+        heard.notes.append(
+            f"what is used on {count(rest, 'more node')} is not known, for {len(notes) - _MOST_CAUSES} other reasons"
+        )
     return heard
 
 
@@ -214,7 +223,11 @@ async def _ask_all(
         async with turn:
             try:
                 page = await _ask(access, pod, "metrics")
-                heard.usage = heard.usage.plus(usage_of(samples_of(page, FAMILIES), node))
+                told = usage_of(samples_of(page, FAMILIES), node)
+                if told.cards:
+                    heard.usage = heard.usage.plus(told)
+                else:
+                    failed[node] = "its exporter tells of no cards; its log says why"
                 if breaches:
                     page = await _ask(access, pod, "breaches")
                     heard.breaches += breaches_in(page, node)

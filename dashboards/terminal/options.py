@@ -87,6 +87,8 @@ def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
     where = Where(
         kubeconfig, context, local or "", given.pop("prometheus") or "", given.pop("seconds"), UNITS[given.pop("unit")]
     )
+    if where.prometheus and where.on_one_machine:
+        raise click.UsageError("--prometheus tells what a cluster uses: name that with --kubeconfig, without --local")
     return where, paper(plain=given.pop("plain"))
 
 

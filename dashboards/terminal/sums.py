@@ -124,11 +124,15 @@ def card_sums(fleet: Fleet, usage: Usage) -> list[CardSum]:
     told = _Told(usage)
     held: dict[str, list[tuple[FleetPod, int, int]]] = {}
     loose: Counter[str] = Counter()
+    unrecorded: set[str] = set()
     for pod in fleet.pods:
         for part in pod.slices:
             held.setdefault(part.uuid, []).append((pod, part.bytes, part.core))
         if pod.node and not pod.slices:
-            loose[pod.node] += pod.wanted.cards
+            if pod.wanted.whole:
+                loose[pod.node] += pod.wanted.cards
+            else:
+                unrecorded.add(pod.node)
     kept: dict[str, list[tuple[int, int]]] = {}
     for one in fleet.reservations:
         for part in one.placement.slices:
@@ -136,7 +140,7 @@ def card_sums(fleet: Fleet, usage: Usage) -> list[CardSum]:
     usual = typical(fleet)
     sums = []
     for node in sorted(fleet.nodes, key=lambda node: node.name):
-        way = _Way(node, told, usual, loose[node.name], fleet.partly)
+        way = _Way(node, told, usual, loose[node.name], fleet.partly or node.name in unrecorded)
         sums += [_card_sum(way, card, held.get(card.uuid, ()), kept.get(card.uuid, ())) for card in node.cards]
     return sums
 
@@ -149,8 +153,9 @@ class _Way:
     told: _Told
     usual: int
     loose: int
-    """Cards of the node that pods have of which nobody wrote down which."""
+    """Whole cards of the node that pods have of which nobody wrote down which."""
     partly: bool
+    """At least so much is promised: not all pods are known, or of one here nobody wrote down which cards it shares."""
 
 
 class _Told:

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -31,6 +32,13 @@ LOCAL: Final = "http://127.0.0.1:9445"
 CANNOT_READ: Final = 3
 NOT_FOUND: Final = 4
 _LONGEST_WHY: Final = 600
+_REFUSED: Final = MappingProxyType(
+    {
+        401: "; the credentials are not, or no longer, accepted: log in again, or name others with --context",
+        403: "; ask for the right to list nodes and pods, or name a namespace with -n",
+    }
+)
+_ELSEWHERE: Final = "name another with --kubeconfig or --context, or read this machine with --local"
 _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 """Whoever scraped it, and how often: a series that is there twice counts once."""
 
@@ -133,10 +141,9 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     except failure.CredentialsError as exc:
         raise CannotReadError(f"{exc}; or read this machine with --local") from None
     except failure.RefusedError as exc:
-        hint = "; ask for the right to list nodes and pods, or name a namespace with -n" if exc.status == 403 else ""  # noqa: PLR2004 (Forbidden)
-        raise CannotReadError(f"the API server refuses: {exc}{hint}") from None
+        raise CannotReadError(f"the API server refuses: {exc}{_REFUSED.get(exc.status, '')}") from None
     except failure.ClusterError as exc:
-        raise CannotReadError(f"the API server cannot be read: {exc}") from None
+        raise CannotReadError(f"the API server cannot be read: {exc}; {_ELSEWHERE}") from None
     return answer[0]
 
 

@@ -75,6 +75,18 @@ def test_every_command_line_is_understood_by_its_command(overlay, components):
                 understood(shlex.split(found.replace('"$1"', "file")))
 
 
+@each
+def test_every_process_logs_for_machines(overlay, components):
+    """
+    One form of logs for a cluster's collector, whichever overlay replaced the arguments.
+    """
+    things = objects(overlay, components)
+    processes = [(name, one["args"]) for name, one in said(things) if "args" in one]
+
+    assert {name for name, _ in processes} == set(templates(things))
+    assert [] == [name for name, words in processes if "--log-format=json" not in words]
+
+
 def test_a_wrong_option_would_be_found():
     """
     The check above can fail.

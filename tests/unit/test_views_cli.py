@@ -56,6 +56,8 @@ def cluster(**more):
         (["top", "--by", "rack"], "'rack' is not one of"),
         (["top", "--local", "ftp://x"], "http://HOST:PORT"),
         (["top", "--local", "http://x", "--context", "c"], "--local reads no cluster"),
+        (["top", "--prometheus", "http://x"], "name that with --kubeconfig"),
+        (["breaches", "--local", "--prometheus", "http://x"], "without --local"),
         (["top", "--kubeconfig", "/absent"], "does not exist"),
         (["top", "--watch", "0"], "0.5<=x<=3600"),
         (["top", "--timeout", "forever"], "'forever' is not a valid float"),
