@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isolation.cluster.identity import Material
 
 _LARGEST: Final = 16 << 20
+_DEEPEST: Final = 64
 _SHOWN: Final = 5
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ELSEWHERE: Final = frozenset({"exec", "auth-provider"})
@@ -62,8 +63,12 @@ def _said(file: str) -> dict[str, Any]:
             raise _UnusualError
         if about.st_size > _LARGEST:
             raise CredentialsError(f"{file} has {about.st_size} bytes: that is no kubeconfig, name another file")
-        with Path(file).open(encoding=None) as opened:
-            said = yaml.load(opened, Loader=_LOADER)  # noqa: S506 (a safe loader, in C)
+        text = Path(file).read_text(encoding=None)
+        if _nested(text):
+            raise CredentialsError(
+                f"{file} is nested more than {_DEEPEST} deep: that is no kubeconfig, name another file"
+            )
+        said = yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader, in C)
     except FileNotFoundError:
         raise CredentialsError(
             f"kubeconfig {file} does not exist: name another with --kubeconfig or $KUBECONFIG"
@@ -75,6 +80,16 @@ def _said(file: str) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise CredentialsError(f"kubeconfig {file} says nothing: name another with --kubeconfig or $KUBECONFIG")
     return said
+
+
+def _nested(text: str) -> bool:
+    """Whether it is deeper than any kubeconfig: the loader, being C, would run out of stack and take us along."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def _line(exc: Exception) -> str:

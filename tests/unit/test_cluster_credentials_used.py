@@ -40,6 +40,8 @@ def test_a_broken_kubeconfig_is_said_in_one_line_that_helps(tmp_path):
     assert "is no YAML: line 2" in complaint(tmp_path / "yaml")
     (tmp_path / "empty").write_text("")
     assert "says nothing" in complaint(tmp_path / "empty")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    assert "is nested more than 64 deep" in complaint(tmp_path / "deep")
     assert "is a folder" in complaint(tmp_path)
     unset = written(tmp_path, name="unset", **{"current-context": ""})
     assert f"kubeconfig {unset} has no current-context: name one with --context" == complaint(unset)
