@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -80,12 +80,18 @@ def show(value: object) -> str:
     return f'"{clean}"' if isinstance(value, str) else clean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class At:
-    """A value and where it stands; every reader either returns what it promises or raises CodecError."""
+    """
+    A value and where it stands; every reader either returns what it promises or raises CodecError.
+
+    Not frozen: a pod is some thirty of these, and a frozen one takes three times as long to make.
+    """
 
     value: object
     path: Path = ()
+    _sound: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether it was found to be a mapping with text keys."""
 
     def wrong(self, message: str) -> CodecError:
         """An error about this very place."""
@@ -100,14 +106,17 @@ class At:
 
     def mapping(self) -> dict[str, object]:
         """A mapping with text keys; absent is empty."""
-        if self.value is None:
+        value = self.value
+        if value is None:
             return {}
-        if not isinstance(self.value, dict):
-            raise self.wrong(f"{show(self.value)} stands where a mapping is expected; write key: value")
-        for key in self.value:
-            if not isinstance(key, str):
-                raise self.wrong(f"the key {show(key)} is not text; quote it")
-        return self.value
+        if not isinstance(value, dict):
+            raise self.wrong(f"{show(value)} stands where a mapping is expected; write key: value")
+        if not self._sound:
+            for key in value:
+                if not isinstance(key, str):
+                    raise self.wrong(f"the key {show(key)} is not text; quote it")
+            self._sound = True
+        return value
 
     def fields(self) -> Iterator[tuple[str, At]]:
         """The fields of a mapping that are not null."""
