@@ -107,6 +107,9 @@ class Variant:
     kinds: frozenset[str]
     parts: Parts = Parts()  # noqa: RUF009 (frozen)
     make: Callable[[Any, World, Machine], Any] | None = None
+    crowded: bool = False
+    extra: frozenset[str] = frozenset()
+    """Strokes that must happen for it to matter."""
 
 
 def _blind(_net: Any, world: World, _machine: Machine) -> Agent:
@@ -126,7 +129,7 @@ VARIANTS: Final = {
     "no_assumption": Variant(BOOKED, Parts(books=Forgetful)),
     "released_on_delete": Variant(BOOKED, Parts(books=Hasty)),
     "time_out_is_no": Variant(BOOKED, Parts(binder=_trustful)),
-    "no_fence": Variant(BOOKED, Parts(leadership=Unfenced)),
+    "no_fence": Variant(BOOKED, Parts(leadership=Unfenced), crowded=True, extra=frozenset({"two_kube_schedulers"})),
     "no_cgroup_check": Variant(frozenset({"double_allocation"}), make=_blind),
     "kubelet_trusted": Variant(frozenset({"double_allocation", "wrong_card", "torn"}), make=_credulous),
 }

@@ -32,7 +32,7 @@ class Setup:
     make: Callable[[Net, World, Machine], Any] | None = None
     """Another agent in the place of the real one."""
     extra: frozenset[str] = frozenset()
-    """Strokes of `chaos.EXTRA` that happen besides."""
+    """Strokes that happen besides: of `chaos.EXTRA`, or of the others once more."""
     calm: float = CALM_SECONDS
     classic: bool = False
     """The old rule in the place of ours."""

@@ -64,7 +64,7 @@ class Storm:
     draw: random.Random
     horizon: float
     extra: frozenset[str] = frozenset()
-    """Of `EXTRA`; each comes once."""
+    """Of `EXTRA`, or of the others once more."""
     crowded: bool = False
     strokes: list[tuple[float, str]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
