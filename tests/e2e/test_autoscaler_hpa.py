@@ -79,6 +79,7 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
             exporters.used = lambda _name: 3.0 * GIB
             await replicas(client, 5)
             await follows(client)
+            await asyncio.sleep(4)  # scrapes: a pod that was never measured is not told as old
 
             exporters.hangs = True
             told["stale"] = await says(client, "FailedGetPodsMetric", 40)
