@@ -6,7 +6,8 @@ import asyncio
 import json
 import random
 
-from admission_cases import GOOD, REFUSED, admitted, capability, container, env, good, host, mount
+from admission_cases import GOOD, REFUSED
+from admission_pods import admitted, capability, container, env, good, host, mount
 from e2e.admission_stand import policed, tried
 from e2e.apiclient import connected
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from admission_cases import (
-    SHARED,
-    amount,
-    plain,
-    pod,
-    spec,
-    workload,
-)
+from admission_pods import SHARED, amount, plain, pod, spec, workload
 from e2e.admission_stand import PODS, tried
 from e2e.webhook_stories import answer, asking, binding, path_of, stored
 

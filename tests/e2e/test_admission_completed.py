@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from admission_cases import (
+from admission_cases import GOOD
+from admission_pods import (
     COUNT,
-    GOOD,
     MEM,
     SHARED,
     TEMPLATED,

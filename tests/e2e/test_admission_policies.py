@@ -6,22 +6,8 @@ import asyncio
 import contextlib
 
 import pytest
-from admission_cases import (
-    COUNT,
-    FORGED,
-    GOOD,
-    REFUSED,
-    SHARED,
-    TEMPLATED,
-    admitted,
-    amount,
-    good,
-    labelled,
-    plain,
-    pod,
-    spec,
-    workload,
-)
+from admission_cases import FORGED, GOOD, REFUSED
+from admission_pods import COUNT, SHARED, TEMPLATED, admitted, amount, good, labelled, plain, pod, spec, workload
 from e2e.admission_stand import PATHS, PODS, policed, tried
 from e2e.apiclient import RefusedError, connected
 

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admission_cases import (
-    COUNT,
-    SHARED,
-    annotated,
-    good,
-    plain,
-    pod,
-    spec,
-)
+from admission_pods import COUNT, SHARED, annotated, good, plain, pod, spec
 from admission_reviews import asked, told, world
 
 SYSTEM = "system:serviceaccount:gpushare-system:"

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from admission_cases import COUNT, GOOD, MEM, REFUSED, amount, good, labelled, main_of, patched, pod, spec, workload
+from admission_cases import GOOD, REFUSED
+from admission_pods import COUNT, MEM, amount, good, labelled, main_of, patched, pod, spec, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

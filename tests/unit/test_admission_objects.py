@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from admission_cases import TEMPLATED
+from admission_pods import TEMPLATED
 
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
 from isolation.scheduler.admission import forbidden

@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from admission_cases import (
+from admission_cases import FORGED, GOOD, REFUSED
+from admission_pods import (
     COUNT,
-    FORGED,
-    GOOD,
     MEM,
-    REFUSED,
     SHARED,
     amount,
     beside,

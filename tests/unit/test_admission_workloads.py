@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admission_cases import (
-    COUNT,
-    MEM,
-    TEMPLATED,
-    amount,
-    good,
-    labelled,
-    patched,
-    pod,
-    spec,
-    template_of,
-    workload,
-)
+from admission_pods import COUNT, MEM, TEMPLATED, amount, good, labelled, patched, pod, spec, template_of, workload
 from admission_reviews import asked, told, world
 from builders import node
 
