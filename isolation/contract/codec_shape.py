@@ -85,7 +85,7 @@ class At:
     """
     A value and where it stands; every reader either returns what it promises or raises CodecError.
 
-    Not frozen: a pod is some thirty of these, and a frozen one takes three times as long to make.
+    Not frozen: a pod is some thirty of these, and a frozen one takes twice as long to make.
     """
 
     value: object
