@@ -93,11 +93,11 @@ async def tried(client: ApiClient, thing: dict[str, Any], path: str = PODS) -> s
     return ""
 
 
-async def until_tried(client: ApiClient, thing: dict[str, Any], said: str) -> None:
+async def until_tried(client: ApiClient, thing: dict[str, Any], said: str, path: str = PODS) -> None:
     """Wait until the answer is this one (a part of it; empty: admitted)."""
     answer = "?"
     for _ in range(200):
-        answer = await tried(client, thing)
+        answer = await tried(client, thing, path)
         if (said in answer) if said else not answer:
             return
         await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ import contextlib
 import json
 
 import yaml
-from e2e.admission_stand import policed
+from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.plane import free_port
@@ -175,10 +175,10 @@ def test_an_amount_that_the_namespace_fills_in_is_judged_as_if_it_were_written(p
         async with town(plane, tmp_path, card_node("filled")) as (client, tenant):
             await client.call("POST", ranges, default)
             try:
-                bare = share_pod("bare", 0)
-                await client.until(lambda kept: kept["items"], ranges)
-                made = await tenant.create(bare, "tenant")
-                refused = await sends(tenant, "POST", PODS, share_pod("nosy", 0, hostPID=True))
+                nosy = share_pod("nosy", 0, hostPID=True)
+                await until_tried(tenant, nosy, "hostPID", PODS)  # the API server reads ranges from a cache
+                made = await tenant.create(share_pod("bare", 0), "tenant")
+                refused = await sends(tenant, "POST", PODS, nosy)
             finally:
                 await client.delete(f"{ranges}/shares")
             await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/bare", 30)
