@@ -6,7 +6,6 @@ Reads options into `Settings` and says every mistake at once; decides nothing ab
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -102,11 +101,13 @@ def print_config(*, existing: bool, sidecar: str) -> None:
 
 def serve(settings: Settings) -> None:
     """The process; what keeps it from starting is one line."""
-    from isolation.scheduler import app  # noqa: PLC0415 (numpy and the kernel are for serving only)
+    import uvloop  # noqa: PLC0415 (like numpy and the kernel below, for serving only)
+
+    from isolation.scheduler import app  # noqa: PLC0415
     from isolation.scheduler.tls import TlsError  # noqa: PLC0415
 
     try:
-        asyncio.run(app.run(settings, _opened))
+        uvloop.run(app.run(settings, _opened))
     except (CredentialsError, TlsError, OSError, ssl.SSLError) as exc:
         raise click.ClickException(str(exc)) from exc
 

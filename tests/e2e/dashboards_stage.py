@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from e2e.apiclient import RefusedError, connected
+from e2e.apiclient import connected
 from e2e.autoscaler_process import LEASE, STATE, SWITCH, autoscaler, config, one_pool
 from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.node_stage import PODS, stage
 from e2e.plane import free_port
-from e2e.sharing import clear, our_pod, prepare, replica, scheduler_file, untainted
+from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
 from prometheus_stand import stand
 from simbox import HOLD, Program, programs
 
@@ -92,10 +92,7 @@ def exporter(folder: Path, cards: Path, run_dir: Path) -> Iterator[str]:
 
 async def shared_out(client: ApiClient) -> None:
     """Pods of low priority on every card of the node, then one of high priority that fits by sum alone."""
-    for name, value in (("high", 1000), ("low", 10)):
-        thing = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        with contextlib.suppress(RefusedError):
-            await client.create(thing | {"value": value})
+    await priorities(client)
     here = {"nodeSelector": {"kubernetes.io/hostname": NODE}}
     for name in ("low-a", "low-b"):
         await client.create(our_pod(name, 8, priorityClassName="low", **here))

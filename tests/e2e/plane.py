@@ -11,6 +11,7 @@ import base64
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import socket
 import ssl
@@ -244,7 +245,7 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(config), "qps": 500, "burst": 1000},
         } | more
 
-    def add_scheduler(self, name: str, configuration: Path, host: str = "") -> None:
+    def add_scheduler(self, name: str, configuration: Path, host: str = "", **env: str) -> None:
         """One more kube-scheduler, under a name of its own (for `kill`, `freeze`, `last_words`), as if on that host."""
         flags = {
             "config": configuration,
@@ -252,9 +253,17 @@ class ControlPlane:
             "bind-address": "127.0.0.1",
             "secure-port": "0",
         }
-        self._launch(name, flags, program="kube-scheduler", host=host)
+        self._launch(name, flags, program="kube-scheduler", host=host, env=env)
 
-    def _launch(self, name: str, flags: Mapping[str, object], *more: str, program: str = "", host: str = "") -> None:
+    def _launch(
+        self,
+        name: str,
+        flags: Mapping[str, object],
+        *more: str,
+        program: str = "",
+        host: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         apart = ("unshare", "--uts", "sh", "-c", f'hostname {host}; exec "$0" "$@"') if host else ()
         arguments = [
             *apart,
@@ -270,6 +279,7 @@ class ControlPlane:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
+                env=os.environ | dict(env or {}),
                 preexec_fn=_die_with_parent,
             ).result()
 

@@ -20,8 +20,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from e2e.admission_stand import until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
+from e2e.manifest_files import documents
 from e2e.plane import free_port
 
 from isolation.contract.codec import decode_allocation, encode_cards
@@ -139,9 +141,11 @@ def replica(plane: ControlPlane, folder: Path, name: str, kubeconfig: Path | Non
         made.end(signal.SIGTERM)  # gives the Lease back: the next test need not wait for it
 
 
-def scheduler_file(plane: ControlPlane, folder: Path, sidecar: int, **more: Any) -> Path:
+def scheduler_file(
+    plane: ControlPlane, folder: Path, sidecar: int, kubeconfig: Path | None = None, **more: Any
+) -> Path:
     """Our kube-scheduler's configuration, for a plane where it needs no Lease."""
-    config = kube.beside_us(f"127.0.0.1:{sidecar}", str(plane.kubeconfig_for("system:kube-scheduler")))
+    config = kube.beside_us(f"127.0.0.1:{sidecar}", str(kubeconfig or plane.kubeconfig_for("system:kube-scheduler")))
     config |= {"leaderElection": {"leaderElect": False}} | more
     path = folder / f"kube-{sidecar}.json"
     path.write_text(json.dumps(config))
@@ -162,14 +166,24 @@ async def prepare(client: ApiClient) -> None:
     )
 
 
+def kube_environment() -> dict[str, str]:
+    """What the manifests set for our kube-scheduler."""
+    pods = [one["spec"]["template"]["spec"] for one in documents() if one["kind"] == "Deployment"]
+    found = [box for pod in pods for box in pod["containers"] if box["name"] == "kube-scheduler"]
+    return {one["name"]: one["value"] for box in found for one in box["env"]}
+
+
 @contextlib.asynccontextmanager
-async def sharing(plane: ControlPlane, folder: Path, *more: str) -> AsyncIterator[tuple[ApiClient, Replica]]:
-    """One replica that leads, and a kube-scheduler beside it."""
+async def sharing(
+    plane: ControlPlane, folder: Path, *more: str, kubeconfig: Path | None = None
+) -> AsyncIterator[tuple[ApiClient, Replica]]:
+    """One replica that leads, and a kube-scheduler beside it; both by these credentials, else by certificates."""
     async with connected(plane) as client:
         await prepare(client)
-        with replica(plane, folder, "one") as made:
+        with replica(plane, folder, "one", kubeconfig) as made:
             made.start(*more)
-            plane.add_scheduler("kube-scheduler-ours", scheduler_file(plane, folder, made.sidecar))
+            config = scheduler_file(plane, folder, made.sidecar, kubeconfig)
+            plane.add_scheduler("kube-scheduler-ours", config, **kube_environment())
             try:
                 await made.leads()
                 yield client, made
@@ -181,6 +195,15 @@ async def sharing(plane: ControlPlane, folder: Path, *more: str) -> AsyncIterato
 async def untainted(client: ApiClient) -> None:
     """Every node may be used: new ones carry a taint until the node controller has seen them."""
     await client.until(lambda nodes: not any(n["spec"].get("taints") for n in nodes["items"]), "/api/v1/nodes")
+
+
+async def priorities(client: ApiClient) -> None:
+    """Classes `high` and `low`, known to the API server's admission too, which reads them from a cache."""
+    for name, value in (("high", 1000), ("low", 10)):
+        thing = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        with contextlib.suppress(RefusedError):
+            await client.create(thing | {"value": value})
+        await until_tried(client, our_pod("probe", priorityClassName=name), "")
 
 
 async def clear(client: ApiClient, namespace: str = "default") -> None:

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
-from e2e.apiclient import RefusedError
 from e2e.kubelets import Kubelets
-from e2e.sharing import PODS, card_node, cards_of, our_pod, sharing, untainted, why_pending, workload
+from e2e.sharing import PODS, card_node, cards_of, our_pod, priorities, sharing, untainted, why_pending, workload
 
 RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
-
-
-async def classes(client):
-    """A high and a low priority."""
-    for name, value in (("high", 1000), ("low", 10)):
-        thing = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        with contextlib.suppress(RefusedError):
-            await client.create(thing | {"value": value})
 
 
 async def scattered(client, node, count, units):
@@ -43,7 +33,7 @@ def test_a_pod_that_fits_by_sum_and_by_no_card_gets_one_card_freed(plane, tmp_pa
     async def story():
         async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
             await untainted(client)
-            await classes(client)
+            await priorities(client)
             before = await scattered(client, "pieces", 4, 8)
             await client.create(our_pod("vip", 10, priorityClassName="high"))
             vip = await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/vip", 30)
@@ -78,7 +68,7 @@ def test_a_disruption_budget_is_kept(plane, tmp_path):
     async def story():
         async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
             await untainted(client)
-            await classes(client)
+            await priorities(client)
             await client.create(budget)
             path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/scattered"
             try:
@@ -112,7 +102,7 @@ def test_the_in_tree_pre_emption_is_corrected_by_card(plane, tmp_path):
     async def story():
         async with sharing(plane, tmp_path) as (client, _), Kubelets(client, [node]).alive():
             await untainted(client)
-            await classes(client)
+            await priorities(client)
             before = await scattered(client, "full", 4, 7)
             await client.create(our_pod("vip", 14, priorityClassName="high"))
             vip = await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/vip", 40)
@@ -137,7 +127,7 @@ def test_pods_that_nobody_makes_again_go_too(plane, tmp_path):
     async def story():
         async with sharing(plane, tmp_path) as (client, ours), Kubelets(client, [node]).alive():
             await untainted(client)
-            await classes(client)
+            await priorities(client)
             for name in ("first", "second"):
                 await client.create(our_pod(name, 8, priorityClassName="low"))
                 await client.until(lambda p: p["status"].get("phase") == "Running", f"{PODS}/{name}", 30)
