@@ -93,6 +93,38 @@ def test_nobody_is_denied_for_the_sake_of_the_dead(make_box, run):
     assert "got it" == second.line()
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_memory_of_the_dead_is_waited_for_whenever_their_death_is_noticed(make_box, run, seconds):
+    """
+    Nobody looks at the card between the death and the next process, which needs that memory at once and gets it.
+    """
+    box = make_box(teardown_ns=50_000_000)
+    first = run(box, "start(); alloc(12 << 30); say('up'); wait()")
+    first.line()
+    first.kill()
+    time.sleep(seconds)
+    second = run(box, "start(); alloc(12 << 30); say('got it')")
+
+    assert "got it" == second.line()
+    assert [0, 0] == [client.denied for client in box.clients(0)]
+
+
+def test_memory_that_the_living_have_is_not_waited_for(make_box, run):
+    """
+    What the dead give back would not be enough: denied at once, and they are left to their teardown.
+    """
+    box = make_box(teardown_ns=900_000_000)
+    dead = run(box, "start(); alloc(2 << 30); say('up'); wait()")
+    alive = run(box, "start(); alloc(8 << 30); say('up'); wait()")
+    dead.line()
+    alive.line()
+    dead.kill()
+    asked = "said = call('cuMemAlloc_v2', byref(c_uint64()), c_size_t(8 << 30))"
+    late = run(box, f"start(); import time; t = time.monotonic(); {asked}; say(said); say(time.monotonic() - t < 0.5)")
+
+    assert ["2", "True"] == [late.line(), late.line()]
+
+
 def test_liveness_survives_closed_descriptors_and_forks(make_box, run):
     """
     Closing every descriptor loses nothing; a forked child may not call the driver, and does not keep

@@ -9,7 +9,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define NS_PER_S 1000000000ull
+#define LONGEST_WAIT_NS NS_PER_S /* for memory of the dead; a longer teardown is there to be seen */
 
 /* What stands behind `prefix` on the first line of a /proc/self file that begins with it. */
 static void own_text(const char *path, const char *prefix, char *text, size_t size)
@@ -122,12 +126,42 @@ uint64_t hw_free_bytes(const struct hw_card *card, const struct hw_client *clien
     return free;
 }
 
+/* When all memory of the dead is back, if that makes room for `bytes`; 0: it does not. */
+static uint64_t room_at(const struct hw_card *card, const struct hw_client *client, uint64_t bytes)
+{
+    uint64_t coming = 0, back = 0;
+    for (uint64_t i = 0; i < card->clients; i++) {
+        const struct hw_client *dead = &card->client[i];
+        if (dead->state != HW_TEARDOWN)
+            continue;
+        coming += dead->total_bytes;
+        back = dead->back_ns > back ? dead->back_ns : back;
+    }
+    return bytes <= hw_free_bytes(card, client, NULL) + coming ? back : 0;
+}
+
+/* Return what the dead have.  A driver frees under its lock, so that whoever needs that memory waits for it. */
+static void wait_for_the_dead(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t bytes)
+{
+    uint64_t now = hw_now();
+    hw_reap(hw, card, now, 1);
+    if (bytes <= hw_free_bytes(card, client, NULL))
+        return;
+    uint64_t back = room_at(card, client, bytes);
+    if (back <= now || back - now > LONGEST_WAIT_NS)
+        return;
+    struct timespec rest = {(time_t)((back - now) / NS_PER_S), (long)((back - now) % NS_PER_S)};
+    while (nanosleep(&rest, &rest) && errno == EINTR)
+        ;
+    hw_reap(hw, card, hw_now(), 1);
+}
+
 /* Move `bytes` into the client's books; -ENOMEM (and one denial) where the card or a limit is full.
- * The dead are reaped before anybody is denied. */
+ * Nobody is denied for the sake of the dead, however late their death is noticed. */
 int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes)
 {
     if (bytes > hw_free_bytes(card, client, NULL)) {
-        hw_reap(hw, card, hw_now(), 1);
+        wait_for_the_dead(hw, card, client, bytes);
         if (bytes > hw_free_bytes(card, client, NULL)) {
             hw_put(card, &client->denied, client->denied + 1);
             hw_commit(card);
