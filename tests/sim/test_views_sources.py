@@ -6,11 +6,13 @@ import contextlib
 import json
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from prometheus_stand import free_port, stand, until
 from views_stage import ROOT, api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 
+from isolation.contract.metrics import DENIED
 from isolation.simgpu.hardware import create
 
 GIB = 1 << 30
@@ -80,6 +82,7 @@ def test_one_machine_from_the_command_to_the_screen(tmp_path):
         url = f"http://127.0.0.1:{port}"
         found = until(lambda: used_by(url, "train"), 40)
         cards = json.loads(inside("top", "--local", url, "-o", "json").stdout)["items"]
+        assert until(lambda: counted(url), 20)
         running[0].stdin.write(b"now\n")
         running[0].stdin.flush()
         over = until(lambda: json.loads(inside("breaches", "--local", url, "-o", "json").stdout)["items"], 20)
@@ -95,6 +98,12 @@ def used_by(url, name):
     done = inside("top", "--by", "pod", "--local", url, "-o", "json")
     pods = json.loads(done.stdout)["items"] if done.returncode == 0 else []
     return [one for one in pods if one["pod"] == name and one["used_bytes"]]
+
+
+def counted(url):
+    """Whether the exporter knows how often a tenant was denied: only what comes after is a breach."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:  # noqa: S310 (loopback)
+        return any(line.startswith(f"{DENIED.name}{{") for line in answer.read().decode().splitlines())
 
 
 def finished(process):
