@@ -163,7 +163,9 @@ class Extender:
         try:
             await self._world.fresh.check(ask.node, fence.epoch if fence else -1, FRESH_SECONDS)
         except (ClusterError, TimeoutError) as exc:
-            return Reply(wire.bind_answer(f"the pods of node {ask.node} cannot be read: {exc}"), "closed")
+            why = str(exc) or f"no answer within {FRESH_SECONDS:g} s"
+            text = f"the pods of node {ask.node} cannot be read ({why}); the pod is tried again"
+            return Reply(wire.bind_answer(text), "closed")
         error = await self._world.binder.bind(pod, ask.node)
         if not error:
             self._asked.pop(ask.uid, None)

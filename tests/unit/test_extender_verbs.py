@@ -13,6 +13,7 @@ from scheduler_doors import args, bind_args, extending, pod
 
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ALLOCATION, SHARED
+from isolation.scheduler import extender
 from isolation.scheduler.picture import RESERVATIONS_PATH
 
 
@@ -39,6 +40,30 @@ def test_a_pod_is_filtered_scored_and_bound():
     uid, where, records = bindings[0]
     assert ("u", "a") == (uid, where)
     assert ["GPU-a-0"] == [part.uuid for part in decode_allocation(records[ALLOCATION]).slices]
+
+
+def test_a_bind_whose_look_at_the_node_gets_no_answer_says_so(monkeypatch):
+    """
+    The API server does not tell in time who is on the node: nothing is bound, and the Event has the reason.
+    """
+    monkeypatch.setattr(extender, "FRESH_SECONDS", 0.25)
+
+    async def story():
+        server = cluster("a")
+        async with extending(server) as (verbs, _):
+            at_once = server.page
+
+            async def late(path, query):
+                await asyncio.sleep(5 if "spec.nodeName" in query.get("fieldSelector", "") else 0)
+                return await at_once(path, query)
+
+            await verbs.filter(args(pod("u", 10), "a"))
+            server.page = late
+            return await verbs.bind(bind_args("u", "a")), server.bindings
+
+    said, bindings = asyncio.run(story())
+    text = "the pods of node a cannot be read (no answer within 0.25 s); the pod is tried again"
+    assert (text, "closed", []) == (json.loads(said.body)["Error"], said.outcome, bindings)
 
 
 @pytest.mark.parametrize(
