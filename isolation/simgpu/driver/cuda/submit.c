@@ -5,10 +5,8 @@
 #define _GNU_SOURCE
 #include "sim.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LONGEST_NAP_NS = 20000000 }; /* others may end sooner than they promised */
@@ -17,12 +15,8 @@ enum { LONGEST_NAP_NS = 20000000 }; /* others may end sooner than they promised 
 static void nap(uint64_t ns)
 {
     uint64_t spin = sim_params()->spin_ns, end = hw_now() + (ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS);
-    if (ns > spin) {
-        uint64_t until = end - spin;
-        struct timespec t = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
-        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-            continue;
-    }
+    if (ns > spin)
+        hw_sleep(end - spin);
     while (hw_now() < end)
         sched_yield();
 }

@@ -9,11 +9,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#define NS_PER_S 1000000000ull
-#define LONGEST_WAIT_NS NS_PER_S /* for memory of the dead; a longer teardown is there to be seen */
+#define LONGEST_WAIT_NS 1000000000ull /* for memory of the dead; a longer teardown is there to be seen */
 
 /* What stands behind `prefix` on the first line of a /proc/self file that begins with it. */
 static void own_text(const char *path, const char *prefix, char *text, size_t size)
@@ -150,9 +148,7 @@ static void wait_for_the_dead(struct hw *hw, struct hw_card *card, struct hw_cli
     uint64_t back = room_at(card, client, bytes);
     if (back <= now || back - now > LONGEST_WAIT_NS)
         return;
-    struct timespec rest = {(time_t)((back - now) / NS_PER_S), (long)((back - now) % NS_PER_S)};
-    while (nanosleep(&rest, &rest) && errno == EINTR)
-        ;
+    hw_sleep(back);
     hw_reap(hw, card, hw_now(), 1);
 }
 

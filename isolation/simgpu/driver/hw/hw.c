@@ -33,6 +33,14 @@ void hw_spin(uint64_t ns)
         continue;
 }
 
+/* Sleep until this moment of the device clock. */
+void hw_sleep(uint64_t until)
+{
+    struct timespec t = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+        continue;
+}
+
 /* Where the hardware file is: the environment, else `hardware` beside the library as it was
  * loaded, else the well-known place. `near` is an address inside the library. */
 int hw_path(char *path, size_t size, const void *near)

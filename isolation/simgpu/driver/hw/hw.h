@@ -251,6 +251,7 @@ static inline void hw_commit(struct hw_card *card)
 /* hw.c: the file, locks, processes */
 uint64_t hw_now(void);
 void hw_spin(uint64_t ns);
+void hw_sleep(uint64_t until);
 int hw_path(char *path, size_t size, const void *near);
 int hw_open(struct hw *hw, const char *path);
 void hw_close(struct hw *hw);
