@@ -17,6 +17,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -258,9 +259,11 @@ def _gate(web_config: Path | None) -> Gate | None:
 
 def _until_told(cycle: Cycle) -> None:
     stop = threading.Event()
+    told: SimpleQueue[int] = SimpleQueue()  # an Event's own lock would be taken twice by a handler amid its wait
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _frame: told.put(number))
     worker = threading.Thread(target=cycle.run, args=(stop,), name="cycle", daemon=True)
     worker.start()
-    stop.wait()
+    told.get()
+    stop.set()
     _log.info("told to end")

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from threading import Event
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -49,10 +49,15 @@ LARGEST_SEED: Final = 2**32 - 1
 
 
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; a second one ends the program at once."""
+    """
+    Set by the first SIGINT, SIGTERM or SIGHUP; a second one ends the program at once.
+
+    A queue, since a handler runs in the middle of whoever waits: an `Event` would take a lock twice there
+    and hang. `SimpleQueue.put` is made for that (Python's `queue`, "reentrant").
+    """
 
     def __init__(self) -> None:
-        self._event = Event()
+        self._told: SimpleQueue[int] = SimpleQueue()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -67,15 +72,20 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to so long; true if it is time to stop."""
-        return self._event.wait(seconds)
+        try:
+            number = self._told.get(timeout=seconds)
+        except Empty:
+            return False
+        self._told.put(number)
+        return True
 
     def _set(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (signal's signature)
-        self._event.set()
+        self._told.put(number)
         self._restore()
 
     def _restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

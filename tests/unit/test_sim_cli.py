@@ -224,12 +224,15 @@ def test_no_worker_outlives_the_command(number, status):
     with subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, process_group=0) as running:
         # Workers hold the other end of stderr: it ends when the last of them has.
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-        wait_until(lambda: len(children.read_text().split()) > 1)
-        if number == signal.SIGINT:
-            os.killpg(running.pid, number)
-        else:
-            running.send_signal(number)
-        _, complaint = running.communicate(timeout=30)
+        try:
+            wait_until(lambda: len(children.read_text().split()) > 1)
+            if number == signal.SIGINT:
+                os.killpg(running.pid, number)
+            else:
+                running.send_signal(number)
+            _, complaint = running.communicate(timeout=30)
+        finally:
+            running.kill()
 
     assert status == running.returncode
     if number == signal.SIGINT:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import promtool
@@ -30,10 +31,15 @@ PATIENCE = 60.0
 """Seconds after which a run that should have ended is called hanging; generous, for slow machines."""
 
 
+@contextmanager
 def start(*arguments, **more):
-    """The command as a process of its own."""
+    """The command as a process of its own, which a test that fails does not wait for."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*COMMAND, *arguments], cwd=REPOSITORY, **(pipes | more))
+    with subprocess.Popen([*COMMAND, *arguments], cwd=REPOSITORY, **(pipes | more)) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def until(process, pattern):
@@ -184,8 +190,7 @@ def test_reader_that_leaves_is_no_error():
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
 def test_full_disk_is_told_in_a_sentence():
     """Output that cannot be written ends the run with status 1 and without a traceback."""
-    with Path("/dev/full").open("w") as full:
-        process = start("--no-metrics", "--for", "5", stdout=full)
+    with Path("/dev/full").open("w") as full, start("--no-metrics", "--for", "5", stdout=full) as process:
         _, errors = process.communicate(timeout=PATIENCE)
 
     assert (1, "Error: the output cannot be written: No space left on device\n") == (process.returncode, errors)

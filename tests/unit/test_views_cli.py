@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 
 import pytest
@@ -281,12 +282,17 @@ def test_a_watch_draws_again_until_it_is_interrupted():
     """
     with serving(exporter(PAGE)) as (url, asked):
         command = [sys.executable, "-c", COMMAND, "top", "--local", url, "--watch", "0.5"]
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
-        lines = []
-        while sum(line.startswith("NODE") for line in lines) < 2:
-            lines.append(process.stdout.readline())
-        process.send_signal(2)
-        rest, _ = process.communicate(timeout=20)
+        with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+            patience = threading.Timer(60, process.kill)
+            patience.start()
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if sum(line.startswith("NODE") for line in lines) == 2:
+                    break
+            process.send_signal(2)
+            rest = process.stdout.read()
+        patience.cancel()
     assert 0 == process.returncode
     assert [] == [line for line in [*lines, rest] if "\x1b" in line]
     assert 2 <= len(asked)
