@@ -43,8 +43,8 @@ controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else buil
 	@bash tests/e2e/get_controlplane.sh || echo "not all of the control plane or kubectl: their tests will say so" >&2
 
 test: check promtool libcs controlplane ## everything that proves the house
-	timeout -k 30 1500 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)
-	timeout -k 30 2400 $(BIN)/pytest -m e2e --ignore-glob='*/test_real_kubelet_*' $(ARGS)
+	timeout -k 30 2100 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)
+	timeout -k 30 3000 $(BIN)/pytest -m e2e --ignore-glob='*/test_real_kubelet_*' $(ARGS)
 	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
 
 kubelet: $(STAMP) controlplane ## the node agent under a real kubelet and containerd (root; not part of test)
