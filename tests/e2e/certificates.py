@@ -66,7 +66,7 @@ class Authority:
 
     def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> Pair:
         """A certificate for a user in groups, or for a server with these names."""
-        file = name.replace(":", "-").replace("/", "-")
+        file = "-".join((name, *groups)).replace(":", "-").replace("/", "-")
         pair = Pair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
         key = new_key(pair.key)
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH

@@ -64,7 +64,7 @@ async def bad_day(plane: ControlPlane) -> AsyncIterator[BadDay]:
         await site.start()
         try:
             day.port = runner.addresses[0][1]
-            day.kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), day.port)
+            day.kubeconfig = plane.kubeconfig_for("admin", port=day.port)
             yield day
         finally:
             await runner.cleanup()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 READY_SECONDS = 90.0  # a machine that compiles beside the tests starts slowly
 _HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
+ADMIN, ADMINS = "admin", ("system:masters",)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -54,17 +55,18 @@ class ControlPlane:
         self._serving = self._authority.issue("kube-apiserver", hosts=_HOSTS)
         self._proxy = self._proxy_authority.issue("front-proxy-client")
         new_key(folder / "service-accounts.key")
-        self._issued: dict[str, Pair] = {}
+        self._issued: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self.ca = self._authority.certificate
-        self.kubeconfig = self.kubeconfig_for("admin", ("system:masters",))
+        self.kubeconfig = self.kubeconfig_for(ADMIN)
 
     # Credentials.
 
     def pair_for(self, user: str, groups: tuple[str, ...] = ()) -> Pair:
-        """A client certificate of a user."""
-        if user not in self._issued:
-            self._issued[user] = self._authority.issue(user, groups=groups)
-        return self._issued[user]
+        """A client certificate of a user in these groups; the admin is one of the masters without saying so."""
+        asked = user, ADMINS if user == ADMIN else groups
+        if asked not in self._issued:
+            self._issued[asked] = self._authority.issue(user, groups=asked[1])
+        return self._issued[asked]
 
     def serving_pair(self, name: str, hosts: tuple[str, ...]) -> Pair:
         """A server certificate that every client here trusts; asked for again: a new one in the same files."""
@@ -74,7 +76,7 @@ class ControlPlane:
         """A kubeconfig of a user, by certificate; another port where a proxy stands in between."""
         pair = self.pair_for(user, groups)
         given = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
-        return self._write_kubeconfig(user, given, port)
+        return self._write_kubeconfig(pair.certificate.stem, given, port)
 
     def kubeconfig_of_token(self, name: str, token_file: Path) -> Path:
         """A kubeconfig that reads a token from a file."""
@@ -94,7 +96,7 @@ class ControlPlane:
         path.write_text(json.dumps(config))
         return path
 
-    def tls(self, user: str = "admin") -> ssl.SSLContext:
+    def tls(self, user: str = ADMIN) -> ssl.SSLContext:
         """What a client of this user needs."""
         context = ssl.create_default_context(cafile=str(self.ca))
         pair = self.pair_for(user)

@@ -46,7 +46,6 @@ def test_records_and_labels_stay_as_they_were_made(plane):
     """
     By merge patch and through the status, for strangers; ours may.
     """
-    plane.pair_for(BINDER)
 
     async def story(client, _stand):
         async with (
@@ -118,7 +117,6 @@ def test_pods_with_shares_are_bound_by_our_scheduler_alone(plane, way):
     """
     Whichever way it is asked: a stranger binds only what has no shares, and never with records.
     """
-    plane.pair_for(BINDER)
 
     async def story(client, stand):
         names = ("ours", "other", "unknown")

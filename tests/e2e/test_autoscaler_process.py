@@ -179,7 +179,7 @@ def test_an_api_server_that_falls_silent_ends_all_acting(plane, tmp_path):
 
     async def story():
         async with fleet(plane, tmp_path, "gpu-a") as (client, machines), wire(plane.port) as line:
-            kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), line.port)
+            kubeconfig = plane.kubeconfig_for("admin", port=line.port)
             with autoscaler(plane, tmp_path, "one", kubeconfig) as one:
                 one.config.write_text(config(one_pool()))
                 one.start()

@@ -75,7 +75,6 @@ def test_rbac_is_on(plane):
     """
     A user without rights gets none.
     """
-    plane.pair_for("nobody")
 
     async def story():
         async with connected(plane, "nobody") as client:

@@ -108,7 +108,7 @@ def test_a_wire_that_goes_silent_and_comes_back(plane, tmp_path):
 
     async def story():
         async with wire(plane.port) as silent:
-            kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), silent.port)
+            kubeconfig = plane.kubeconfig_for("admin", port=silent.port)
             async with (
                 through(plane, tmp_path, kubeconfig) as (client, ours),
                 Kubelets(client, nodes("silent")).alive(),
