@@ -93,7 +93,9 @@ class ControlPlane:
             "current-context": "t",
         }
         path = self._folder / f"{name.replace(':', '-')}{port or ''}.kubeconfig"
-        path.write_text(json.dumps(config))
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(config))
+        fresh.replace(path)  # whoever was started with it before may be reading it now
         return path
 
     def tls(self, user: str = ADMIN) -> ssl.SSLContext:
