@@ -16,6 +16,7 @@ import click
 from isolation.simgpu.hardware import (
     DRIVER,
     LIBRARIES,
+    LONGEST_STEP,
     SimulatorError,
     create,
     install,
@@ -122,6 +123,28 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
         with opened(path) as box:
             for name, value in _settings(settings).items():
                 box.set(name, value)
+
+    _guarded(act)
+
+
+@simgpu.command("clock", short_help="Stop the cards' clock, step it, let it go.")
+@PATH
+@click.argument("word", type=click.Choice(("show", "stop", "step", "go")), default="show")
+@click.argument("ns", type=click.IntRange(0, LONGEST_STEP), required=False, metavar="[NANOSECONDS]")
+def clock_command(path: Path, word: str, ns: int | None) -> None:
+    """Stop the clock of all cards, step it by NANOSECONDS while it stands, let it go on from there; print it."""
+    if (word == "step") is (ns is None):
+        raise click.UsageError("write `step NANOSECONDS`; the other words stand alone")
+
+    def act() -> None:
+        with opened(path) as box:
+            if word == "stop":
+                box.stop()
+            elif word == "go":
+                box.go()
+            elif ns is not None:
+                box.step(ns)
+            click.echo(f"{box.now} {'stands' if box.stands else 'runs'}")
 
     _guarded(act)
 

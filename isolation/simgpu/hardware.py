@@ -12,7 +12,7 @@ import ctypes
 import os
 import uuid
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_uint8, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_uint8, c_uint64, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -25,6 +25,8 @@ DRIVER: Final = "615.71.05"
 MOST: Final = 2**64 - 1
 GRANULE: Final = 512
 """What the driver's addresses are aligned to; nothing is rounded by less."""
+LONGEST_STEP: Final = 10**18
+"""Nanoseconds that a clock is moved on by at once: some thirty years."""
 LIBRARIES: Final = Path(__file__).parent / "lib"
 KINDS: Final = ("context", "module", "data", "pool", "graph", "vmm", "array", "managed", "adopted")
 STATES: Final = ("free", "live", "teardown", "gone")
@@ -91,6 +93,10 @@ def _load() -> ctypes.CDLL:
     lib.simgpu_open.argtypes = [c_char_p, POINTER(c_void_p)]
     lib.simgpu_close.argtypes = lib.simgpu_cards.argtypes = lib.simgpu_settle.argtypes = [c_void_p]
     lib.simgpu_close.restype = None
+    lib.simgpu_clock.argtypes = [c_void_p, POINTER(c_int)]
+    lib.simgpu_step.argtypes = [c_void_p, c_uint64]
+    lib.simgpu_stop.argtypes = lib.simgpu_go.argtypes = [c_void_p]
+    lib.simgpu_clock.restype = lib.simgpu_stop.restype = c_uint64
     lib.simgpu_driver.argtypes = [c_void_p, c_char_p, c_uint64]
     lib.simgpu_param.argtypes = [c_void_p, c_uint64]
     lib.simgpu_set_param.argtypes = [c_void_p, c_uint64, c_uint64]
@@ -257,6 +263,33 @@ class Box:
     def settle(self) -> None:
         """Bring every card to the present; the dead are found and what is due comes back."""
         _lib().simgpu_settle(self._handle)
+
+    @property
+    def now(self) -> int:
+        """The clock of its cards, in nanoseconds."""
+        return int(_lib().simgpu_clock(self._handle, byref(c_int())))
+
+    @property
+    def stands(self) -> bool:
+        """Whether that clock was stopped."""
+        stands = c_int()
+        _lib().simgpu_clock(self._handle, byref(stands))
+        return bool(stands.value)
+
+    def stop(self) -> int:
+        """Let the clock stand, and tell where: what is queued waits, and nothing that happens meanwhile takes time."""
+        return int(_lib().simgpu_stop(self._handle))
+
+    def step(self, ns: int) -> None:
+        """Move a clock that stands on by so much, and every card with it."""
+        if not 0 <= ns <= LONGEST_STEP:
+            raise SimulatorError(f"a step of {ns} ns is not in the range 0 to {LONGEST_STEP}")
+        if _lib().simgpu_step(self._handle, ns):
+            raise SimulatorError(f"{self.path}: the clock runs; stop it first")
+
+    def go(self) -> None:
+        """Let a clock that stands run on from there."""
+        _lib().simgpu_go(self._handle)
 
     def inject(self, card: int, what: str, value: int) -> None:
         """Make something go wrong on a card: see driver/tool.c."""

@@ -100,3 +100,25 @@ def test_what_cannot_be_is_said_in_a_line(words, why, tmp_path):
 
     assert 0 != done.exit_code
     assert why in done.output
+
+
+def test_the_clock_is_stopped_stepped_and_let_go(tmp_path):
+    """
+    Each word says where the clock is; a step needs its length, and a clock that stands.
+    """
+    path = tmp_path / "hardware"
+    invoke("create", path, "--model", "t4")
+    running = invoke("clock", path)
+    stopped = invoke("clock", path, "stop")
+    stepped = invoke("clock", path, "step", 1000)
+    shown = invoke("clock", path)
+    gone = invoke("clock", path, "go")
+    words = [["step"], ["stop", 5], ["step", -1], ["step", 5]]
+    wrong = [CliRunner().invoke(simgpu, ["clock", str(path), *map(str, word)]) for word in words]
+    at, _ = stopped.split()
+
+    assert (int(at) >= int(running.split()[0]), "runs") == (True, running.split()[1])
+    assert f"{int(at) + 1000} stands\n" == stepped == shown
+    assert ("runs", True) == (gone.split()[1], int(gone.split()[0]) >= int(at) + 1000)
+    assert [2, 2, 2, 1] == [done.exit_code for done in wrong]
+    assert "the clock runs" in wrong[-1].output

@@ -355,7 +355,7 @@ static inline void sim_card_left(struct hw_card **card)
 static inline struct hw_card *sim_card_locked(struct sim_device *device)
 {
     hw_lock(device->card);
-    hw_advance(&sim_hw, device->card, hw_now());
+    hw_advance(&sim_hw, device->card, hw_now(&sim_hw));
     return device->card;
 }
 

@@ -14,10 +14,10 @@ enum { LONGEST_NAP_NS = 20000000 }; /* others may end sooner than they promised 
 /* Wait about `ns`: sleep the long part, spin the last one. */
 static void nap(uint64_t ns)
 {
-    uint64_t spin = sim_params()->spin_ns, end = hw_now() + (ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS);
-    if (ns > spin)
-        hw_sleep(end - spin);
-    while (hw_now() < end)
+    uint64_t spin = sim_params()->spin_ns, end = hw_now(&sim_hw) + (ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS);
+    if (ns > spin || hw_stands(&sim_hw))
+        hw_rest(&sim_hw, end - spin);
+    while (hw_now(&sim_hw) < end && !hw_stands(&sim_hw))
         sched_yield();
 }
 
@@ -136,7 +136,7 @@ static void *help(void *argument)
         }
         run_call(&call, sim_device_error(device));
         CARD_LOCKED(device);
-        hw_finish_host(device->card, device->client, seq, hw_now());
+        hw_finish_host(device->card, device->client, seq, hw_now(&sim_hw));
     }
     return NULL;
 }

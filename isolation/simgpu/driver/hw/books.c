@@ -56,7 +56,7 @@ int hw_attach(struct hw *hw, struct hw_card *card)
 {
     int index = spare_client(card);
     if (index < 0) {
-        hw_reap(hw, card, hw_now(), 1);
+        hw_reap(hw, card, hw_now(hw), 1);
         index = spare_client(card);
     }
     if (index < 0)
@@ -71,7 +71,7 @@ int hw_attach(struct hw *hw, struct hw_card *card)
     client->generation = hw->generation;
     client->pid = hw->file->process[hw->process].pid;
     client->start_time = hw->file->process[hw->process].start_time;
-    client->born_ns = hw_now();
+    client->born_ns = hw_now(hw);
     if (card->clients < (uint64_t)index + 1)
         hw_put(card, &card->clients, (uint64_t)index + 1);
     hw_put(card, &client->state, HW_LIVE);
@@ -138,18 +138,20 @@ static uint64_t room_at(const struct hw_card *card, const struct hw_client *clie
     return bytes <= hw_free_bytes(card, client, NULL) + coming ? back : 0;
 }
 
-/* Return what the dead have.  A driver frees under its lock, so that whoever needs that memory waits for it. */
+/* Return what the dead have.  A driver frees under its lock, so that whoever needs that memory waits for it; a clock
+ * that stands is not waited for under a lock: the memory comes back as if the teardown were over. */
 static void wait_for_the_dead(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t bytes)
 {
-    uint64_t now = hw_now();
+    uint64_t now = hw_now(hw);
     hw_reap(hw, card, now, 1);
     if (bytes <= hw_free_bytes(card, client, NULL))
         return;
     uint64_t back = room_at(card, client, bytes);
     if (back <= now || back - now > LONGEST_WAIT_NS)
         return;
-    hw_sleep(back);
-    hw_reap(hw, card, hw_now(), 1);
+    while (!hw_stands(hw) && hw_now(hw) < back)
+        hw_rest(hw, back);
+    hw_reap(hw, card, back, 1);
 }
 
 /* Move `bytes` into the client's books; -ENOMEM (and one denial) where the card or a limit is full.

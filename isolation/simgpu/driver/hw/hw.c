@@ -15,27 +15,56 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The device clock: monotonic nanoseconds, the same for every process of the machine. */
-uint64_t hw_now(void)
+enum { STANDING_NAP_NS = 200000 }; /* of the machine: how often a clock that stands is looked at */
+
+/* Nanoseconds of the machine, the same for each of its processes. */
+uint64_t hw_monotonic(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* Burn `ns` of CPU time, as a driver call would. */
+static uint64_t clock_of(const struct hw *hw)
+{
+    return __atomic_load_n(&hw->file->clock, __ATOMIC_ACQUIRE);
+}
+
+/* Does the device's clock stand? */
+int hw_stands(const struct hw *hw)
+{
+    return (clock_of(hw) & HW_STANDS) != 0;
+}
+
+/* The device clock: the machine's, unless somebody stopped it. Where that happens while we look, we look again:
+ * who was late with the one word would be late with the other. */
+uint64_t hw_now(const struct hw *hw)
+{
+    for (uint64_t clock = clock_of(hw), before;; clock = before) {
+        if (clock & HW_STANDS)
+            return clock >> 1;
+        uint64_t now = hw_monotonic() - (uint64_t)((int64_t)clock >> 1);
+        before = clock_of(hw);
+        if (before == clock)
+            return now;
+    }
+}
+
+/* Burn `ns` of CPU time, as a driver call would: of the machine, whatever the device's clock does. */
 void hw_spin(uint64_t ns)
 {
     if (!ns)
         return;
-    uint64_t end = hw_now() + ns;
-    while (hw_now() < end)
+    uint64_t end = hw_monotonic() + ns;
+    while (hw_monotonic() < end)
         continue;
 }
 
-/* Sleep until this moment of the device clock. */
-void hw_sleep(uint64_t until)
+/* Sleep until this moment of the device clock as it goes now; a short while where it stands. Who waits looks again. */
+void hw_rest(const struct hw *hw, uint64_t until)
 {
+    uint64_t clock = clock_of(hw);
+    until = clock & HW_STANDS ? hw_monotonic() + STANDING_NAP_NS : until + (uint64_t)((int64_t)clock >> 1);
     struct timespec t = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
         continue;

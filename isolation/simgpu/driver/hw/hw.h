@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 4u
+#define HW_VERSION 5u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -210,11 +210,16 @@ struct hw_file {
     uint64_t magic, version, bytes;
     uint64_t cards;
     uint64_t realtime_ns; /* CLOCK_REALTIME - CLOCK_MONOTONIC when created */
+    uint64_t clock;       /* of the device, in one word: see HW_STANDS */
     char driver[HW_NAME];
     struct hw_params params;
     struct hw_process process[HW_MAX_PROCESSES];
     struct hw_card card[];
 };
+
+/* The device's clock: an odd word says that it stands, and at which nanosecond (the other 63 bits); an even one
+ * how many nanoseconds it is behind the monotonic clock, which may be less than none. A new box is 0 behind. */
+#define HW_STANDS 1ull
 
 /* Byte offsets beyond the file's end where locks stand. */
 #define HW_LOCK_PROCESS (1ull << 40)
@@ -249,9 +254,11 @@ static inline void hw_commit(struct hw_card *card)
 }
 
 /* hw.c: the file, locks, processes */
-uint64_t hw_now(void);
+uint64_t hw_monotonic(void);
+uint64_t hw_now(const struct hw *hw);
+int hw_stands(const struct hw *hw);
 void hw_spin(uint64_t ns);
-void hw_sleep(uint64_t until);
+void hw_rest(const struct hw *hw, uint64_t until);
 int hw_path(char *path, size_t size, const void *near);
 int hw_open(struct hw *hw, const char *path);
 void hw_close(struct hw *hw);

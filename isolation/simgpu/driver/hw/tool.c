@@ -46,6 +46,10 @@ API int simgpu_driver(void *handle, char *text, uint64_t size);
 API uint64_t simgpu_param(void *handle, uint64_t index);
 API int simgpu_set_param(void *handle, uint64_t index, uint64_t value);
 API int simgpu_settle(void *handle);
+API uint64_t simgpu_clock(void *handle, int *stands);
+API uint64_t simgpu_stop(void *handle);
+API int simgpu_step(void *handle, uint64_t ns);
+API int simgpu_go(void *handle);
 API int simgpu_card(void *handle, uint64_t card, struct card_book *book);
 API int simgpu_client(void *handle, uint64_t card, uint64_t index, struct client_book *book);
 API uint64_t simgpu_used(void *handle, uint64_t card);
@@ -105,7 +109,7 @@ static int lay_out(int fd, const char *driver, uint64_t cards, const uint64_t *p
     struct timespec real;
     head.bytes = sizeof head + cards * sizeof(struct hw_card);
     clock_gettime(CLOCK_REALTIME, &real);
-    head.realtime_ns = (uint64_t)real.tv_sec * 1000000000ull + (uint64_t)real.tv_nsec - hw_now();
+    head.realtime_ns = (uint64_t)real.tv_sec * 1000000000ull + (uint64_t)real.tv_nsec - hw_monotonic();
     snprintf(head.driver, sizeof head.driver, "%s", driver);
     memcpy(&head.params, params, sizeof head.params);
     head.magic = HW_MAGIC;
@@ -192,11 +196,59 @@ int simgpu_settle(void *handle)
     for (uint64_t i = 0; i < hw->file->cards; i++) {
         struct hw_card *card = &hw->file->card[i];
         hw_lock(card);
-        uint64_t now = hw_now();
+        uint64_t now = hw_now(hw);
         hw_advance(hw, card, now);
         hw_reap(hw, card, now, 1);
         hw_unlock(card);
     }
+    return 0;
+}
+
+static void set_clock(struct hw *hw, uint64_t word)
+{
+    __atomic_store_n(&hw->file->clock, word, __ATOMIC_SEQ_CST);
+}
+
+/* The device's clock, and whether it stands. */
+uint64_t simgpu_clock(void *handle, int *stands)
+{
+    *stands = hw_stands(handle);
+    return hw_now(handle);
+}
+
+/* Let the device's clock stand; where. Who read it just before has a card's lock: once each was ours, no card is
+ * further than the clock, and all of them come as far. */
+uint64_t simgpu_stop(void *handle)
+{
+    struct hw *hw = handle;
+    uint64_t now = hw_now(hw);
+    set_clock(hw, now << 1 | HW_STANDS);
+    for (uint64_t i = 0; i < hw->file->cards; i++) {
+        hw_lock(&hw->file->card[i]);
+        now = hw->file->card[i].clock_ns > now ? hw->file->card[i].clock_ns : now;
+        hw_unlock(&hw->file->card[i]);
+    }
+    set_clock(hw, now << 1 | HW_STANDS);
+    simgpu_settle(hw);
+    return now;
+}
+
+/* Move a clock that stands on by `ns`; -EINVAL where it runs. */
+int simgpu_step(void *handle, uint64_t ns)
+{
+    struct hw *hw = handle;
+    if (!hw_stands(hw))
+        return -EINVAL;
+    set_clock(hw, (hw_now(hw) + ns) << 1 | HW_STANDS);
+    return simgpu_settle(hw);
+}
+
+/* Let the clock run from where it stands. */
+int simgpu_go(void *handle)
+{
+    struct hw *hw = handle;
+    if (hw_stands(hw))
+        set_clock(hw, (hw_monotonic() - hw_now(hw)) << 1);
     return 0;
 }
 

@@ -96,7 +96,7 @@ int nvml_card(struct nvml_device *device, struct hw_card **card)
     if (found->fault == HW_FAULT_LOST)
         return NVML_GPU_IS_LOST;
     hw_lock(found);
-    hw_advance(&nvml_hw, found, hw_now());
+    hw_advance(&nvml_hw, found, hw_now(&nvml_hw));
     *card = found;
     return NVML_SUCCESS;
 }

@@ -79,12 +79,12 @@ API int nvmlEventSetWait_v2(struct set *set, struct nvml_event *event, unsigned 
     if (!nvml_hw.file)
         return NVML_UNINITIALIZED;
     NEED(set && event);
-    uint64_t end = hw_now() + timeout_ms * 1000000ull;
+    uint64_t end = hw_now(&nvml_hw) + timeout_ms * 1000000ull;
     for (;;) {
         for (uint64_t i = 0; i < nvml_hw.file->cards; i++)
             if (set->types[i] && take(set, i, event))
                 return NVML_SUCCESS;
-        uint64_t now = hw_now();
+        uint64_t now = hw_now(&nvml_hw);
         if (now >= end)
             return NVML_TIMEOUT;
         uint64_t nap = end - now < 5000000 ? end - now : 5000000;
