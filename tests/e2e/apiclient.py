@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -97,7 +98,9 @@ class ApiClient:
             async for line in answer.content:
                 yield json.loads(line)
 
-    async def until(self, claim: Callable[[Any], bool], path: str, seconds: float = 20, **params: Any) -> Any:
+    async def until(
+        self, claim: Callable[[Any], bool], path: str, seconds: float = PATIENCE_SECONDS, **params: Any
+    ) -> Any:
         """The object once the claim about it holds."""
         last: object = None
         try:
@@ -118,6 +121,6 @@ class ApiClient:
 async def connected(plane: ControlPlane, user: str = "admin") -> AsyncIterator[ApiClient]:
     """A client of this plane."""
     connector = aiohttp.TCPConnector(ssl=plane.tls(user), limit=50)
-    timeout = aiohttp.ClientTimeout(total=30)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
     async with aiohttp.ClientSession(plane.url, connector=connector, timeout=timeout, read_bufsize=1 << 22) as session:
         yield ApiClient(session)

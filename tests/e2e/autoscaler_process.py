@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.sharing import Replica, sharing
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 
@@ -65,9 +66,9 @@ def one_pool(name: str = "gpu-a", **more: Any) -> dict[str, Any]:
     return {"name": name, "provider": "scale", "settings": {"name": name}, "largest": 3, "profile": PROFILE} | more
 
 
-async def eventually(claim: Callable[[], Awaitable[bool]], seconds: float) -> bool:
-    """Whether it holds within so long."""
-    end = time.monotonic() + seconds
+async def eventually(claim: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether it holds at last."""
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if await claim():
             return True
@@ -105,7 +106,9 @@ class Autoscaler(Replica):
         return await asyncio.to_thread(self._plan, *more)
 
     def _plan(self, *more: str) -> tuple[int, str, str]:
-        done = subprocess.run([*self.command(), "plan", *more], capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            [*self.command(), "plan", *more], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
         return done.returncode, done.stdout, done.stderr
 
     async def sample(self, series: str) -> float | None:
@@ -114,33 +117,33 @@ class Autoscaler(Replica):
         found = [line.rsplit(" ", 1)[1] for line in page.splitlines() if line.rsplit(" ", 1)[0] == series]
         return float(found[0]) if found else None
 
-    async def shows(self, series: str, value: float, seconds: float = 60) -> None:
+    async def shows(self, series: str, value: float) -> None:
         """Wait until a series has this value."""
 
         async def claim() -> bool:
             return await self.sample(series) == value
 
-        if not await eventually(claim, seconds):
+        if not await eventually(claim):
             found = await self.sample(series)
             raise AssertionError(f"{series} is {found}, not {value}: {self.log()[-4000:]}")
 
-    async def reaches(self, series: str, value: float, seconds: float = 60) -> None:
+    async def reaches(self, series: str, value: float) -> None:
         """Wait until a series is at least this."""
 
         async def claim() -> bool:
             return (await self.sample(series) or 0.0) >= value
 
-        if not await eventually(claim, seconds):
+        if not await eventually(claim):
             found = await self.sample(series)
             raise AssertionError(f"{series} is {found}, less than {value}: {self.log()[-4000:]}")
 
-    async def says(self, text: str, seconds: float = 60) -> None:
+    async def says(self, text: str) -> None:
         """Wait until its log has this."""
 
         async def claim() -> bool:
             return text in self.log()
 
-        if not await eventually(claim, seconds):
+        if not await eventually(claim):
             raise AssertionError(f"never said {text!r}: {self.log()[-4000:]}")
 
 
@@ -187,13 +190,13 @@ async def switch(client: ApiClient, **words: str) -> None:
         await client.create(thing, SYSTEM_NAMESPACE)
 
 
-async def grown(machines: MachineDeployments, name: str, count: int, seconds: float = 60) -> None:
+async def grown(machines: MachineDeployments, name: str, count: int) -> None:
     """Wait until a pool's wish is this."""
 
     async def claim() -> bool:
         return await machines.replicas(name) == count
 
-    if not await eventually(claim, seconds):
+    if not await eventually(claim):
         raise AssertionError(f"{name} wishes {await machines.replicas(name)}, not {count}")
 
 

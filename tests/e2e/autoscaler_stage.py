@@ -22,6 +22,7 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import Kubelets
 from e2e.machine_deployments import ROOT, MachineDeployments
 from e2e.sharing import PODS, card_node, sharing
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.decide import decide
 from autoscaler.kube.config import PoolConfig
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
 POOL_LABEL = "gpushare.dev/pool"
+NO_HOME_SECONDS = 60.0
+"""Who was evicted and has a home is bound in a fraction of a second; without one it waits for ever."""
 
 
 def quick(**more: Any) -> Limits:
@@ -66,11 +69,11 @@ def quick(**more: Any) -> Limits:
         "fresh_seconds": 1.0,
         "min_pod_age_seconds": 0.0,
         "immune_seconds": 5.0,
-        "provision_seconds": 30.0,
-        "devices_seconds": 20.0,
-        "drain_seconds": 60.0,
+        "provision_seconds": 300.0,
+        "devices_seconds": 200.0,
+        "drain_seconds": 600.0,
         "backoff_seconds": 5.0,
-        "move_seconds": 60.0,
+        "move_seconds": 600.0,
         "moves_per_hour_ratio": 1.0,
     }
     return Limits(**(given | more))
@@ -157,9 +160,9 @@ class Stage:
         self.plans.append(plan)
         return plan
 
-    async def turns(self, claim: Callable[[], Any], seconds: float = 40, why: str = "") -> None:
+    async def turns(self, claim: Callable[[], Any], why: str = "") -> None:
         """Turn after turn until the claim (which may be a coroutine's) holds."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_SECONDS
         while True:
             await self.turn()
             held = claim()

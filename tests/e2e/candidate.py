@@ -16,15 +16,18 @@ from isolation.cluster.election import Election, boottime
 from isolation.cluster.lease import Terms
 from isolation.cluster.writes import Leases
 
-TERMS = Terms(duration=4.0, act=3.0, retry=0.4, request=1.0)
+
+def terms_of(duration: float) -> Terms:
+    """Terms with that duration, and looks as often as ever."""
+    return Terms(duration=duration, act=0.75 * duration, retry=0.4, request=0.25 * duration)
 
 
-async def main(kubeconfig: str, name: str, out: str) -> None:
-    """Stand as a candidate until SIGTERM."""
+async def main(kubeconfig: str, name: str, out: str, duration: str) -> None:
+    """Stand as a candidate for a Lease of so many seconds until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Access(Path(kubeconfig)) as access:
-        election = Election(Leases(access, "default", "tested"), name, TERMS)
+        election = Election(Leases(access, "default", "tested"), name, terms_of(float(duration)))
         running = asyncio.create_task(election.run())
         with Path(out).open("a") as log:  # noqa: ASYNC230 (a line to memory)
             while not stop.is_set():

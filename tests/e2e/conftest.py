@@ -8,13 +8,49 @@ import pytest
 from e2e.binaries import Missing, find
 from e2e.plane import ControlPlane
 
+STORIES: dict[str, tuple[str, ...]] = {
+    "test_admission_agreement": (),
+    "test_admission_away": (),
+    "test_admission_completed": (),
+    "test_admission_policies": (),
+    "test_admission_webhook": (),
+    "test_autoscaler_loop_drain": (),
+    "test_autoscaler_loop_grow": (),
+    "test_autoscaler_loop_moves": (),
+    "test_autoscaler_process": ("test_a_dry_run_says_what_it_would_do_and_the_switch_lets_it",),
+    "test_cluster_rights": (),
+    "test_cluster_writes": (),
+    "test_controlplane": (),
+    "test_doctor_cluster": (),
+    "test_manifest_installed": (
+        "test_the_webhook_is_reached_through_its_service_with_the_certificate_of_the_script",
+        "test_the_exporter_is_scraped_through_its_pod_on_simulated_cards",
+    ),
+    "test_metrics_api_access": (),
+    "test_metrics_api_hpa": (
+        "test_a_deployment_follows_what_its_pods_use_up_and_down",
+        "test_a_deployment_follows_what_its_namespace_waits_for_up_and_down",
+    ),
+    "test_node_pods": (),
+    "test_node_process": ("test_the_node_says_what_it_has", "test_a_second_agent_on_the_node_refuses"),
+    "test_scheduler_admission": (),
+    "test_scheduler_placing": (),
+    "test_scheduler_preempting": (),
+    "test_views_cluster": (),
+}
+"""The main stories, which `make test` runs: by module, all of its tests or these. Every other one is marked `slow`."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Whatever asks for the plane is marked `e2e`."""
+    """Whatever asks for the plane is marked `e2e`, and `slow` where it is none of the main stories."""
     for item in items:
         if "plane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
+        if item.get_closest_marker("e2e"):
+            chosen = STORIES.get(item.module.__name__.rpartition(".")[2])
+            if chosen is None or (chosen and item.originalname not in chosen):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

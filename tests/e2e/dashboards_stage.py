@@ -30,6 +30,7 @@ from e2e.plane import free_port
 from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
 from prometheus_stand import stand
 from simbox import HOLD, Program, programs
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.quantity import GIB
 
@@ -45,7 +46,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, str(ROOT / "gpushare.py"))
 NODE, POOL = "dash-node", "gpu-a"
 STAY_SECONDS = 4.0
-START_SECONDS = 40.0
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def running(folder: Path, name: str, *words: str) -> Iterator[subprocess.Popen[b
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(40)
+            process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
@@ -70,7 +70,7 @@ def up(folder: Path, speed: float) -> Iterator[dict[str, str]]:
     told = folder / "addresses.json"
     words = ("--port", "0", "--addresses", str(told), "--for", "900", "--speed", str(speed))
     with running(folder, "up", "up", *words) as process:
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while not told.is_file() or not told.read_text().strip():
             assert process.poll() is None, (folder / "up.log").read_text()
             assert time.monotonic() < end, "gpushare up named no addresses"
@@ -96,16 +96,16 @@ async def shared_out(client: ApiClient) -> None:
     here = {"nodeSelector": {"kubernetes.io/hostname": NODE}}
     for name in ("low-a", "low-b"):
         await client.create(our_pod(name, 8, priorityClassName="low", **here))
-        await client.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/{name}", 30)
+        await client.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/{name}")
     await client.create(our_pod("vip", 10, priorityClassName="high", **here))
-    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/vip", 30)
+    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/vip")
 
 
 async def bought(client: ApiClient) -> None:
     """A pod for which a node is bought, and one that no pool could ever host."""
     await client.create(our_pod("grows", 12, priorityClassName="low"))
     await client.create(our_pod("too-large", 40, priorityClassName="low"))
-    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/grows", 60)
+    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/grows")
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +116,7 @@ async def passing(client: ApiClient) -> AsyncIterator[None]:
         for number in itertools.count():
             path = f"{PODS}/job-{number}"
             await client.create(our_pod(f"job-{number}", 2, nodeSelector={"kubernetes.io/hostname": NODE}))
-            await client.until(lambda pod: pod["status"].get("phase") == "Running", path, 60)
+            await client.until(lambda pod: pod["status"].get("phase") == "Running", path)
             await asyncio.sleep(STAY_SECONDS)
             await client.delete(path)
             await asyncio.sleep(STAY_SECONDS)
@@ -172,7 +172,7 @@ def broken(cards: Path) -> None:
     """Errors of a card, as its driver reports them."""
     for fault in (("xid", "48"), ("ecc-corrected", "3")):
         words = ("simgpu", "break", str(cards), *fault)
-        made = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=30)
+        made = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
         assert 0 == made.returncode, made.stderr
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from waiting import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,7 +20,7 @@ _DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; docto
 def examined(config: Path) -> tuple[dict[str, tuple[str, str]], int]:
     """States and words by check, and the exit status."""
     done = subprocess.run(
-        [*_DOCTOR, "--kubeconfig", str(config)], capture_output=True, text=True, timeout=120, check=False
+        [*_DOCTOR, "--kubeconfig", str(config)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     told = json.loads(done.stdout)
     assert done.returncode == told["status"]

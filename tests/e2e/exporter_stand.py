@@ -17,6 +17,7 @@ from aiohttp import web
 from e2e.apiclient import RefusedError
 from e2e.plane import free_port
 from e2e.sharing import PODS, cards_of
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.kube.figures_http import rows_of
 from isolation.contract import metrics
@@ -84,7 +85,7 @@ class Exporters:
     async def measured(self) -> None:
         """Until all of them have measured once more."""
         self._pages = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(self.pages().values()):  # noqa: ASYNC110 (the measuring task tells nobody)
                 await asyncio.sleep(0.05)
 

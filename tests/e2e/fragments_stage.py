@@ -41,13 +41,12 @@ def four_cards(name: str, of: str) -> dict[str, Any]:
     return pool_node(name, of, cards=CARDS, gib=GIB_EACH)
 
 
-async def scaled(client: ApiClient, name: str, count: int, seconds: float = 30) -> None:
+async def scaled(client: ApiClient, name: str, count: int) -> None:
     """A Deployment has so many running, and nobody else of it is left."""
     await client.merge(f"{DEPLOYMENTS}/{name}/scale", {"spec": {"replicas": count}})
     await client.until(
         lambda pods: [pod["status"].get("phase") for pod in pods["items"]] == ["Running"] * count,
         PODS,
-        seconds,
         labelSelector=f"app={name}",
     )
 

@@ -2,7 +2,7 @@
 Machine deployments as Cluster API's controllers would run them: kinds, and a controller that makes machines and nodes.
 
 It keeps the documented manners: a MachineDeployment's `/scale`, Machines selected by label, a member with the
-delete-machine annotation goes first. `stock` bounds what can be had; `gate` holds the controller still.
+delete-machine annotation goes first. `stock` bounds what can be had; `pause` holds the controller still.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from e2e.apiclient import RefusedError
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -70,9 +71,18 @@ class MachineDeployments:
     def __init__(self, client: ApiClient, node_of: Callable[[str, str], dict[str, Any]] | None = None) -> None:
         self._client, self._node_of = client, node_of
         self.stock: dict[str, int] = {}
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self._gate, self._still = asyncio.Event(), asyncio.Event()
+        self._gate.set()
         self._made = 0
+
+    async def pause(self) -> None:
+        """Do nothing from now on: what was under way has ended when this returns."""
+        self._gate.clear()
+        await self._still.wait()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._gate.set()
 
     async def create(self, name: str, replicas: int = 0, **annotations: str) -> None:
         """One pool."""
@@ -98,9 +108,9 @@ class MachineDeployments:
         """The wish."""
         return (await self._client.get(f"{ROOT}/machinedeployments/{name}"))["spec"]["replicas"]
 
-    async def settled(self, name: str, seconds: float = 15) -> list[str]:
+    async def settled(self, name: str) -> list[str]:
         """Names of the nodes once there are as many as wished."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 found = await self.machines(name)
                 ready = [m for m in found if m["status"].get("nodeRef")]
@@ -124,7 +134,10 @@ class MachineDeployments:
 
     async def _run(self) -> None:
         while True:
-            await self.gate.wait()
+            if not self._gate.is_set():
+                self._still.set()
+                await self._gate.wait()
+                self._still.clear()
             for pool in (await self._client.get(f"{ROOT}/machinedeployments"))["items"]:
                 with contextlib.suppress(RefusedError):
                     await self._reconcile(pool["metadata"]["name"], pool["spec"]["replicas"])

@@ -20,14 +20,13 @@ async def until_gone(client):
     await client.until(
         lambda spaces: not any("deletionTimestamp" in one["metadata"] for one in spaces["items"]),
         "/api/v1/namespaces",
-        60,
     )
 
 
 async def answers(url):
     """The body, once somebody serves it with 200."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-        for _ in range(300):
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        for _ in range(3000):
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 async with session.get(url) as answer:
                     if answer.status == 200:
@@ -38,7 +37,7 @@ async def answers(url):
 
 async def open_soon(port):
     """Somebody listens; the gRPC ports are the leader's."""
-    for _ in range(200):
+    for _ in range(3000):
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection(ADDRESS, port)
             writer.close()

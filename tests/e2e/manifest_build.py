@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from e2e.binaries import Missing, find_kubectl
+from waiting import PATIENCE_SECONDS
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 OVERLAYS = tuple(sorted(path.name for path in (MANIFESTS / "overlays").iterdir()))
@@ -78,7 +79,9 @@ def write(folder: Path, root: str, components: tuple[str, ...]) -> None:
 
 def build(folder: str) -> str:
     """What the kustomization of a folder comes to, without a complaint."""
-    done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert 0 == done.returncode, done.stderr
     assert not done.stderr, done.stderr
     return done.stdout

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from e2e.accounts import kubeconfig
 from e2e.manifest_build import MANIFESTS, operator, write
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
@@ -35,23 +38,31 @@ ADDRESS = "198.18.0.1"
 """For tests of networks (RFC 2544), and what stand-in kubelets tell of pods; Endpoints take no loopback address."""
 _DIE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG: nothing outlives a killed test
 _MAIN = "import sys, gpushare; sys.argv[0] = 'gpushare'; gpushare.run()"
+LOCK = Path(tempfile.gettempdir()) / "gpushare-tests-address.lock"
 INSIDE = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}"
 
 
 @contextlib.contextmanager
 def address() -> Iterator[None]:
-    """The address is this machine's while the block lasts; where it cannot be had, a skip."""
+    """
+    This machine has the address, and the block alone has it and the ports that the manifests name: others wait.
+
+    Where the address cannot be had, a skip.
+    """
     if shutil.which("ip") is None:
         pytest.skip("ip (iproute2) is not installed")
     ours = f"{ADDRESS}/32", "dev", "lo"
-    made = subprocess.run(["ip", "address", "add", *ours], capture_output=True, text=True, timeout=10, check=False)
-    if made.returncode and "exists" not in made.stderr and "assigned" not in made.stderr:
-        pytest.skip(f"{ADDRESS} cannot be added to lo: {made.stderr.strip()}")
-    try:
-        yield
-    finally:
-        if not made.returncode:
-            subprocess.run(["ip", "address", "delete", *ours], capture_output=True, timeout=10, check=False)
+    given = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS}
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = subprocess.run(["ip", "address", "add", *ours], check=False, **given)
+        if made.returncode and "exists" not in made.stderr and "assigned" not in made.stderr:
+            pytest.skip(f"{ADDRESS} cannot be added to lo: {made.stderr.strip()}")
+        try:
+            yield
+        finally:
+            if not made.returncode:
+                subprocess.run(["ip", "address", "delete", *ours], check=False, **given)
 
 
 def need_free(host: str, *ports: int) -> None:
@@ -86,7 +97,9 @@ class House:
 
     def run(self, *command: str) -> str:
         """A command of the operator's."""
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
         assert 0 == done.returncode, done.stdout + done.stderr
         return done.stdout
 
@@ -96,7 +109,6 @@ class House:
         found = await self.client.until(
             lambda listed: any(one["status"].get("phase") == "Running" for one in listed["items"]),
             f"{INSIDE}/pods",
-            60,
             **label,
         )
         return next(one for one in found["items"] if one["status"].get("phase") == "Running")
@@ -108,7 +120,6 @@ class House:
                 {a for s in listed["items"] for e in s["endpoints"] or () for a in e["addresses"]} == {ADDRESS}
             ),
             f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/endpointslices",
-            30,
             labelSelector=f"kubernetes.io/service-name={service}",
         )
 
@@ -178,7 +189,7 @@ def running(log: Path, command: list[str], **environment: str) -> Iterator[subpr
     finally:
         started.terminate()
         try:
-            started.wait(15)
+            started.wait(60)
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait(10)

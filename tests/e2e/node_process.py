@@ -14,6 +14,8 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Self
 
+from waiting import PATIENCE_SECONDS
+
 from isolation.simgpu.hardware import create
 
 if TYPE_CHECKING:
@@ -74,12 +76,12 @@ class NodeProcess:
         """SIGKILL at any moment."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(15)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def words(self) -> str:
         """All that it said."""
@@ -87,12 +89,12 @@ class NodeProcess:
 
     def page(self, path: str = "metrics") -> str:
         """One of its pages."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_SECONDS
         while not (found := re.findall(r"metrics at (http://\S+)/metrics", self.words())):
             assert time.monotonic() < end, self.words()
             time.sleep(0.05)
         try:
-            with urllib.request.urlopen(f"{found[-1]}/{path}", timeout=5) as answer:  # noqa: S310 (its own word)
+            with urllib.request.urlopen(f"{found[-1]}/{path}", timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (its own word)
                 return answer.read().decode()
         except urllib.error.HTTPError as exc:
             return exc.read().decode()

@@ -11,6 +11,7 @@ from device_manager import DeviceManager
 from e2e.apiclient import connected
 from e2e.managed_node import ManagedNode
 from e2e.node_process import NodeProcess, cards
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_cards, encode_allocation, request_of
 from isolation.contract.model import Placement, Slice
@@ -59,9 +60,9 @@ class Stage:
         await self.client.call("POST", f"{PODS}/{meta['name']}/binding", binding)
         return meta["uid"]
 
-    async def until(self, claim, seconds=20):
+    async def until(self, claim):
         """Wait for a claim about the stand-in or the agent."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (found := claim()):  # noqa: ASYNC110 (another thread's or process's doing)
                 await asyncio.sleep(0.02)
         return found

@@ -23,12 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from e2e.certificates import Authority, Pair, new_key
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-READY_SECONDS = 90.0  # a machine that compiles beside the tests starts slowly
 _HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
 ADMIN, ADMINS = "admin", ("system:masters",)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -288,7 +288,7 @@ class ControlPlane:
             ).result()
 
     def _await(self, name: str, ready) -> None:
-        end = time.monotonic() + READY_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             if self._running[name].poll() is not None:
                 raise NotReadyError(f"{name} ended with {self._running[name].returncode}: {self.last_words(name)}")
@@ -296,7 +296,7 @@ class ControlPlane:
                 if ready():
                     return
             time.sleep(0.05)
-        raise NotReadyError(f"{name} was not ready after {READY_SECONDS:.0f} s: {self.last_words(name)}")
+        raise NotReadyError(f"{name} was not ready after {PATIENCE_SECONDS:.0f} s: {self.last_words(name)}")
 
     def last_words(self, name: str) -> str:
         """The end of a program's log."""
@@ -306,7 +306,7 @@ class ControlPlane:
 
     def get(self, path: str) -> bytes:
         """One GET as the administrator."""
-        with urllib.request.urlopen(self.url + path, timeout=5, context=self.tls()) as answer:  # noqa: S310
+        with urllib.request.urlopen(self.url + path, timeout=30, context=self.tls()) as answer:  # noqa: S310
             return answer.read()
 
     def _has_default_account(self) -> bool:

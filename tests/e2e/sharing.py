@@ -25,6 +25,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import documents
 from e2e.plane import free_port
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation, encode_cards
 from isolation.contract.model import Card
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
 
-READY_SECONDS = 40.0
 PODS = "/api/v1/namespaces/default/pods"
 _COMMAND = "from isolation.scheduler.cli import scheduler; scheduler()"
 
@@ -108,11 +108,11 @@ class Replica:
         """Of its metrics port; 0 where nobody answers."""
         return await asyncio.to_thread(_get, f"http://127.0.0.1:{self.metrics}{path}")
 
-    async def leads(self, seconds: float = READY_SECONDS) -> float:
+    async def leads(self, seconds: float = PATIENCE_SECONDS) -> float:
         """Wait until it leads and knows the cluster; the seconds it took."""
         return await self.answers("/leader", seconds)
 
-    async def answers(self, path: str, seconds: float = READY_SECONDS) -> float:
+    async def answers(self, path: str, seconds: float = PATIENCE_SECONDS) -> float:
         """Wait until a probe is well; the seconds it took."""
         began, said = time.monotonic(), ""
         while time.monotonic() < began + seconds:
@@ -212,7 +212,7 @@ async def clear(client: ApiClient, namespace: str = "default") -> None:
         await client.delete(f"/apis/{group}/namespaces/{namespace}/{plural}?propagationPolicy=Background")
     await client.delete(f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0", force=True)
     await client.delete("/apis/gpushare.dev/v1alpha1/reservations")
-    await client.until(lambda pods: not pods["items"], f"/api/v1/namespaces/{namespace}/pods", seconds=30)
+    await client.until(lambda pods: not pods["items"], f"/api/v1/namespaces/{namespace}/pods")
 
 
 def card_node(name: str, cards: int = 4, gib: int = 15, mode: str = "cgpu", **labels: str) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def why_pending(pod: dict[str, Any]) -> str:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 (loopback)
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 (loopback)
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as exc:
         return exc.code, exc.read().decode()

@@ -79,7 +79,7 @@ def test_a_webhook_that_answers_nothing_or_nonsense_lets_no_share_in(plane, ill,
             stand.ill = None
             return other, bound, shares, list(stand.asked)
 
-    other, bound, shares, asked = asking(plane, story)
+    other, bound, shares, asked = asking(plane, story, timeout_seconds=5)
     assert ("", "") == (other, bound)
     assert words in shares
     assert ["bindings", "pods"] == asked

@@ -63,7 +63,7 @@ def test_the_api_server_finds_no_fault_in_the_policies(plane):
     """
 
     async def story(client):
-        for _ in range(100):
+        for _ in range(3000):
             found = (await client.get(PATHS["ValidatingAdmissionPolicy"]))["items"]
             if all("typeChecking" in one.get("status", {}) for one in found):
                 break

@@ -18,6 +18,8 @@ from e2e.test_metrics_api_hpa import replicas, says, stays
 from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
 from isolation.contract.quantity import GIB
 
+FIGURES = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/gpu_mem_used_bytes"
+
 
 @pytest.fixture(scope="module")
 def swift(plane):
@@ -63,7 +65,7 @@ async def serving(plane, folder, metric, pod, **pools):
 
 async def follows(client):
     """Until the HPA has a figure again."""
-    await says(client, "ValidMetricFound", 40)
+    await says(client, "ValidMetricFound")
 
 
 def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they_do_not(swift, tmp_path):
@@ -79,23 +81,24 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
             exporters.used = lambda _name: 3.0 * GIB
             await replicas(client, 5)
             await follows(client)
-            await asyncio.sleep(4)  # scrapes: a pod that was never measured is not told as old
+            # a pod that was never measured is not reported as old
+            await client.until(lambda told: len(told["items"]) == 5, FIGURES)
 
             exporters.hangs = True
-            told["stale"] = await says(client, "FailedGetPodsMetric", 40)
+            told["stale"] = await says(client, "FailedGetPodsMetric")
             await one.shows('gpushare_autoscaler_doubts{reason="figures"}', 2)
             await stays(client, 5, 2.5)
             exporters.hangs = False
             await follows(client)
 
             exporters.used = lambda _name: None
-            told["absent"] = await says(client, "FailedGetPodsMetric", 40)
+            told["absent"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 5, 2.5)
             exporters.used = lambda _name: 3.0 * GIB
             await follows(client)
 
             await exporters.leave()
-            told["gone"] = await says(client, "FailedGetPodsMetric", 40)
+            told["gone"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 5, 2.5)
             await exporters.come()
             await follows(client)
@@ -123,7 +126,7 @@ def test_a_deployment_follows_who_waits_for_cards_and_stands_still_while_nobody_
         async with serving(swift, tmp_path, metric, share_pod("x", units=0)) as (client, _, one, doors):
             await client.create(workload("Deployment", "full", 4, our_pod("x", 15)))
             full = lambda p: [o["status"].get("phase") for o in p["items"]] == ["Running"] * 4  # noqa: E731
-            await client.until(full, PODS, 40, labelSelector="app=full")
+            await client.until(full, PODS, labelSelector="app=full")
             await client.create(our_pod("waits", 12))
             await replicas(client, 3)
             one.send(signal.SIGSTOP)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from e2e.autoscaler_stage import RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
+from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
 from e2e.sharing import PODS, our_pod, untainted, workload
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.plan import Drain, Evict, Keep
 from isolation.contract.names import MOVED
@@ -67,7 +68,7 @@ def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_eve
             async def over():
                 return await s.machines.replicas("gpu-a") == 1
 
-            async with Watcher(s.client, "app=moving").watching() as seen, asyncio.timeout(100):
+            async with Watcher(s.client, "app=moving").watching() as seen, asyncio.timeout(PATIENCE_SECONDS):
                 while not await over():
                     try:
                         await s.turn()
@@ -92,7 +93,7 @@ def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_eve
     assert ([], []) == (names, marks)
     assert seen.fewest >= 2
     assert 3 == len(seen.ended)
-    assert seen.longest_wait < 5
+    assert seen.longest_wait < NO_HOME_SECONDS
     # three homes, the node's mark, three evictions, the machine's mark, the wish: each of them twice
     assert deadly.deaths >= 2 * 8
 
@@ -149,7 +150,7 @@ def test_scattered_pods_are_packed_and_as_many_cards_come_free_as_were_promised(
                 return await s.machines.replicas("gpu-a") == 1
 
             async with Watcher(s.client, "app=web").watching() as seen:
-                await s.turns(one_left, seconds=80, why="three nodes go")
+                await s.turns(one_left, why="three nodes go")
                 await s.turns(lambda: s.all_bound(8), why="everybody runs")
             return s.steps(Drain), s.steps(Keep), s.steps(Evict), seen, set((await s.where()).values())
 
@@ -159,4 +160,4 @@ def test_scattered_pods_are_packed_and_as_many_cards_come_free_as_were_promised(
     assert 3 == len({step.node for step in drains})
     assert 6 == len({step.pod for step in evicted})
     assert seen.fewest >= 3
-    assert seen.longest_wait < 5
+    assert seen.longest_wait < NO_HOME_SECONDS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from e2e.autoscaler_stage import RESERVED, Deadly, Killed, Watcher, only, pool, pool_node, quick, stage
+from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, pool_node, quick, stage
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.kube.figures import Measured
 from autoscaler.plan import Buy, Move
@@ -46,7 +47,7 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/big")
             real, s.access = s.access, Deadly(s.access)
             s.reopen()
-            async with Watcher(s.client, "app=small").watching() as seen, asyncio.timeout(60):
+            async with Watcher(s.client, "app=small").watching() as seen, asyncio.timeout(PATIENCE_SECONDS):
                 while not await s.all_bound(3):
                     try:
                         await s.turn()
@@ -65,7 +66,7 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
     assert 2 == len(set(where.values()))
     assert 1 == len({node for pod, node in where.items() if pod.startswith("small-")})
     assert 1 == len(seen.ended)
-    assert seen.longest_wait < 5
+    assert seen.longest_wait < NO_HOME_SECONDS
     assert deaths >= 4
     assert ([], []) == (kept, bought)
 

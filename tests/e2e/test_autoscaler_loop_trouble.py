@@ -7,6 +7,7 @@ import asyncio
 from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, workload
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.kube.doubt import Kind
 from autoscaler.plan import Buy, Drain
@@ -70,7 +71,7 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
             await waits(s)
             plane.freeze("kube-apiserver")
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     await s.turn()
             finally:
                 plane.thaw("kube-apiserver")

@@ -10,6 +10,7 @@ from e2e.metrics_stand import granted, leads_here, settings
 from e2e.plane import free_port
 from e2e.sharing import PODS, our_pod, workload
 from rpc_world import GENERATIONS
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
 from isolation.contract.protobuf import Wire
@@ -36,7 +37,7 @@ async def pending(channel):
     ref = KEDA["Ref"](
         name="x", namespace="default", scalerMetadata={"metric": "gpu_mem_pending_bytes", "target": "1Gi"}
     )
-    answer = await ask(KEDA["Ask"](scaledObjectRef=ref), timeout=10)
+    answer = await ask(KEDA["Ask"](scaledObjectRef=ref), timeout=PATIENCE_SECONDS)
     return answer.metricValues[0].metricValueFloat
 
 
@@ -51,7 +52,7 @@ async def heard(call):
             return False
         return True
 
-    assert await eventually(claim, 60)
+    assert await eventually(claim)
     return found[-1]
 
 
@@ -80,17 +81,17 @@ def test_a_pool_is_ordered_of_cluster_autoscaler_and_keda_hears_who_waits(plane,
                     async def ordered():
                         return await groups() == [("gpu-a", 1, 3)]
 
-                    assert await eventually(ordered, 30), await groups()
+                    assert await eventually(ordered), await groups()
                     waiting = await heard(lambda: pending(channel)), await machines.replicas("gpu-a")
                     node = GENERATIONS[1].node_of(await ca["NodeGroupTemplateNodeInfo"](id="gpu-a"))
                     await ca["NodeGroupIncreaseSize"](id="gpu-a", delta=1)
                     await grown(machines, "gpu-a", 1)
-                    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/waits", 60)
+                    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/waits")
 
                     async def nobody():
                         return await pending(channel) == 0
 
-                    served = await eventually(nobody, 30)
+                    served = await eventually(nobody)
                     calls = await one.sample(
                         'gpushare_autoscaler_rpc_calls_total{code="OK",method="NodeGroupIncreaseSize"}'
                     )
@@ -125,7 +126,7 @@ def test_figures_of_pools_and_pods_come_through_kube_apiserver(plane, tmp_path):
                     f"--metrics-api-ca={wish.authority}",
                 )
                 path = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/*/gpu_mem_allocated_bytes"
-                pods = await client.until(lambda found: len(found["items"]) == 2, path, 60, labelSelector="app=web")
+                pods = await client.until(lambda found: len(found["items"]) == 2, path, labelSelector="app=web")
                 await client.create(our_pod("waits", 12))
                 who = await client.until(
                     lambda found: any(item["value"] == "12884901888" for item in found["items"]),

@@ -10,6 +10,7 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.proxy import wire
+from waiting import PATIENCE_SECONDS
 
 from isolation.cluster import credentials
 from isolation.cluster.access import Access
@@ -41,9 +42,9 @@ async def some_nodes(client, prefix, count=1):
         await asyncio.gather(*(client.delete(f"{NODES}/{name}") for name in names))
 
 
-async def until(claim, seconds=20):
+async def until(claim):
     """Wait until a claim holds; what it says last."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE_SECONDS
     while not claim() and time.monotonic() < end:  # noqa: ASYNC110 (a claim about anything)
         await asyncio.sleep(0.02)
     assert claim()
@@ -179,7 +180,7 @@ def test_a_list_whose_version_is_compacted_between_two_pages_begins_anew(plane):
                     return answer
 
             async with Live(Source(), habits=QUICK).following() as live:
-                await asyncio.wait_for(live.synced(), 30)
+                await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
                 assert names == names_in(live, "paged")
                 return live.nodes.count.lists
 
@@ -262,7 +263,7 @@ def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, 
             async with Access(config) as access, Live(access, habits=QUICK).following() as live:
                 await until(lambda: live.nodes.count.failures >= 2)
                 token.write_text(good)
-                await asyncio.wait_for(live.synced(), 30)
+                await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
                 return live.nodes.count.lists
 
     assert 2 <= asyncio.run(story())

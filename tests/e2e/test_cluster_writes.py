@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import pytest
 from e2e.apiclient import connected
@@ -158,22 +157,21 @@ def test_no_write_outlives_its_deadline(plane):
     """
 
     async def story():
-        async with writing(plane, Deadlines(write=2.0)) as (client, writer), waiting_pod(client, "late") as pod:
+        async with writing(plane, Deadlines(write=1.0)) as (client, writer), waiting_pod(client, "late") as pod:
             plane.freeze("kube-apiserver")
-            began, waits = time.monotonic(), []
-            try:
+            try:  # the server answers nobody until it is thawed: without a deadline these would not come back
                 for seconds in (None, 0.3, 0.0):
                     with pytest.raises(UnreachableError):
                         await writer.bind(target_of(pod), "n1", {}, seconds)
-                    waits.append(time.monotonic() - began)
-                    began = time.monotonic()
+                async with writing(plane, Deadlines(write=3600.0)) as (_, patient):
+                    with pytest.raises(UnreachableError):
+                        await patient.bind(target_of(pod), "n1", {}, 0.3)
             finally:
                 plane.thaw("kube-apiserver")
             await asyncio.sleep(0.5)
             placed = await writer.placed(target_of(pod))
             found = await client.get(f"{PODS}/late")
-            return waits, found["spec"].get("nodeName", ""), placed.node
+            return found["spec"].get("nodeName", ""), placed.node
 
-    waits, found, placed = asyncio.run(story())
-    assert (2, 0, 0) == tuple(int(wait) for wait in waits)
+    found, placed = asyncio.run(story())
     assert found == placed

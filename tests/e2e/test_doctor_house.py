@@ -31,7 +31,7 @@ async def look(plane):
 
 async def led(house):
     """The autoscaler acts, and says so."""
-    for _ in range(300):
+    for _ in range(3000):
         page = await answers(f"http://{ADDRESS}:9448/metrics")
         if "gpushare_autoscaler_leader 1.0" in page and "gpushare_autoscaler_config_refused" in page:
             return

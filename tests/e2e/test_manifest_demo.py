@@ -15,6 +15,7 @@ from e2e.manifest_build import MANIFESTS
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import installed, standing
 from e2e.sharing import bound, card_node, clear, untainted
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ACK, ALLOCATION, SCHEDULER, SHARED
@@ -74,17 +75,16 @@ def test_the_demos_tenants_get_what_their_page_says(plane, tmp_path):
         given = {"components": (), "pairs": ("scheduler",)}
         async with installed(plane, tmp_path, **given) as house, labelled(house.client), scheduling(house):
             words = ("kubectl", "-n", "gpushare-system", "rollout", "status", "deployment/gpushare-scheduler")
-            rolled = await asyncio.to_thread(house.run, *words, "--timeout=60s")
+            rolled = await asyncio.to_thread(house.run, *words, f"--timeout={PATIENCE_SECONDS:.0f}s")
             applied = [
                 await asyncio.to_thread(house.run, "kubectl", "apply", *more, "-f", str(TENANTS))
                 for more in ((), ("--server-side",))
             ]
             try:
-                found = await house.client.until(lambda pods: len(bound(pods)) == 3, PODS, 60)
+                found = await house.client.until(lambda pods: len(bound(pods)) == 3, PODS)
                 await house.client.until(
                     lambda one: one["status"].get("readyReplicas") == 3,
                     "/apis/apps/v1/namespaces/default/deployments/gpushare-demo",
-                    30,
                 )
             finally:
                 await clear(house.client)

@@ -16,6 +16,7 @@ from e2e.manifest_answers import answers, asked, generations, log_of, open_soon,
 from e2e.manifest_build import MANIFESTS
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Placement, Slice
 from isolation.contract.names import ALLOCATION, AUTOSCALER, DRAIN, EXPORTER, MOVED, SCHEDULER, SHARED, SYSTEM_NAMESPACE
@@ -70,12 +71,11 @@ def test_the_autoscaler_serves_what_its_components_open_and_only_says_what_it_wo
                         for c in one.get("status", {}).get("conditions", ())
                     ),
                     f"{APISERVICES}/{version}.metrics.k8s.io",
-                    40,
                 )
-            listed = await house.client.until(lambda one: one["resources"], "/apis/custom.metrics.k8s.io/v1beta2", 20)
+            listed = await house.client.until(lambda one: one["resources"], "/apis/custom.metrics.k8s.io/v1beta2")
             for port in (8086, 8087):
                 await open_soon(port)
-            for _ in range(100):
+            for _ in range(3000):
                 page = await answers(f"http://{ADDRESS}:9448/metrics")
                 if value(page, "gpushare_autoscaler_leader") == 1:
                     break
@@ -239,7 +239,7 @@ def test_applied_again_nothing_changes_and_deleted_everything_is_gone(plane, tmp
             kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies"
             kinds += ",validatingadmissionpolicybindings,customresourcedefinitions"
             command = ["kubectl", "get", kinds, "-o", "name"]
-            end = time.monotonic() + 30
+            end = time.monotonic() + PATIENCE_SECONDS
             while True:
                 left = [line for line in (await asyncio.to_thread(house.run, *command)).split() if "gpushare" in line]
                 if not left or time.monotonic() > end:
@@ -272,7 +272,7 @@ def test_an_existing_kube_scheduler_asks_us_over_mutual_tls(plane, tmp_path):
                 name = "/api/v1/namespaces/default/pods/house-existing"
                 try:
                     await house.client.create(share_pod("house-existing", 2))
-                    pod = await house.client.until(lambda one: one["status"].get("phase") == "Running", name, 30)
+                    pod = await house.client.until(lambda one: one["status"].get("phase") == "Running", name)
                 finally:
                     await house.client.delete(name, force=True)
                     plane.kill("kube-scheduler")
@@ -314,7 +314,7 @@ def test_on_ack_the_autoscaler_works_without_a_kind_of_ours(plane, tmp_path):
         given = {"overlay": "ack", "components": ("cluster-api",), "pairs": ()}
         async with installed(plane, tmp_path, **given) as house, house.process(AUTOSCALER):
             await answers(f"http://{ADDRESS}:9448/readyz")
-            for _ in range(200):
+            for _ in range(3000):
                 page = await answers(f"http://{ADDRESS}:9448/metrics")
                 if value(page, "gpushare_autoscaler_leader") == 1 and "outcome=" in page:
                     break

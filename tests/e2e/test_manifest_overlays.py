@@ -12,6 +12,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.foreign_kinds import definitions
 from e2e.manifest_build import BUILDS, IDS, OVERLAYS, kubectl, objects, templates, write
 from e2e.manifest_files import Cluster, documents
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import EXPORTER, NODE_AGENT
 
@@ -73,7 +74,7 @@ def test_kubectl_applies_it_and_the_server_has_no_complaint(home, tmp_path, over
     write(tmp_path, f"overlays/{overlay}", tuple(f"components/{name}" for name in components))
     command = [kubectl(), "apply", "-k", str(tmp_path), "--dry-run=server", "--validate=strict", "-o", "name"]
     command += ["--kubeconfig", str(home.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     said = [line for line in done.stderr.splitlines() if "missing the kubectl.kubernetes.io/last-applied" not in line]
     assert (0, []) == (done.returncode, said)
@@ -184,4 +185,4 @@ def applied(plane, file, thing):
     """By kubectl."""
     file.write_text(json.dumps(thing))
     command = [kubectl(), "apply", "-f", str(file), "--kubeconfig", str(plane.kubeconfig)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)

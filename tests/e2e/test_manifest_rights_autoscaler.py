@@ -87,11 +87,11 @@ def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of
                 one.config.write_text(config(one_pool(), unknown, limits=more | {"min_pod_age_seconds": 0.0}))
                 one.start()
                 try:
-                    await grown(machines, "gpu-a", 1, 90)
+                    await grown(machines, "gpu-a", 1)
                     left = await machines.settled("gpu-a")
                     await client.create(our_pod("waits", 14))
                     await grown(machines, "gpu-a", 2)
-                    await client.until(lambda found: found["spec"].get("nodeName"), f"{PODS}/waits", 30)
+                    await client.until(lambda found: found["spec"].get("nodeName"), f"{PODS}/waits")
                 finally:
                     said = one.log()
                     await forget(client, "rights-autoscaler")

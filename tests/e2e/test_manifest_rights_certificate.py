@@ -16,6 +16,7 @@ from e2e.apiclient import connected
 from e2e.kubelets import share_pod
 from e2e.manifest_build import operator
 from e2e.manifest_files import BASE, Cluster, documents
+from waiting import PATIENCE_SECONDS
 
 from isolation.cluster.certificate import ends
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
@@ -29,7 +30,7 @@ def made(plane, *which):
     """Run it."""
     env = operator(KUBECONFIG=plane.kubeconfig)
     done = subprocess.run(
-        ["sh", str(SCRIPT), *which], env=env, capture_output=True, text=True, timeout=120, check=False
+        ["sh", str(SCRIPT), *which], env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert 0 == done.returncode, done.stdout + done.stderr
 
@@ -117,7 +118,7 @@ async def meeting(server, client, host):
     port = listening.sockets[0].getsockname()[1]
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asks, server_hostname=host)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             name = await seen
         writer.close()
     finally:
@@ -160,7 +161,9 @@ def test_what_makes_no_sense_changes_nothing_and_says_what_to_write(words, tmp_p
     Before anything is asked of a cluster: there is none here.
     """
     env = {"PATH": operator()["PATH"], "KUBECONFIG": str(tmp_path / "none")}
-    done = subprocess.run(["sh", str(SCRIPT), *words], env=env, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        ["sh", str(SCRIPT), *words], env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
 
     assert (2, "") == (done.returncode, done.stdout)
     assert any(word in done.stderr for word in ("name scheduler, extender", "OUT=folder"))

@@ -9,6 +9,7 @@ import pytest
 from e2e.apiclient import RefusedError, connected
 from e2e.manifest_build import kubectl
 from e2e.manifest_files import BASE, Cluster, documents
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
@@ -64,7 +65,7 @@ def test_kubectl_applies_the_folder_as_it_is(home):
         "-o",
         "name",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     assert (0, "") == (done.returncode, _complaints(done.stderr))
     assert len(THINGS) == len(done.stdout.split())

@@ -288,7 +288,7 @@ def test_room_on_one_card_is_made_for_the_important_with_the_rights_of_the_manif
             wanted = share_pod("rights-important", each - 3, priorityClassName="rights-high")
             important = (await at.client.create(wanted))["metadata"]["uid"]
             try:
-                pod = await at.until(lambda: at.node.pods.get(important), 40)
+                pod = await at.until(lambda: at.node.pods.get(important))
             except TimeoutError:
                 seen = await at.client.get(f"{PODS}/rights-important")
                 raise AssertionError(seen["status"]) from None

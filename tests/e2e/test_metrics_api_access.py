@@ -177,7 +177,7 @@ def test_our_account_enters_nothing_but_our_own(plane):
         mine, theirs = (wanted({CUSTOM}, where, b"x")[1] for where in (ours, Leads("monitoring", "adapter")))
         other = {**mine, "metadata": {"name": "v9.batch"}, "spec": mine["spec"] | {"group": "batch", "version": "v9"}}
         async with connected(plane) as client, granted(client), connected(plane, ACCOUNT) as account:
-            for _ in range(200):  # until the policy is in force
+            for _ in range(3000):  # until the policy is in force
                 if "only" in await tried(account, other):
                     break
                 await asyncio.sleep(0.05)

@@ -41,19 +41,18 @@ async def scaled(plane, metric):
             await clear(client)
 
 
-async def replicas(client, number, seconds=40):
+async def replicas(client, number):
     """Until that many pods are wanted and ready."""
     await client.until(
         lambda d: d["spec"]["replicas"] == number and d["status"].get("readyReplicas") == number,
         f"{DEPLOYMENTS}/web",
-        seconds,
     )
 
 
-async def says(client, reason, seconds=30):
+async def says(client, reason):
     """Until the autoscaler gives this reason for its metric; the message."""
     hpa = await client.until(
-        lambda h: any(c["reason"] == reason for c in h.get("status", {}).get("conditions", ())), f"{HPAS}/web", seconds
+        lambda h: any(c["reason"] == reason for c in h.get("status", {}).get("conditions", ())), f"{HPAS}/web"
     )
     return next(c["message"] for c in hpa["status"]["conditions"] if c["reason"] == reason)
 

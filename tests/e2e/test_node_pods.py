@@ -137,7 +137,7 @@ def test_a_pod_that_nobody_promised_anything_is_deleted_and_told_why(plane, tmp_
     async def story():
         async with stage(plane, tmp_path, "agent-bare") as at:
             await at.client.create(share_pod("bare", 2, nodeName="agent-bare"))
-            await at.client.until(lambda pods: "bare" not in {p["metadata"]["name"] for p in pods["items"]}, PODS, 40)
+            await at.client.until(lambda pods: "bare" not in {p["metadata"]["name"] for p in pods["items"]}, PODS)
             events = await at.client.get("/api/v1/namespaces/default/events")
             told = [e["message"] for e in events["items"] if e["involvedObject"]["name"] == "bare"]
             await at.until(lambda: at.agent.book() == {})

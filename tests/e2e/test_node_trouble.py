@@ -12,6 +12,7 @@ import grpc
 import pytest
 from e2e.kubelets import share_pod
 from e2e.node_stage import PODS, right, stage
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
 from isolation.contract.quantity import GIB
@@ -170,7 +171,9 @@ def test_whatever_is_asked_there_is_an_answer(plane, tmp_path):
         with grpc.insecure_channel(f"unix:{socket}") as channel:
 
             def ask(method, request, answer):
-                return channel.unary_unary(f"/{api.PLUGIN}/{method}", write, answer.FromString)(request, timeout=5)
+                return channel.unary_unary(f"/{api.PLUGIN}/{method}", write, answer.FromString)(
+                    request, timeout=PATIENCE_SECONDS
+                )
 
             for odd in ODD:
                 request = api.PreferredAllocationRequest(container_requests=[odd])

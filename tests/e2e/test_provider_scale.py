@@ -90,7 +90,7 @@ def test_writers_at_the_same_moment_lose_none_of_their_wishes(plane):
 
     async def story():
         async with pool(plane, "race") as (client, world, provider):
-            world.gate.clear()
+            await world.pause()
 
             async def noise():
                 for number in range(60):
@@ -117,7 +117,7 @@ def test_a_status_that_changes_all_the_time_keeps_nobody_from_buying(plane):
 
     async def story():
         async with pool(plane, "noise") as (client, world, provider):
-            world.gate.clear()
+            await world.pause()
             over = asyncio.Event()
 
             async def noise():
@@ -146,8 +146,7 @@ def test_a_removal_cut_off_in_the_middle_is_finished_and_not_doubled(plane, cras
     async def story():
         async with pool(plane, "crash", 4) as (client, world, provider):
             nodes = await world.settled("crash")
-            world.gate.clear()
-            await asyncio.sleep(0.2)
+            await world.pause()
             machine = nodes[2].replace("-n", "-m")
             await client.merge(
                 f"{ROOT}/machines/{machine}", {"metadata": {"annotations": {DELETE: "gpushare-autoscaler"}}}
@@ -159,7 +158,7 @@ def test_a_removal_cut_off_in_the_middle_is_finished_and_not_doubled(plane, cras
                 await provider.remove("crash", [nodes[2]])
             lowered = await world.replicas("crash")
             marked = (await provider.pools())[0]
-            world.gate.set()
+            world.resume()
             return nodes, before, lowered, marked, await world.settled("crash")
 
     nodes, before, lowered, marked, left = asyncio.run(story())
@@ -199,12 +198,11 @@ def test_growing_waits_until_what_was_removed_is_gone(plane):
     async def story():
         async with pool(plane, "wait", 2) as (_, world, provider):
             nodes = await world.settled("wait")
-            world.gate.clear()
-            await asyncio.sleep(0.2)
+            await world.pause()
             await provider.remove("wait", [nodes[0]])
             with pytest.raises(ChangedError, match="way out"):
                 await provider.grow("wait", 1)
-            world.gate.set()
+            world.resume()
             await world.settled("wait")
             return await provider.grow("wait", 1), nodes, await world.settled("wait")
 
@@ -222,11 +220,10 @@ def test_two_removals_one_after_the_other_take_two_machines(plane):
     async def story():
         async with pool(plane, "two", 4) as (_, world, provider):
             nodes = await world.settled("two")
-            world.gate.clear()
-            await asyncio.sleep(0.2)
+            await world.pause()
             await provider.remove("two", [nodes[0]])
             await provider.remove("two", [nodes[3]])
-            world.gate.set()
+            world.resume()
             return nodes, await world.settled("two")
 
     nodes, left = asyncio.run(story())
@@ -265,8 +262,7 @@ def test_machines_that_were_only_asked_for_can_be_asked_for_no_more(plane):
     async def story():
         async with pool(plane, "cancel", 1) as (_, world, provider):
             await world.settled("cancel")
-            world.gate.clear()
-            await asyncio.sleep(0.2)
+            await world.pause()
             await provider.grow("cancel", 3)
             missing = (await provider.pools())[0].missing
             return missing, await provider.cancel("cancel", 1), await provider.cancel("cancel", 99)
@@ -316,7 +312,7 @@ def test_an_object_without_machines_is_counted_by_its_nodes_and_marks_them(plane
             Access(plane.kubeconfig) as access,
             MachineDeployments(client).running() as world,
         ):
-            world.gate.clear()
+            await world.pause()
             await world.create("plain", 2)
             for name in ("plain-a", "plain-b"):
                 await client.create(

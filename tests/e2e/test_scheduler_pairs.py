@@ -15,11 +15,13 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets
 from e2e.sharing import PODS, bound, card_node, clear, our_pod, prepare, replica, taken, untainted, workload
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.scheduler import config as kube
 
-BUSY_SECONDS = 5.0  # how late a crowded machine may be
+SLOWER = 25
+"""So many times what a binding usually costs in the same run may come on top: an election is several of them."""
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 
 
@@ -63,9 +65,9 @@ def start_scheduler(plane, folder, name, sidecar):
     plane.add_scheduler(f"kube-{name}", path, host=name)
 
 
-async def leader(made, seconds=40):
+async def leader(made):
     """Which of the two answers about pods."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         for name, ours in made.items():
             if (await ours.probe("/leader"))[0] == 200:
@@ -74,19 +76,19 @@ async def leader(made, seconds=40):
     raise AssertionError("nobody leads: " + "".join(ours.log()[-1500:] for ours in made.values()))
 
 
-async def bound_after(client, name, seconds=40):
-    """Seconds until a new pod is bound."""
+async def bound_after(client, name):
+    """Seconds until a new pod is bound; before anything has died, what that takes on this machine as busy as it is."""
     began = time.monotonic()
     await client.create(our_pod(name, 1))
-    await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/{name}", seconds)
+    await client.until(lambda p: p["spec"].get("nodeName"), f"{PODS}/{name}")
     return time.monotonic() - began
 
 
 @pytest.mark.parametrize("dies", ["both", "ours", "theirs"])
-def test_a_dead_leader_is_followed_within_ten_seconds(plane, tmp_path, dies):
+def test_a_dead_leader_is_followed_as_soon_as_its_leases_have_run_out(plane, tmp_path, dies):
     """
     The pair or the kube-scheduler alone is killed in mid-crowd, or our part, which the kubelet starts again:
-    binding goes on in ten seconds.
+    binding goes on in ten seconds, and as much more as this machine is slow.
     """
     nodes = [card_node(f"pair-{i}") for i in range(2)]
 
@@ -94,25 +96,26 @@ def test_a_dead_leader_is_followed_within_ten_seconds(plane, tmp_path, dies):
         async with pairs(plane, tmp_path) as (client, made), Kubelets(client, nodes).alive():
             await untainted(client)
             first = await leader(made)
-            await bound_after(client, "before")
+            usual = await bound_after(client, "before")
             await client.create(workload("Deployment", "pair", 50, our_pod("x", 2)))
-            await client.until(lambda p: len(bound(p)) >= 10, PODS, 30, labelSelector="app=pair")
+            await client.until(lambda p: len(bound(p)) >= 10, PODS, labelSelector="app=pair")
             if dies != "theirs":
                 made[first].end(signal.SIGKILL)
             if dies != "ours":
                 plane.kill(f"kube-{first}")
             if dies == "ours":
                 made[first].start(f"--beside={kube.BESIDE}")
+                usual += await made[first].answers("/readyz") / SLOWER
             took = await bound_after(client, "after")
-            await client.until(lambda p: len(bound(p)) == 50, PODS, 60, labelSelector="app=pair")
+            await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")
             listed = await client.get(PODS)
-            return took, taken(listed["items"])
+            return took, usual, taken(listed["items"])
 
-    took, cards = asyncio.run(story())
+    took, usual, cards = asyncio.run(story())
     print(f"{dies} killed: a new pod was bound after {took:.1f} s")  # noqa: T201
     assert max(cards.values()) <= 15
     assert 102 == sum(cards.values())
-    assert took <= 10 + BUSY_SECONDS
+    assert took <= 10 + SLOWER * usual
 
 
 def test_a_kube_scheduler_that_loses_its_lease_takes_us_along(plane, tmp_path):
@@ -124,6 +127,7 @@ def test_a_kube_scheduler_that_loses_its_lease_takes_us_along(plane, tmp_path):
         async with pairs(plane, tmp_path) as (client, made), Kubelets(client, [card_node("moves")]).alive():
             await untainted(client)
             first = await leader(made)
+            usual = await bound_after(client, "before")
             other = "b" if first == "a" else "a"
             plane.kill(f"kube-{first}")
             both = 0
@@ -131,9 +135,9 @@ def test_a_kube_scheduler_that_loses_its_lease_takes_us_along(plane, tmp_path):
             while time.monotonic() < end:
                 states = [(await ours.probe("/leader"))[0] for ours in made.values()]
                 both += states == [200, 200]
-            return first, other, await leader(made), both, await bound_after(client, "moved")
+            return first, other, await leader(made), both, await bound_after(client, "moved"), usual
 
-    first, other, now, both, took = asyncio.run(story())
+    first, other, now, both, took, usual = asyncio.run(story())
     assert other == now != first
     assert 0 == both
-    assert took < 5 + BUSY_SECONDS
+    assert took < 5 + SLOWER * usual

@@ -108,7 +108,7 @@ def test_the_seed_is_placed_and_no_patch_of_its_owner_changes_the_promise(plane,
     async def story():
         async with town(plane, tmp_path, card_node("stranger")) as (_, tenant):
             await tenant.create(yaml.safe_load(SEED), "tenant")
-            placed = await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/app-1-0", 30)
+            placed = await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/app-1-0")
             said = {
                 name: await sends(tenant, "PATCH", f"{PODS}/app-1-0", body, kind)
                 for name, (kind, body) in forgeries().items()
@@ -181,7 +181,7 @@ def test_an_amount_that_the_namespace_fills_in_is_judged_as_if_it_were_written(p
                 refused = await sends(tenant, "POST", PODS, nosy)
             finally:
                 await client.delete(f"{ranges}/shares")
-            await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/bare", 30)
+            await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/bare")
             return made, refused
 
     made, refused = asyncio.run(story())
@@ -208,7 +208,7 @@ def test_many_odd_pods_that_nobody_can_place_keep_nobody_else_from_a_card(plane,
 
             made = await asyncio.gather(*(odd(number) for number in range(80)))
             await tenant.create(share_pod("plain", 15), "tenant")
-            await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/plain", 40)
+            await tenant.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/plain")
             return made
 
     assert [201] * 80 == asyncio.run(story())

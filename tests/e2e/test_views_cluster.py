@@ -14,6 +14,7 @@ from e2e.sharing import PODS, bound, card_node, our_pod, sharing, taken, untaint
 from views_stage import ROOT, exporter, page_of, piped, serving, tenant, usage
 from views_stage import node as fleet_node
 from views_stage import pod as fleet_pod
+from waiting import PATIENCE_SECONDS
 
 from dashboards.terminal.fleet import Fleet
 from isolation.contract.model import Placement, Slice
@@ -53,13 +54,13 @@ def in_order(answer):
 
 def asked(port, path):
     """What the scheduler itself answers."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
         return json.loads(answer.read())
 
 
-def until_told(port, word, seconds=10):
+def until_told(port, word):
     """Wait until the scheduler's own answer names this."""
-    ends = time.monotonic() + seconds
+    ends = time.monotonic() + PATIENCE_SECONDS
     while word not in json.dumps(asked(port, INSPECT)):
         assert time.monotonic() < ends
         time.sleep(0.1)
@@ -174,7 +175,6 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
     """
     The exporter of a node is asked by the API server's proxy: top shows what is used, breaches who is over promise.
     """
-    need_free(EXPORTER_PORT)
     one = fleet_pod("a", "solo", 4)
     fleet = Fleet((fleet_node("solo", 1, 15),), (one,))
     told = usage(fleet, [tenant(one, 6)])
@@ -199,8 +199,10 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
                 await client.delete(f"{path}?gracePeriodSeconds=0", force=True)
             return before, cards, found, strict
 
-    with address(), serving(answers, host=ADDRESS, port=EXPORTER_PORT):
-        before, cards, found, strict = asyncio.run(story())
+    with address():
+        need_free(ADDRESS, EXPORTER_PORT)
+        with serving(answers, host=ADDRESS, port=EXPORTER_PORT):
+            before, cards, found, strict = asyncio.run(story())
     assert 3 == before.returncode
     assert "not known" in before.stdout
     assert ([int(6.25 * GIB)], []) == ([card["used_bytes"] for card in cards["items"]], cards["notes"])

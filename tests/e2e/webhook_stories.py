@@ -16,11 +16,13 @@ def path_of(kind: str) -> str:
     return f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/default/{plural}"
 
 
-def asking(plane, story):
+def asking(plane, story, timeout_seconds=30):
     """What a story with the webhook in place returns."""
 
     async def told():
-        async with connected(plane) as client, webhooked(client, Stand(plane)) as stand:
+        stand = Stand(plane)
+        stand.timeout_seconds = timeout_seconds
+        async with connected(plane) as client, webhooked(client, stand):
             return await story(client, stand)
 
     return asyncio.run(told())
