@@ -1,59 +1,77 @@
-# Two commands: `make up` shows the main job, `make test` proves it.
+# Two commands: `make up` shows the main job, `make test` tests it. `make help` lists the others.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-STAMP  := $(VENV)/.gpushare-ready
+BUDGET ?= 1
 # boto3's packages pin an older python-dateutil than the kubernetes client needs; they work beside it
 AWS    := boto3 botocore jmespath s3transfer
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+LOGS   := build/setup
+STEP   := bash tests/step.sh
+# Both are written last: a set-up that was interrupted before is not taken for a whole one
+MADE   := $(VENV)/.gpushare-made
+READY  := $(VENV)/.gpushare-ready
 
-.PHONY: up test check bench clean help promtool libcs controlplane kubelet
+.PHONY: help up test test-all unit lint check one stage kubelet tools controlplane bench clean
 
 help:            ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/*)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(C_PARTS)
+$(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: apt-get install gcc"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV) ..."
-	@{ $(PIP) "pip>=25.1" && $(PIP) -e '.[all]' --group dev && $(PIP) --no-deps $(AWS); } >$(VENV)/setup.log 2>&1 \
-	  || { cat $(VENV)/setup.log; echo "set-up failed; its log is above and in $(VENV)/setup.log"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+	@rm -rf $(VENV)
+	@$(STEP) "virtual environment in $(VENV)" $(LOGS)/venv.log $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-up: $(STAMP)     ## the whole on one machine, on simulated cards, live (ARGS="--for 60")
+$(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
+	@$(STEP) "Python packages and C parts" $(LOGS)/packages.log sh -c \
+	  '$(PIP) "pip>=25.1" && $(PIP) -e ".[all]" --group dev && $(PIP) --no-deps $(AWS)'
+	@touch $@
+
+up: $(READY)     ## the main job on this machine, with simulated cards, live (ARGS="--for 60" ends it by itself)
 	@$(BIN)/gpushare up $(ARGS)
 
-check: $(STAMP)  ## ruff, mypy --strict, import contracts
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+test: tools      ## everything that a change must pass; 10 minutes on two cores
+	@$(BIN)/python tests/stages.py test
 
-promtool:
+test-all: tools  ## all tests, also the long searches and a real kubelet; 30 minutes (BUDGET=5 searches longer, DONE=test leaves out what `make test` runs)
+	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
+
+unit: $(READY)   ## unit tests only, no other programs needed; under a minute
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m 'not slow and not e2e' tests/unit $(ARGS)
+
+lint: $(READY)   ## ruff, mypy --strict, import contracts; a minute, seconds when repeated
+	@$(BIN)/python tests/stages.py lint
+
+check: lint      ## lint, the C parts with warnings as errors and under sanitizers; two minutes
+	@$(BIN)/pytest -q -n 2 -m sanitizer $(ARGS)
+
+one: $(READY)    ## one test or file: make one T=tests/unit/test_engine.py::test_name (ARGS for pytest)
+	@test -n "$(T)" || { echo "which one? make one T=path[::name]"; exit 2; }
+	@$(BIN)/pytest '$(T)' $(ARGS)
+
+stage: tools     ## one stage of the tests: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet
+	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
+
+kubelet: tools   ## the node agent under a real kubelet and containerd, as root; 8 minutes, 11 more to build them once
+	@$(BIN)/python tests/stages.py kubelet
+
+tools: $(READY)  ## what the tests need besides Python, found or fetched once: Prometheus, other C libraries, a control plane
 	@bash tests/get_promtool.sh
-
-libcs: $(STAMP)
 	@bash tests/get_libcs.sh $(BIN)/python
-
-controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else built or fetched once
 	@bash tests/e2e/get_controlplane.sh || echo "not all of the control plane or kubectl: their tests will say so" >&2
 
-test: check promtool libcs controlplane ## everything that proves the house
-	timeout -k 30 2100 $(BIN)/pytest -n 2 -m 'not clock and not e2e' $(ARGS)
-	timeout -k 30 3000 $(BIN)/pytest -m e2e --ignore-glob='*/test_real_kubelet_*' $(ARGS)
-	timeout -k 30 600 $(BIN)/pytest -m clock $(ARGS)
+controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else built or fetched once; 5 minutes
+	@bash tests/e2e/get_controlplane.sh
 
-kubelet: $(STAMP) controlplane ## the node agent under a real kubelet and containerd (root; not part of test)
-	bash tests/realkubelet/get.sh
-	timeout -k 30 1800 $(BIN)/pytest -m e2e tests/e2e -k real_kubelet $(ARGS)
+bench: $(READY)  ## packing and speed against the published figures
+	@$(BIN)/python benchmarks/placement.py $(ARGS)
 
-bench: $(STAMP)  ## packing and speed against the published figures
-	$(BIN)/python benchmarks/placement.py $(ARGS)
-
-clean:           ## forget everything built
+clean:           ## remove the virtual environment and everything built here
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find isolation -name '*.so' -delete -o -name '*.so.1' -delete

@@ -1,17 +1,30 @@
 """
-What every test of the house shares: properties are not judged by the clock, and CI skips nothing that it could have.
+What every test shares: the budget of searches, properties without a deadline, and no skip in CI of what it could have.
 """
 
 from __future__ import annotations
 
 import os
 
+import budget as searches
 import pytest
 from ci_skips import failure
-from hypothesis import settings
 
-settings.register_profile("house", deadline=None)
-settings.load_profile("house")
+
+def pytest_addoption(parser):
+    """`--budget N`."""
+    searches.add_option(parser)
+
+
+def pytest_configure(config):
+    """Before a test module is imported."""
+    searches.configure(config)
+
+
+@pytest.fixture(scope="session")
+def budget(pytestconfig):
+    """How many times as long as usual a search goes on: 1 or more."""
+    return pytestconfig.getoption("budget")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from budget import examples
 from hypothesis import HealthCheck, settings
 
 from autoscaler.limits import Limits
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 QUICK = Limits(fewest_replicas=1, fresh_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""
-a_few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+a_few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def check_room(embedded: Embedded) -> None:

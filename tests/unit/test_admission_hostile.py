@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from admission_cases import GOOD, REFUSED
 from admission_pods import COUNT, MEM, amount, good, labelled, main_of, patched, pod, spec, workload
+from budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -185,7 +186,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.one_of(st.binary(max_size=200), ANYTHING.map(lambda value: json.dumps(value).encode())))
 def test_bytes_out_of_nowhere_are_answered_and_denied(body):
     """
@@ -197,7 +198,7 @@ def test_bytes_out_of_nowhere_are_answered_and_denied(body):
 CHANGES = [change for _, change in GOOD] + [case.change for case in REFUSED]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(CHANGES), max_size=4), st.data())
 def test_any_mixture_of_changes_is_refused_or_sound(changes, data):
     """
@@ -215,7 +216,7 @@ def test_any_mixture_of_changes_is_refused_or_sound(changes, data):
         check_sound(made, response)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from([case for case in REFUSED if case.name != "scheduler"]), min_size=1, max_size=3))
 def test_two_wrongs_make_no_right(cases):
     """

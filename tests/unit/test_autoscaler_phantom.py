@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from budget import examples
 from builders import ask, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ def test_nodes_that_take_no_pods_and_homes_that_are_kept_count_as_taken():
     assert (waiting,) == phantoms(kept, [waiting])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 15)), max_size=8),
     st.tuples(st.integers(1, 8), st.sampled_from([1, 1, 2, 4])),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from budget import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from waiting import soon
 
 from isolation.cluster import lease
 from isolation.cluster.election import Election
@@ -117,7 +119,7 @@ class Candidates(RuleBasedStateMachine):
             assert len(acting) <= 1, acting
 
 
-Candidates.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+Candidates.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
 TestCandidates = Candidates.TestCase
 
 
@@ -299,8 +301,7 @@ def test_on_the_way_out_the_right_ends_before_the_lease_is_given_back():
         await first.turn()
         clock.now += TERMS.duration
         running = asyncio.create_task(first.run())
-        await asyncio.sleep(0.01)
-        held = first.fence()
+        held = await soon(first.fence)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await second.turn()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,7 +183,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ANYTHING, ANYTHING)
 def test_values_out_of_nowhere_never_break_the_codec(one, other):
     """Any nesting of any values under the names that matter."""
@@ -191,7 +192,7 @@ def test_values_out_of_nowhere_never_break_the_codec(one, other):
         read(function, one)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_two_wounds_at_once_never_break_the_codec(data):
     """Two places of a sound pod damaged together."""

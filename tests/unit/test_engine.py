@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from budget import examples
 from builders import ask, card, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -297,7 +298,7 @@ class Brute:
         return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(NODES, st.lists(st.tuples(REQUESTS, st.booleans()), max_size=25), st.sampled_from(sorted(POLICIES)))
 def test_books_agree_with_brute_force_and_refusals_are_true(specs, steps, policy):
     """
@@ -326,7 +327,7 @@ def test_books_agree_with_brute_force_and_refusals_are_true(specs, steps, policy
             assert all(size >= 0 and core >= 0 for size, core in engine.room(n.name))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     NODES,
     st.lists(REQUESTS, min_size=1, max_size=70),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from budget import examples
 from builders import ask, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ def test_ratings_come_in_the_order_of_the_names(names):
     assert [name == "n" for name in names] == [int(mask).bit_count() == 1 for mask in masks]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from([4, 10, 16]), st.booleans()), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 2), st.booleans(), st.integers(0, 4)), max_size=20),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attributed import look, values
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, MIB, RESERVED, Node, hold, region, uuid
@@ -53,7 +54,7 @@ def populated(tenants, **flags):
     return node
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, st.lists(st.integers(-500, 500), min_size=3, max_size=3))
 def test_every_byte_stands_once(tenants, hidden):
     """Used = containers + unattributed + reserved + remainder, exactly, and the remainder is what no process has."""
@@ -72,7 +73,7 @@ def test_every_byte_stands_once(tenants, hidden):
             assert hidden[int(key[2])] * MIB == left
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, SOURCES)
 def test_one_series_per_container_and_card(tenants, flags):
     """Whatever works and whoever is there: each series stands once, and used has the labels of what was promised."""
@@ -84,7 +85,7 @@ def test_one_series_per_container_and_card(tenants, flags):
     assert set(shown["container_memory_allocated_bytes"]) <= set(infos)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS)
 def test_allocated_and_used_carry_the_same_labels(tenants):
     """With every source and every figure known, and memory promised, both families have the same series."""
@@ -95,7 +96,7 @@ def test_allocated_and_used_carry_the_same_labels(tenants):
     assert set(shown["container_memory_allocated_bytes"]) == set(shown["container_memory_used_bytes"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, st.integers(0, 2**31 - 1), st.lists(st.integers(0, 99), max_size=5), st.integers(0, 2**64 - 1))
 def test_nobodys_figure_depends_on_what_a_neighbour_writes(tenants, bytes_used, pids, denied):
     """A tenant that writes its region anew changes what its own library says, and no figure that NVML tells."""
@@ -112,7 +113,7 @@ def test_nobodys_figure_depends_on_what_a_neighbour_writes(tenants, bytes_used, 
     assert [c for c in one.containers if c.pod != "mallory"] == [c for c in other.containers if c.pod != "mallory"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, st.randoms())
 def test_order_does_not_matter(tenants, random):
     """Processes, holds and assignments in any order give the same reading."""
@@ -123,7 +124,7 @@ def test_order_does_not_matter(tenants, random):
     assert look(node).reading == look(shuffled).reading
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, SOURCES)
 def test_nothing_is_negative_and_nothing_unknown_is_zero(tenants, flags):
     """No container has less than nothing, and a figure without a source has no value."""

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from breach_watch import EPOCH, Watch, using
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, MIB, RESERVED, Node, region, uuid
@@ -138,7 +139,7 @@ FINDINGS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(FINDINGS)
 def test_counts_are_beginnings(turns):
     """Each kind's count is the number of its records begun, and an open record is always that of a finding."""
@@ -165,7 +166,7 @@ def test_so_many_at_once_and_no_more():
     assert (MOST_OPEN, RING) == (len(state.open), len(state.ring))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**32 - 1), max_size=40), st.integers(0, 2**40))
 def test_a_tenant_writes_about_itself_only(denied, pids, amount):
     """Whatever a region says, the neighbour's figures, counters and breaches stay as they are."""

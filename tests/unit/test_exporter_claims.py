@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, RESERVED, Node, card, hold, outcome, region, uuid
@@ -289,7 +290,7 @@ def test_the_region_travels_with_the_claim():
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(min_size=200, max_size=600), st.text(max_size=600))
 def test_names_are_bounded(one, other):
     """However long a name is, a label is not; long names that differ stay different."""
@@ -321,7 +322,7 @@ GRANTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(GRANTS, st.booleans(), st.randoms())
 def test_one_claim_per_container_and_card_in_any_order(grants, agent, random):
     """Whatever IDs a kubelet lists, in whatever order: each container has one claim per card, always the same ones."""

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, MIB, RESERVED, Node, card, hold, outcome, uuid
@@ -291,7 +292,7 @@ def test_mig():
     assert [2.0] == [value for _, value in found["nvidia_gpu_num_devices"]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(max_size=20), st.lists(st.integers(0, 9000), max_size=6))
 def test_any_node_is_a_page(name, sizes):
     """Every series once, whatever processes are called; the page parses."""

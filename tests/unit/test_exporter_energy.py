@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from breach_watch import Watch
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import Node, uuid
@@ -103,7 +104,7 @@ def test_a_counter_that_stops_or_is_set_back(reset):
     assert 100.0 <= energy(watch.see(drawing(1200.0, busy={1: 1.0})))["a"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from budget import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +112,7 @@ def test_a_steady_process_is_told_as_it_is(beat):
     assert [0.3] * 4 == pytest.approx([window.load for window in windows])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     patterns=st.lists(PATTERNS, min_size=1, max_size=3),
     loss=st.sampled_from([0.0, 0.02, 0.1]),
@@ -138,7 +139,7 @@ def test_samples_add_up_to_the_time_that_was_spent(patterns, loss, seed):
         assert truth(driver, pid, 8) == pytest.approx(mean(windows, pid), abs=allowed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows=st.dictionaries(st.integers(-2, 6), st.lists(st.integers(-5, 1 << 40), min_size=40, max_size=40), max_size=5),
     beat=st.sampled_from([0, 150_000, 700_000]),

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 import pytest
+from budget import examples
 from hold_writer import HoldWriter, settle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -145,7 +146,7 @@ def test_strange_things_in_a_book_are_passed_by(writer, source):
     assert (["run-1"], 3) == (names(facts), facts.unreadable)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.one_of(st.binary(max_size=400), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))),
     st.booleans(),

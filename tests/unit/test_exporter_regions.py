@@ -9,6 +9,7 @@ import struct
 import time
 
 import pytest
+from budget import examples
 from hold_writer import HEAD_AT, HIGH_AT, touch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -222,7 +223,7 @@ def test_who_is_not_named_any_more_is_forgotten(region, reader):
     assert 2 == len(one(reader, region).breaches)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3 * abi.SLOT_BYTES + abi.SLOT_OFFSET), st.binary(min_size=1, max_size=64)), max_size=12

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ _KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(_KEYS, _JSON | st.just(POD) | st.just({"items": [POD]})), st.sampled_from(READERS))
 def test_any_json_under_the_right_keys_is_read_or_refused(body, reader):
     """
@@ -139,7 +140,7 @@ def test_any_json_under_the_right_keys_is_read_or_refused(body, reader):
     assert found is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 500), st.sampled_from(READERS))
 def test_a_good_request_with_some_bytes_changed_is_read_or_refused(noise, at, reader):
     """

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import replace
 
 from agent_world import AgentWorld
+from budget import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -243,4 +244,4 @@ class NodeStorm(RuleBasedStateMachine):
 
 
 TestNodeStorm = NodeStorm.TestCase
-TestNodeStorm.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestNodeStorm.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

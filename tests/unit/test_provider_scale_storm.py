@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ STEPS = st.lists(
 TROUBLE = st.dictionaries(st.integers(1, 60), st.sampled_from([BEFORE, AFTER]), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STEPS, TROUBLE)
 def test_only_named_machines_go_and_in_the_end_all_of_them(steps, trouble):
     """
@@ -146,7 +147,7 @@ def test_only_named_machines_go_and_in_the_end_all_of_them(steps, trouble):
     assert target == len(server.machines)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 4), TROUBLE)
 def test_a_purchase_is_in_the_target_once_or_not_at_all(by, trouble):
     """

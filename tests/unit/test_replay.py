@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,7 +167,7 @@ def pods_of(cards):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     fleet=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 3), st.sampled_from(["T4", "G2"]))),
     queue=st.lists(pods_of(3), min_size=1, max_size=25),

@@ -5,6 +5,7 @@ Where a command goes on one machine, and what it is told when it goes nowhere.
 from __future__ import annotations
 
 import pytest
+from budget import examples
 from builders import card
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,7 +137,7 @@ def test_an_ask_that_contradicts_itself_is_bad_input(wanted, words):
         wanted.request()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 3)), max_size=30))
 def test_no_order_of_asks_ever_oversells_a_card(asks):
     """

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+from budget import examples
 from builders import card
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -54,7 +55,7 @@ def used(entry: Hold) -> None:
     evidence.lives(entry, Path("/nonexistent"), entry.boot)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(FIELDS)), ANYTHING | st.lists(CARD, min_size=1, max_size=17), max_size=3))
 @example({"created": float("nan")})
 @example({"created": float("inf")})

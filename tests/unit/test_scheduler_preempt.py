@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from budget import examples
 from builders import node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -345,7 +346,7 @@ PODS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(PODS, st.integers(1, 8), st.integers(1, 2), st.integers(0, 5), st.sampled_from([0, 0, 5, 12]))
 def test_relief_is_sufficient_and_has_no_needless_victim(specs, size, cards, priority, core):
     """Without the victims the pod fits; with any one of them left it does not; none of them is important."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from budget import examples
 from builders import card, node
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -359,4 +360,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestCluster.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import golden_files
 import pytest
+from budget import examples
 from frames import card, node, small_fleet, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,7 +74,7 @@ def test_golden_of_the_whole_screen(width, height):
     golden_files.check(f"stack-{width}x{height}.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(width=st.integers(1, 220), height=st.integers(1, 80))
 def test_never_more_than_the_terminal_has(width, height):
     """Whatever the size, no line too many and no cell too many."""

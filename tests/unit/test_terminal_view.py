@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import golden_files
 import pytest
+from budget import examples
 from frames import card, frame, node, small_fleet, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +62,7 @@ def test_golden_ascii():
     assert shown.isascii()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 220),
     st.integers(1, 70),

@@ -5,6 +5,7 @@ Pacing: the wall clock drives the fleet, slow machines fall behind openly and ne
 from __future__ import annotations
 
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_stop_is_obeyed_and_the_last_frame_drawn():
     assert ran.fleet_seconds == bench.frames[-1][1].fleet_seconds == bench.now
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.floats(0.01, 5000), st.floats(0, 8), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_every_run_ends_and_accounts_for_its_time(speed, seconds, cost, drawing):
     """However slow: it ends soon after its time, and what passed and what was given up explain the speed."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from views_stage import node_json, pod_json
@@ -118,7 +119,7 @@ def test_a_reservation_for_another_takes_room_and_one_for_the_pod_does_not():
     assert isinstance(waits(nodes, [user], pod, [kept]).verdict, Placement)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 15)), max_size=14),
     st.integers(1, 48),
