@@ -62,12 +62,12 @@ kubelet: tools   ## the node agent under a real kubelet and containerd, as root;
 	@$(BIN)/python tests/stages.py kubelet
 
 tools: $(READY)  ## what the tests need besides Python, found or fetched once: Prometheus, other C libraries, a control plane
-	@bash tests/get_promtool.sh
-	@bash tests/get_libcs.sh $(BIN)/python
-	@bash tests/e2e/get_controlplane.sh || echo "not all of the control plane or kubectl: their tests will say so" >&2
+	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true
+	@$(STEP) "other C libraries" $(LOGS)/libcs.log bash tests/get_libcs.sh $(BIN)/python || true
+	@$(STEP) "control plane: etcd, Kubernetes, kubectl (5 minutes, once)" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh || true
 
 controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else built or fetched once; 5 minutes
-	@bash tests/e2e/get_controlplane.sh
+	@$(STEP) "control plane: etcd, Kubernetes, kubectl" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh
 
 bench: $(READY)  ## packing and speed against the published figures
 	@$(BIN)/python benchmarks/placement.py $(ARGS)

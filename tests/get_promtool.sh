@@ -13,25 +13,26 @@ command -v ip >/dev/null || packages+=(iproute2)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 policy=/usr/sbin/policy-rc.d
-made=""
-clean() { [ -z "$made" ] || $sudo rm -f "$policy"; }
+mark="# gpushare's tests, while they install packages"
+ours() { grep -qsF "$mark" "$policy"; } # also one that an interrupted run has left behind
+clean() { ! ours || $sudo rm -f "$policy"; }
 trap clean EXIT
 
 install() {
-  command -v apt-get >/dev/null || return 1
-  $sudo apt-get update -qq || return 1
+  command -v apt-get >/dev/null || { echo "no apt-get here"; return 1; }
+  [ -z "$(dpkg --audit)" ] || $sudo env DEBIAN_FRONTEND=noninteractive dpkg --configure -a || return 1 # was interrupted
+  $sudo apt-get update || return 1
   # invoke-rc.d asks this file; 101 means: start nothing
   if [ ! -e "$policy" ]; then
-    made=yes
-    printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null && $sudo chmod 755 "$policy" || return 1
+    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" | $sudo tee "$policy" >/dev/null && $sudo chmod 755 "$policy" || return 1
   fi
-  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" || return 1
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}" || return 1
   if [ ${#services[@]} -gt 0 ] && command -v systemctl >/dev/null; then
     $sudo systemctl disable --quiet "${services[@]}" || true
   fi
 }
 
-if install >/dev/null 2>&1; then
-  exit 0
-fi
-echo "not there and could not be installed: ${packages[*]}; apt-get install ${packages[*]} (their tests will say so)" >&2
+install || {
+  echo "not there and could not be installed: ${packages[*]}; apt-get install ${packages[*]} (their tests will say so)" >&2
+  exit 1
+}

@@ -52,8 +52,12 @@ class Stage:
 
 
 def pytest(workers: int, *words: str) -> tuple[str, ...]:
-    """A pytest run by so many workers; a module's tests stay together, since they share what is slow to make."""
-    return (str(BIN / "pytest"), "-q", "-n", str(workers), "--dist", "loadfile", *words)
+    """
+    A pytest run by so many workers; a module's tests stay together, since they share what is slow to make.
+
+    The log has a line for each test, with how far the whole is.
+    """
+    return (str(BIN / "pytest"), "-v", "-n", str(workers), "--dist", "loadfile", *words)
 
 
 def stages(budget: int) -> dict[str, Stage]:

@@ -14,8 +14,8 @@ trap 'kill -- -"$pid" 2>/dev/null; wait "$pid" 2>/dev/null; echo; echo "$what: s
 said=""
 while kill -0 "$pid" 2>/dev/null; do
   if [ -t 1 ]; then
-    [ $SECONDS -lt 1 ] || { said=yes; printf '\r\033[K%s ... %s  %s' "$what" "$(took)" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-60)"; }
-  elif [ -z "$said" ] && [ $SECONDS -ge 1 ]; then
+    [ $SECONDS -lt 3 ] || { said=yes; printf '\r\033[K%s ... %s  %s' "$what" "$(took)" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-60)"; }
+  elif [ -z "$said" ] && [ $SECONDS -ge 3 ]; then
     said=yes
     echo "$what ..."
   fi

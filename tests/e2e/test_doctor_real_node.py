@@ -38,7 +38,7 @@ def test_devices_that_a_real_kubelet_gave_are_those_of_the_record(stage):
         await stage.place(client, pod_of("doctor", container("main", 3)), 1)
         pod = await stage.running_pod(client, "doctor")
         config = str(stage.plane.kubeconfig)
-        for _ in range(40):
+        for _ in range(400):
             seen = await asyncio.to_thread(examined, "cluster", "--kubeconfig", config)
             if "cluster.devices" in seen:
                 return seen, pod

@@ -109,7 +109,7 @@ def test_init_containers_have_their_own_promise_however_the_kubelet_shares_their
             await stage.place(client, pod, number % 2)
         told = {}
         for name, pod in pods.items():
-            made = await stage.running_pod(client, name, 60)
+            made = await stage.running_pod(client, name)
             boxes = [one["name"] for one in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])]
             told[name] = [facts(stage.said(made, box)).get("total", ["none"])[0] for box in boxes]
         return told, await stage.named(made, "main")
@@ -134,7 +134,7 @@ def test_pods_get_their_own_cards_in_whatever_order_the_kubelet_takes_them(stage
         await asyncio.gather(
             *(stage.bind_to(client, pod, chosen[pod["metadata"]["name"]]) for pod in order),
         )
-        pods = [await stage.running_pod(client, name, 60) for name in chosen]
+        pods = [await stage.running_pod(client, name) for name in chosen]
         devices = {pod["metadata"]["name"]: stage.devices(pod)["main"] for pod in pods}
         seen = {pod["metadata"]["name"]: facts(stage.said(pod))["card"] for pod in pods}
         return devices, seen
@@ -199,7 +199,7 @@ def test_a_pod_bound_without_a_record_is_deleted_and_told_why(stage):
     async def story(client):
         made = await client.create(pod_of("bare", container("main", 1)))
         await stage.bind(client, made)
-        await client.until(lambda pods: not pods["items"], PODS, 60)
+        await client.until(lambda pods: not pods["items"], PODS)
         listed = await client.get("/api/v1/namespaces/default/events")
         return [e for e in listed["items"] if e["involvedObject"].get("uid") == made["metadata"]["uid"]]
 
@@ -215,7 +215,7 @@ def test_jobs_that_finish_leave_nothing(stage):
 
     async def story(client):
         await stage.place(client, pod_of("done", container("main", 14, "/bin/true"), **NEVER), 0)
-        await client.until(lambda p: p["status"].get("phase") == "Succeeded", f"{PODS}/done", 30)
+        await client.until(lambda p: p["status"].get("phase") == "Succeeded", f"{PODS}/done")
         await stage.place(client, pod_of("next", container("main", 14)), 0)
         return facts(stage.said(await stage.running_pod(client, "next")))
 

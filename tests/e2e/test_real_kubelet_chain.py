@@ -115,7 +115,7 @@ def test_what_tenants_write_becomes_what_their_containers_have(stage, tmp_path):
             ]
             seen = {}
             for name in [pod["metadata"]["name"] for pod in pods]:
-                pod = await stage.running_pod(client, name, 60)
+                pod = await stage.running_pod(client, name)
                 first = pod["spec"]["containers"][0]["name"]
                 seen[name] = (
                     by_record(pod),

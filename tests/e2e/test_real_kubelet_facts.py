@@ -55,18 +55,18 @@ def write_spec(stage, edits, name="one", version="0.5.0", file="thing.json"):
 async def bound(stage, client, name, *words):
     """A pod that asks for a thing, bound; the node offers it first."""
     node = f"/api/v1/nodes/{stage.node.name}"
-    await client.until(lambda n: n["status"]["allocatable"].get(RESOURCE, "0") != "0", node, 20)
+    await client.until(lambda n: n["status"]["allocatable"].get(RESOURCE, "0") != "0", node)
     await stage.bind(client, await client.create(asking(name, *words)))
 
 
-async def trouble(client, name, seconds=20):
+async def trouble(client, name):
     """What keeps the container from starting."""
 
     def waiting(pod):
         states = [one["state"].get("waiting", {}) for one in pod["status"].get("containerStatuses", ())]
         return next((one["message"] for one in states if "message" in one), "")
 
-    return waiting(await client.until(waiting, f"{PODS}/{name}", seconds))
+    return waiting(await client.until(waiting, f"{PODS}/{name}"))
 
 
 def test_a_spec_that_is_written_in_prestart_is_found_at_the_first_try(stage, plugin):
@@ -108,7 +108,7 @@ def test_a_mount_whose_source_is_missing_fails_closed_by_cdi_and_open_by_allocat
         await bound(stage, client, "closed")
         said = await trouble(client, "closed")
         (missing / "cdi").write_text("")
-        await stage.running_pod(client, "closed", 60)
+        await stage.running_pod(client, "closed")
         return made, said
 
     made, said = play(stage, story)
@@ -191,7 +191,7 @@ def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_and_is_m
         finally:
             stage.start_agent()
         await stage.ready(client)
-        await client.until(lambda pods: not pods["items"], PODS, 40)
+        await client.until(lambda pods: not pods["items"], PODS)
         events = await client.get("/api/v1/namespaces/default/events")
         told = [one["message"] for one in events["items"] if one["involvedObject"].get("uid") == pod["metadata"]["uid"]]
         await stage.place(client, pod_of("early", container("main", 2)), 0)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import play, real_stage
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
 
@@ -29,7 +30,7 @@ def kill_container(stage, pod, name="main"):
     stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])[name])
 
 
-async def back(client, name, restarts=1, seconds=40):
+async def back(client, name, restarts=1):
     """The pod once its container runs again."""
     return await client.until(
         lambda p: (
@@ -37,7 +38,6 @@ async def back(client, name, restarts=1, seconds=40):
             and p["status"]["containerStatuses"][0]["ready"]
         ),
         f"{PODS}/{name}",
-        seconds,
     )
 
 
@@ -89,7 +89,7 @@ def test_an_agent_that_is_replaced_finds_everything_as_it_was(stage, how):
         kill_container(stage, dies)
         await asyncio.sleep(1)
         stage.start_agent()
-        dies = await back(client, "dies", seconds=60)
+        dies = await back(client, "dies")
         await stage.ready(client)
         await stage.place(client, pod_of("next", container("main", 3, "2500", "1000")), 1)
         new = await stage.running_pod(client, "next")
@@ -115,7 +115,7 @@ def test_units_of_a_forcibly_deleted_pod_wait_for_the_end_of_its_processes(stage
         old = await stage.running_pod(client, "old")
         await client.delete(f"{PODS}/old", force=True)
         await stage.place(client, pod_of("new", container("main", 14, "100")), 0)
-        together, both, end = [], 0, asyncio.get_running_loop().time() + 60
+        together, both, end = [], 0, asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while asyncio.get_running_loop().time() < end:
             running = stage.node.running(old["metadata"]["uid"], "new")
             both += len(running) == 2
@@ -123,7 +123,7 @@ def test_units_of_a_forcibly_deleted_pod_wait_for_the_end_of_its_processes(stage
             if running == ["new"]:
                 break
             await asyncio.sleep(0.1)
-        new = await stage.running_pod(client, "new", 60)
+        new = await stage.running_pod(client, "new")
         return together, both, facts(stage.said(new))
 
     together, both, told = play(stage, story)
@@ -146,7 +146,7 @@ def test_foreign_lists_during_allocations_double_nothing(stage):
             call = channel.unary_unary(api.LIST, serialize, api.ListPodResourcesResponse.FromString)
             while not stop.wait(0.02):
                 with contextlib.suppress(grpc.RpcError):
-                    call(api.ListPodResourcesRequest(), timeout=5)
+                    call(api.ListPodResourcesRequest(), timeout=60)
 
     async def story(client):
         names, clashes, pods = [], [], {}
@@ -159,7 +159,7 @@ def test_foreign_lists_during_allocations_double_nothing(stage):
                 await client.delete(f"{PODS}/{names.pop(0)}")
             if turn % 3 == 2:
                 for one in names:
-                    pods[one] = await stage.running_pod(client, one, 60)
+                    pods[one] = await stage.running_pod(client, one)
                 taken = [unit for one in names for unit in stage.devices(pods[one])["main"]]
                 clashes += [unit for unit in taken if taken.count(unit) > 1]
         return clashes, [facts(stage.said(pods[name])).get("take") for name in names]
@@ -185,14 +185,14 @@ def test_containers_come_back_while_the_api_server_is_down(stage, plane):
         pod = await stage.running_pod(client, "alone")
         plane.kill("kube-apiserver")
         kill_container(stage, pod)
-        end = asyncio.get_running_loop().time() + 40
+        end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while asyncio.get_running_loop().time() < end:
             if len(facts(stage.said(pod)).get("ready", [])) == 2:
                 break
             await asyncio.sleep(0.2)
         told = facts(stage.said(pod, lives=2))
         plane.restart_apiserver()
-        await stage.ready(client, 60)
+        await stage.ready(client)
         return told
 
     assert [str(2 * GIB)] * 2 == play(stage, story)["total"]
@@ -209,7 +209,7 @@ def test_a_container_runtime_that_restarts_takes_nothing_from_anybody(stage):
         stage.node.kill("containerd")
         stage.node.start_containerd()
         await stage.place(client, pod_of("next", container("main", 4, "100")), 0)
-        await stage.running_pod(client, "next", 60)
+        await stage.running_pod(client, "next")
         kept = await client.get(f"{PODS}/stays")
         return stage.limits(stays), kept["status"]["containerStatuses"][0]["restartCount"]
 
@@ -229,13 +229,13 @@ def test_after_a_reboot_everything_that_was_given_is_free_again(stage):
         await stage.running_pod(client, "beside")
         stage.node.reboot()
         old = [
-            await client.until(lambda p: p["status"].get("phase") == "Failed", f"{PODS}/{name}", 60)
+            await client.until(lambda p: p["status"].get("phase") == "Failed", f"{PODS}/{name}")
             for name in ("before", "beside")
         ]
         stage.start_agent()
-        await stage.ready(client, 60)
+        await stage.ready(client)
         await stage.place(client, pod_of("after", container("main", 14, "100")), 0)
-        new = await stage.running_pod(client, "after", 60)
+        new = await stage.running_pod(client, "after")
         return [pod["status"].get("reason") for pod in old], facts(stage.said(new))
 
     reasons, told = play(stage, story)

@@ -51,7 +51,7 @@ def test_what_a_tenant_puts_over_our_paths_and_variables_changes_nothing(stage):
             await stage.place(client, pod_of(name, box, volumes=[volume]), 0)
         await stage.place(client, pod_of("env", container("main", 1, *TAKE, env=OVERRIDES)), 0)
         for name in (*over, "env"):
-            pod = await stage.running_pod(client, name, 60)
+            pod = await stage.running_pod(client, name)
             told[name] = facts(stage.said(pod))
             if name == "env":
                 seen = stage.node.execute(stage.node.containers(pod["metadata"]["uid"])["main"], "/bin/env")

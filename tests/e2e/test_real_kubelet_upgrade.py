@@ -8,6 +8,7 @@ import shutil
 import pytest
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import REPOSITORY, play, real_stage
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def libraries(stage):
     return {path.name for path in stage.node.machine.path("/var/lib/gpushare/lib").iterdir()}
 
 
-async def until_libraries(stage, count, seconds=20):
+async def until_libraries(stage, count):
     """The versions, once there are so many."""
-    end = asyncio.get_running_loop().time() + seconds
+    end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while len(libraries(stage)) != count and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110 (another process's files)
         await asyncio.sleep(0.2)
     return libraries(stage)

@@ -23,7 +23,7 @@ def devices_of(socket: Path, pod: dict[str, Any], resource: str) -> dict[str, li
     asked = api.GetPodResourcesRequest(pod_name=meta["name"], pod_namespace=meta["namespace"])
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(api.GET, _serialize, api.GetPodResourcesResponse.FromString)
-        told = _patiently(lambda: call(asked, timeout=5))
+        told = _patiently(lambda: call(asked, timeout=60))
     return {
         box.name: sorted(one for held in box.devices if held.resource_name == resource for one in held.device_ids)
         for box in told.pod_resources.containers

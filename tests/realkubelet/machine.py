@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waiting import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -61,7 +63,7 @@ class Machine:
         if self._process is not None:
             self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
+                self._process.wait(30)
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait(10)
@@ -82,7 +84,9 @@ class Machine:
         asked = {"start": words, "log": str(self.root / log), "env": dict(env or {})}
         return int(self._ask(asked)["pid"])
 
-    def call(self, argv: Sequence[str | Path], seconds: float = 60, env: Mapping[str, str] | None = None) -> str:
+    def call(
+        self, argv: Sequence[str | Path], seconds: float = PATIENCE_SECONDS, env: Mapping[str, str] | None = None
+    ) -> str:
         """Run a program to its end; what it wrote. Raises MachineError when it fails."""
         log = f"call-{time.monotonic_ns()}.log"
         pid = self.run(argv, log, env)
@@ -138,7 +142,7 @@ def _remove_cgroup(folder: Path) -> None:
     if not folder.is_dir():
         return
     for deeper, _, _ in os.walk(folder, topdown=False):
-        for _ in range(100):
+        for _ in range(1200):
             try:
                 Path(deeper).rmdir()
             except FileNotFoundError:

@@ -61,7 +61,7 @@ class Plugin:
             version=api.PLUGIN_VERSION, endpoint=_SOCKET, resource_name=RESOURCE, options={"pre_start_required": True}
         )
         with grpc.insecure_channel(f"unix:{self._folder / api.REGISTRATION_SOCKET}") as channel:
-            channel.unary_unary(api.REGISTER, _serialize, api.Empty.FromString)(request, timeout=5)
+            channel.unary_unary(api.REGISTER, _serialize, api.Empty.FromString)(request, timeout=60)
 
     def stop(self) -> None:
         """And the kubelet hears it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from e2e.plane import NotReadyError
 from realkubelet.configuration import configure, images
 from realkubelet.machine import Machine, MachineError
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
 _LOG = 2
-READY_SECONDS = 60.0
 
 
 class RealNode:
@@ -94,7 +94,7 @@ class RealNode:
         """End one program and wait for its end; what it started stays."""
         pid = self._pids.pop(name)
         self.machine.kill(pid, how)
-        self.machine.wait(pid, 20)
+        self.machine.wait(pid, PATIENCE_SECONDS)
 
     def alive(self, name: str) -> bool:
         """Whether the program still runs."""
@@ -116,7 +116,7 @@ class RealNode:
         self._pids[name] = self.machine.run(argv, f"{name}.log", env)
 
     def _until(self, name: str, ready) -> None:
-        end = time.monotonic() + READY_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             if not self.alive(name):
                 raise NotReadyError(f"{name} ended: {self.log(name)[-3000:]}")
@@ -124,7 +124,7 @@ class RealNode:
                 if ready():
                     return
             time.sleep(0.05)
-        raise NotReadyError(f"{name} was not ready after {READY_SECONDS:.0f} s: {self.log(name)[-3000:]}")
+        raise NotReadyError(f"{name} was not ready after {PATIENCE_SECONDS:.0f} s: {self.log(name)[-3000:]}")
 
     def _bin(self, name: str) -> Path:
         return self.root / "bin" / name

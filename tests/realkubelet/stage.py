@@ -23,6 +23,7 @@ from realkubelet.found import find
 from realkubelet.listed import devices_of
 from realkubelet.pods import MEMORY, PODS, record
 from realkubelet.realnode import RealNode
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.abi import unpack_limits
 from isolation.simgpu.hardware import Box, create
@@ -73,7 +74,7 @@ def play(stage: Stage, story: Callable[[ApiClient], Awaitable[T]]) -> T:
                 told = await story(client)
             finally:
                 await client.delete(PODS)
-            await client.until(lambda pods: not pods["items"], PODS, 40)
+            await client.until(lambda pods: not pods["items"], PODS)
             await stage.only_stand()
             return told
 
@@ -104,14 +105,14 @@ class Stage:
     async def serve(self, client: ApiClient, mode: str = "cgpu", **labels: str) -> None:
         """Label the node, start the agent, wait until both say that they are ready."""
         path = f"/api/v1/nodes/{self.node.name}"
-        await client.until(_ready, path, 40)
+        await client.until(_ready, path)
         await client.merge(path, {"metadata": {"labels": {"ack.node.gpu.schedule": mode, **labels}}})
         self.start_agent()
         await self.ready(client)
 
-    async def ready(self, client: ApiClient, seconds: float = 30) -> None:
+    async def ready(self, client: ApiClient) -> None:
         """Until the agent says that it is ready and the kubelet counts its units."""
-        path, end = f"/api/v1/nodes/{self.node.name}", time.monotonic() + seconds
+        path, end = f"/api/v1/nodes/{self.node.name}", time.monotonic() + PATIENCE_SECONDS
         while True:
             node = await client.get(path)
             said = node["metadata"].get("annotations", {}).get("gpushare.dev/agent")
@@ -150,9 +151,9 @@ class Stage:
                 found[owner[1]] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
         return found
 
-    async def named(self, pod: dict[str, Any], name: str, seconds: float = 10) -> list[str]:
+    async def named(self, pod: dict[str, Any], name: str) -> list[str]:
         """The containers that the files of a pod are for, once this one is among them."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_SECONDS
         while name not in self.limits(pod) and time.monotonic() < end:  # noqa: ASYNC110 (files of another process)
             await asyncio.sleep(0.1)
         return list(self.limits(pod))
@@ -166,18 +167,18 @@ class Stage:
         """What the kubelet says of a pod, by container: its devices, one for each unit."""
         return devices_of(self.node.machine.path("/var/lib/kubelet/pod-resources/kubelet.sock"), pod, MEMORY)
 
-    async def only_stand(self, count: int = 0, seconds: float = 15) -> None:
+    async def only_stand(self, count: int = 0) -> None:
         """Until the agent has released everything but the devices of so many containers."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_SECONDS
         while len(self.allocations()) > count or len(self.specs()) > count:
             if time.monotonic() > end:
                 stands = [*self.allocations(), *self.specs()]
-                raise AssertionError(f"{stands} stand after {seconds} s\n{self.node.log('agent')[-3000:]}")
+                raise AssertionError(f"{stands} stand after {PATIENCE_SECONDS:.0f} s\n{self.node.log('agent')[-3000:]}")
             await asyncio.sleep(0.1)
 
-    async def agent_says(self, text: str, since: int = 0, seconds: float = 15) -> None:
+    async def agent_says(self, text: str, since: int = 0) -> None:
         """Until the agent has logged this, after so many characters of its log."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_SECONDS
         while text not in self.node.log("agent")[since:]:
             if time.monotonic() > end:
                 raise AssertionError(f"the agent does not say {text!r}\n{self.node.log('agent')[-3000:]}")
@@ -206,10 +207,10 @@ class Stage:
         await self.bind_to(client, made, *cards)
         return made
 
-    async def running_pod(self, client: ApiClient, name: str, seconds: float = 30) -> dict[str, Any]:
+    async def running_pod(self, client: ApiClient, name: str) -> dict[str, Any]:
         """The pod once it runs with all its containers ready."""
         try:
-            return await client.until(_runs, f"{PODS}/{name}", seconds)
+            return await client.until(_runs, f"{PODS}/{name}")
         except AssertionError as exc:
             listed = await client.get("/api/v1/namespaces/default/events")
             told = "\n".join(e["message"] for e in listed["items"] if e["involvedObject"]["name"] == name)
@@ -217,8 +218,8 @@ class Stage:
             raise AssertionError(f"{exc}\n{told}\n{log}") from None
 
     def said(self, pod: dict[str, Any], container: str = "main", lives: int = 1) -> list[str]:
-        """What a container wrote, once its client has said everything in each of its lives; or after 10 s."""
-        meta, end = pod["metadata"], time.monotonic() + 10
+        """What a container wrote, once its client has said everything in each of its lives."""
+        meta, end = pod["metadata"], time.monotonic() + PATIENCE_SECONDS
         while True:
             lines = self.node.said(meta["namespace"], meta["name"], meta["uid"], container)
             if lines.count("ready 1") >= lives or time.monotonic() > end:
