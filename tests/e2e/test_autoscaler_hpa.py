@@ -133,7 +133,7 @@ def test_a_deployment_follows_who_waits_for_cards_and_stands_still_while_nobody_
             await client.delete(f"{PODS}/waits")
             await stays(client, 3, 2.5)
             one.end(signal.SIGKILL)
-            told = await says(client, "FailedGetExternalMetric", 60)
+            told = await says(client, "FailedGetExternalMetric")
             await stays(client, 3, 2.5)
             one.start(*doors)
             await replicas(client, 1)

@@ -25,9 +25,9 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/tested"
 
 @pytest.fixture
 def candidates(plane, tmp_path):
-    """Start a candidate by name; its lines go to one folder. What another test's candidates left is gone."""
+    """Start a candidate by name; its lines go to one folder; the Lease is nobody's."""
     started = {}
-    asyncio.run(forget(plane))
+    asyncio.run(give_back(plane))
 
     def start(name, duration=TERMS.duration):
         words = [str(plane.kubeconfig), name, str(tmp_path / name), str(duration)]
@@ -44,10 +44,12 @@ def candidates(plane, tmp_path):
         process.wait(10)
 
 
-async def forget(plane):
-    """No Lease."""
+async def give_back(plane):
+    """A Lease that was given back: who takes it may act at once, where a new one must first grow old."""
     async with connected(plane) as client:
         await client.delete(LEASE)
+        spec = {"leaseDurationSeconds": 1, "leaseTransitions": 0}
+        await client.create({"kind": "Lease", "metadata": {"name": LEASE.rpartition("/")[2]}, "spec": spec})
 
 
 def lines(folder):
