@@ -25,6 +25,7 @@ import time
 (busy,) = functions(b"busy")
 part = float(os.environ["PART"])
 say("up")
+join()
 while True:
     begun = time.monotonic()
     launch(busy, int(50e6 * part)); do("cuCtxSynchronize")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from simbox import HOLD, LOAD, Program, boxes, programs
+from virtual_clock import Story
 
 pytest.importorskip("pynvml")
 from exporter.sources.nvml import NvmlSource
@@ -13,6 +18,7 @@ from isolation.simgpu.models import MIB
 from isolation.simgpu.report import card_uuid
 
 GIB = 1 << 30
+ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @pytest.fixture
@@ -152,53 +158,70 @@ def test_instances_are_cards_and_their_card_is_told_beside(box, source, run):
     assert (2 * 1024 + 416) * MIB == used
 
 
-@pytest.mark.clock
-@pytest.mark.parametrize(("beat", "allowed"), [(0.15, 0.03), (0.0, 0.15)], ids=["sampled", "once a cycle"])
-def test_compute_time_is_what_the_books_say(box, source, run, beat, allowed):
-    """
-    A steady, a light and an uneven process on one card: over six seconds each is within three points of
-    its own time in the simulator's books, and so is the card. Without samples between the cycles, the
-    driver shows each process' last sample only, and it is a guess.
-    """
-    load = [run(box, LOAD, PART=part) for part in (0.25, 0.1)]
-    load.append(run(box, UNEVEN))
-    reader = source(box, beat=beat)
-    read(reader)
-    time.sleep(2)
-    read(reader)
-    box.settle()
-    before, begun, start = own(box), box.cards()[0].busy_ns, time.monotonic()
-    windows = []
-    for _ in range(3):
-        time.sleep(2)
-        windows.append(read(reader).cards[0])
-    box.settle()
-    wall = (time.monotonic() - start) * 1e9
-    spent = {pid: (ns - before.get(pid, 0)) / wall for pid, ns in own(box).items()}
-
-    for program in load:
-        told = sum(window.busy.get(program.pid, 0.0) for window in windows) / 3
-        assert spent[program.pid] == pytest.approx(told, abs=allowed)
-    busy = (box.cards()[0].busy_ns - begun) / wall
-    assert busy == pytest.approx(sum(window.utilisation_ratio for window in windows) / 3, abs=0.03)
-    assert {} == read(reader).cards[1].busy
-
-
 UNEVEN = """
 import time
 (busy,) = functions(b"busy")
 say("up")
+join()
 while True:
     begun = time.monotonic()
     while time.monotonic() < begun + 0.3:
         launch(busy, 10_000_000); do("cuCtxSynchronize")
     time.sleep(0.5)
 """
+WATCH = """
+import ctypes, json, os, sys, time
+from pathlib import Path
+from exporter.sources.nvml import NvmlSource
+from isolation.simgpu.hardware import Box
+path = Path(sys.argv[1])
+box, reader = Box(path), NvmlSource(path, beat=float(sys.argv[2]))
+def read():
+    return reader.read(time.monotonic()).cards
+def books():
+    box.settle()
+    card = box.cards()[0]
+    return {client.pid: client.own_ns for client in box.clients(0)}, card.busy_ns, card.clock_ns
+ctypes.CDLL(None).virtual_clock_join()
+read(); time.sleep(2); read()
+before, windows = books(), []
+for _ in range(3):
+    time.sleep(2)
+    windows.append(read()[0])
+after = books()
+wall = after[2] - before[2]
+print(json.dumps({
+    "spent": {pid: (ns - before[0].get(pid, 0)) / wall for pid, ns in after[0].items()},
+    "told": {pid: sum(window.busy.get(pid, 0.0) for window in windows) / 3 for pid in after[0]},
+    "busy": [(after[1] - before[1]) / wall, sum(window.utilisation_ratio for window in windows) / 3],
+    "other": len(read()[1].busy)}), flush=True)
+os._exit(0)
+"""
 
 
-def own(box):
-    """Nanoseconds of the first card that each process has had."""
-    return {client.pid: client.own_ns for client in box.clients(0)}
+@pytest.mark.parametrize(("beat", "allowed"), [(0.15, 0.03), (0.0, 0.15)], ids=["sampled", "once a cycle"])
+def test_compute_time_is_what_the_books_say(box, run, beat, allowed):
+    """
+    A steady, a light and an uneven process on one card: over six seconds each is within three points of
+    its own time in the simulator's books, and so is the card. Without samples between the cycles, the
+    driver shows each process' last sample only, and it is a guess. The seconds are those of a story.
+    """
+    story = Story(box.path.with_name("story"), 4)
+    member = story.environment({})
+    load = [run(box, LOAD, PART=part, **member) for part in (0.25, 0.1)]
+    load.append(run(box, UNEVEN, **member))
+    command = [sys.executable, "-c", WATCH, str(box.path), str(beat)]
+    env = story.environment() | {"PYTHONPATH": ROOT}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250, check=False)
+
+    assert 0 == done.returncode, done.stderr
+    seen = json.loads(done.stdout)
+    for program in load:
+        assert 0.05 < seen["spent"][str(program.pid)]
+        assert seen["spent"][str(program.pid)] == pytest.approx(seen["told"][str(program.pid)], abs=allowed)
+    busy, told = seen["busy"]
+    assert busy == pytest.approx(told, abs=0.03)
+    assert 0 == seen["other"]
 
 
 def test_energy_is_the_cards_own_counter_and_never_goes_back(box, source, run):

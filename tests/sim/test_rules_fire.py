@@ -39,7 +39,7 @@ print(take(3), flush=True)
 sys.stdin.readline()
 """
 SCRAPE = "15s"
-"""As our ServiceMonitor asks; in the tests that are not judged by the clock it is 1 s."""
+"""As our ServiceMonitor asks; in tests that count no scrapes it is 1 s."""
 
 
 class Tenant:
@@ -190,11 +190,27 @@ def test_an_exporter_that_ends_is_missed(tmp_path):
             assert [] == prometheus.series("gpushare_card_info")
 
 
-@pytest.mark.clock
 def test_a_breach_is_an_alert_within_a_minute(tmp_path):
-    """With scrapes and rules every 15 s, as our manifests have them."""
+    """
+    With scrapes and rules every 15 s, as our manifests have them: fewer than four of either, so a minute is enough.
+
+    Counted in Prometheus' own samples from the breach to the first one of the alert that fires, however late this
+    machine lets any of them be.
+    """
     with scene(tmp_path, SCRAPE) as (_, tenants, prometheus):
-        begun = time.monotonic()
+        begun = time.time()
         assert 0 == tenants["bad"].take_more()
-        assert until(lambda: prometheus.firing("GpushareMemoryOverLimit"), 90)
-        assert time.monotonic() - begun < 60
+        assert until(lambda: prometheus.firing("GpushareMemoryOverLimit"), 240)
+        fires = 'ALERTS{alertname="GpushareMemoryOverLimit",alertstate="firing"}'
+        fired = min(until(lambda: moments(prometheus, fires, begun)))
+        scraped = [at for at in moments(prometheus, f'up{{job="{JOB}"}}', begun) if at <= fired]
+        weighed = [at for at in moments(prometheus, "node:gpushare_cards:count", begun) if at < fired]
+
+        assert 1 <= len(scraped) < 4, (begun, scraped, fired)
+        assert len(weighed) < 4, (begun, weighed, fired)
+
+
+def moments(prometheus, query, begun):
+    """When a series has samples of its own, other than 0, since then; in seconds since the epoch."""
+    found = prometheus.span(f"timestamp({query}) and {query} > 0", time.time() - begun, step=1)
+    return sorted({at for _, values in found for _, at in values if at >= begun})

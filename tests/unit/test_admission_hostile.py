@@ -314,16 +314,24 @@ MANY = {
 }
 
 
-@pytest.mark.clock
+def cpu_seconds(act):
+    """CPU time of this thread, the least of three times: what others do on this machine does not count."""
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        act()
+        took.append(time.thread_time() - began)
+    return min(took)
+
+
 @pytest.mark.parametrize("what", MANY)
 def test_three_megabytes_of_anything_do_not_hold_up_the_others(what):
     """
-    One request of the largest size that the API server takes costs less than a second.
+    One request of the largest size that the API server takes costs about what Python takes to read it as JSON, a
+    fraction of a second: nothing in it is gone through once for each of its many things.
     """
     made = pod()
     MANY[what](made)
     body = json.dumps(enveloped(made)).encode()
-    began = time.perf_counter()
-    told(body)
 
-    assert time.perf_counter() - began < 1.0, len(body)
+    assert cpu_seconds(lambda: told(body)) < 5 * cpu_seconds(lambda: json.loads(body)), len(body)

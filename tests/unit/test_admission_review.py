@@ -216,19 +216,23 @@ def test_recorded_reviews_are_answered():
         assert made == bool(answer["patch"]), file.name
 
 
-@pytest.mark.clock
-def test_a_pod_without_shares_costs_well_under_a_millisecond():
+def test_a_pod_without_shares_costs_little_more_than_reading_it():
     """
-    The middle of 200, on whatever machine: a tenth of a millisecond is usual.
+    A few hundredths of a millisecond are usual, three times what its JSON takes; the middle of 200, in CPU time.
     """
-    body = asked(plain(*[annotated_noise(i) for i in range(20)]))
+    body, here = asked(plain(*[annotated_noise(i) for i in range(20)])), world()
+
+    assert middle_cpu_seconds(lambda: review(body, here)) < 12 * middle_cpu_seconds(lambda: json.loads(body))
+
+
+def middle_cpu_seconds(act):
+    """Of 200 times; what others do on this machine does not count."""
     took = []
     for _ in range(200):
-        began = time.perf_counter()
-        review(body, world())
-        took.append(time.perf_counter() - began)
-
-    assert sorted(took)[100] < 0.001
+        began = time.thread_time()
+        act()
+        took.append(time.thread_time() - began)
+    return sorted(took)[100]
 
 
 def annotated_noise(i):
