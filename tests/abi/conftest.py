@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from compiled import gcc, kept
 
 from isolation.contract import abi
 from isolation.lib import build, files
@@ -118,55 +119,42 @@ class Job:
         return list(files.read_breaches(self.region)[2])
 
 
-def compile_c(target: Path, *sources: str, flags: tuple[str, ...] = ()) -> Path:
+def compile_c(name: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
     """One test program or library from files of isolation/lib."""
-    inputs = [str(LIB / source) for source in sources]
-    subprocess.run(
-        ["gcc", *STRICT_FLAGS, *flags, f"-I{LIB}/include", "-o", str(target), *inputs, "-lpthread"], check=True
-    )
-    return target
+    inputs = [LIB / source for source in sources]
+    flags = (*STRICT_FLAGS, *flags, f"-I{LIB}/include", "-lpthread")
+    return gcc(name, inputs, *flags, beside=[LIB / "include", LIB / "src", LIB / "tests"])
+
+
+def library(variant: str) -> Path:
+    """One of the two, built the way the wheel's are."""
+    inputs = [LIB / "build.py", LIB / "include", LIB / "src"]
+    return kept(variant, ["-Werror"], inputs, lambda target: build.build(target, variant, "-Werror"))
 
 
 @pytest.fixture(scope="session")
-def c_folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("c")
-
-
-@pytest.fixture(scope="session")
-def c_program(c_folder):
+def c_program():
     """Compile a test program once: `c_program("kill", "tests/kill.c", ...)`."""
-    made: dict[str, Path] = {}
-
-    def make(name: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
-        if name not in made:
-            made[name] = compile_c(c_folder / name, *sources, flags=flags)
-        return made[name]
-
-    return make
+    return compile_c
 
 
 @pytest.fixture(scope="session")
-def plain_library(c_folder) -> Path:
-    """libgpushare.so, built the way the wheel's is."""
-    build.build(c_folder / build.PLAIN, build.PLAIN, "-Werror")
-    return c_folder / build.PLAIN
+def plain_library() -> Path:
+    """libgpushare.so."""
+    return library(build.PLAIN)
 
 
 @pytest.fixture(scope="session")
-def strict_library(c_folder) -> Path:
+def strict_library() -> Path:
     """The variant whose SONAME is libcuda.so.1."""
-    build.build(c_folder / build.STRICT, build.STRICT, "-Werror")
-    return c_folder / build.STRICT
+    return library(build.STRICT)
 
 
 @pytest.fixture(scope="session")
-def fake_driver(c_folder) -> Path:
+def fake_driver() -> Path:
     """A folder with the small fake libcuda.so.1."""
-    folder = c_folder / "driver"
-    folder.mkdir()
     flags = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
-    compile_c(folder / "libcuda.so.1", "tests/fake_cuda.c", flags=flags)
-    return folder
+    return compile_c("libcuda.so.1", "tests/fake_cuda.c", flags=flags).parent
 
 
 @pytest.fixture

@@ -22,24 +22,24 @@ def missed(findings):
     return [finding for finding in findings if not finding.met]
 
 
-def test_a_crowd_never_passes_the_promise_and_leaves_nothing(plain_library):
+def test_a_crowd_never_passes_the_promise_and_leaves_nothing(plain_library, budget):
     """
     Processes and threads at random through all families, together past their promise.
 
     Not a byte over it for direct families and one granule at most with pools and graphs; at rest all
     that is used is charged; when all is given back the ledger is 0.
     """
-    size = Size(processes=4, threads=6, seconds=1.5)
+    size = Size(processes=4, threads=6, seconds=1.5 * budget)
 
     assert [] == missed(isolation_exact.crowd_findings(size, plain_library))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the registers of one machine")
-def test_a_kill_at_any_instruction_of_any_family_leaves_both_books_right(plain_library):
+def test_a_kill_at_any_instruction_of_any_family_leaves_both_books_right(plain_library, budget):
     """Killed on the way through each family's calls: ledger and hardware agree at once, nobody is wedged."""
-    assert [] == missed(isolation_exact.step_findings(Size(samples=16), plain_library))
+    assert [] == missed(isolation_exact.step_findings(Size(samples=8 * budget), plain_library))
 
 
-def test_kills_under_contention_over_all_families_wedge_nobody(plain_library):
+def test_kills_under_contention_over_all_families_wedge_nobody(plain_library, budget):
     """The ledger is the sum of the living while processes die at random, and a newcomer can use every family."""
-    assert [] == missed(isolation_exact.storm_findings(Size(kills=150), plain_library))
+    assert [] == missed(isolation_exact.storm_findings(Size(kills=60 * budget), plain_library))

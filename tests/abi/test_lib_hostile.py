@@ -14,6 +14,7 @@ import zlib
 from uuid import UUID
 
 import pytest
+from compiled import kept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,11 +88,9 @@ def test_what_is_no_regular_file_means_no_memory(job, which, kind):
     """Nothing is waited for and nothing is made up: no context, one line, and the program lives."""
     one = job(2)
     special(getattr(one, which), kind)
-    began = time.monotonic()
-    done = one.run("say(rc=begin())")
+    done = one.run("say(rc=begin())")  # a pipe that is waited for would end this test as one that hangs
 
     assert (OOM, 1) == (done["rc"], done["stderr"].count("\n"))
-    assert time.monotonic() - began < 10
 
 
 def test_a_link_to_somebody_elses_region_is_not_followed(job):
@@ -245,16 +244,17 @@ print(rc, total.value >> 20)
 
 
 @pytest.fixture(scope="session")
-def newer_library(c_folder):
+def newer_library(tmp_path_factory):
     """The library as a later release builds it: the next minor, the same layout."""
-    tree = c_folder / "newer"
+    tree = tmp_path_factory.mktemp("newer") / "lib"
     shutil.copytree(build.HERE, tree, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     header = tree / "include" / "gpushare_abi.h"
     text = header.read_text()
     assert text.count(f"#define GS_ABI_MINOR {abi.MINOR}\n") == 1
     header.write_text(text.replace(f"#define GS_ABI_MINOR {abi.MINOR}\n", f"#define GS_ABI_MINOR {abi.MINOR + 1}\n"))
-    runpy.run_path(str(tree / "build.py"))["build"](tree / build.PLAIN, build.PLAIN)
-    return tree / build.PLAIN
+    later = runpy.run_path(str(tree / "build.py"))["build"]
+    inputs = [tree / "build.py", tree / "include", tree / "src"]
+    return kept(build.PLAIN, ["newer"], inputs, lambda target: later(target, build.PLAIN))
 
 
 def as_minor(path, minor: int, scribbles: dict[int, bytes], *, sealed: bool) -> None:

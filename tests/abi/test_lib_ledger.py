@@ -18,7 +18,7 @@ def kill(c_program):
 
     def run(*arguments: str) -> dict[str, int]:
         program = str(c_program("kill", *LEDGER))
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=3600, check=False)
         assert 0 == done.returncode, done.stdout
         words = done.stdout.split()
         return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
@@ -41,12 +41,12 @@ def test_a_kill_while_a_slot_is_taken_leaves_it_free(kill):
     assert (0, 0) == (figures["wrong"], figures["left"])
 
 
-def test_kills_under_contention_leave_the_books_right(kill):
+def test_kills_under_contention_leave_the_books_right(kill, budget):
     """Processes with several threads each, killed at random: no overshoot, sums agree, the rest is reaped."""
-    figures = kill("storm", "4", "6", "3")
+    figures = kill("storm", str(2 * budget), "6", "3")
 
     assert (0, 0) == (figures["wrong"], figures["overshoot"])
-    assert figures["kills"] > 10
+    assert figures["kills"] > 3
 
 
 def test_the_liveness_lock_falls_with_the_process_and_not_before(kill):
@@ -58,11 +58,11 @@ def test_the_liveness_lock_falls_with_the_process_and_not_before(kill):
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_pure_units_are_clean_under_sanitizers(c_program, sanitizer):
+def test_pure_units_are_clean_under_sanitizers(c_program, sanitizer, budget):
     """Ledger, ring, limits, bucket and table through one mapping by many threads: no report, right results."""
     flags = (f"-fsanitize={sanitizer}", "-g", "-O1")
     program = c_program(f"unit-{sanitizer.replace(',', '-')}", *UNIT, flags=flags)
 
-    done = subprocess.run([str(program), "1.5"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([str(program), str(budget)], capture_output=True, text=True, timeout=3600, check=False)
 
     assert (0, "") == (done.returncode, done.stderr)

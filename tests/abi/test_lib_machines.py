@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from compiled import gcc, kept
 from lib_machine import machines
 from simcontainers import GIB, OOM
 
@@ -45,19 +45,17 @@ say([alloc(3 * GIB)[0], [rc, allocate(addressof(at), MIB), allocate(addressof(at
 
 
 @pytest.fixture(scope="session")
-def aged_driver(c_folder) -> Path:
+def aged_driver() -> Path:
     """The simulated driver with no name that came after CUDA 10.0: no cuGetProcAddress, pools or virtual memory."""
     names = re.findall(r"^[XAP]\w*\((\w+), (\d+), (\w+)\)", (DRIVER / "cuda" / "names.def").read_text(), re.MULTILINE)
-    script, target = c_folder / "aged.map", c_folder / "aged" / "libcuda.so.1"
     old = sorted({symbol for _, version, symbol in names if int(version) <= 10000})
-    script.write_text("{ global: " + "; ".join(old) + "; local: *; };\n")
-    target.parent.mkdir()
-    shared = [path for path in (DRIVER / "hw").glob("*.c") if path.name != "tool.c"]
+    names = "{ global: " + "; ".join(old) + "; local: *; };\n"
+    script = kept("aged.map", [names], [], lambda target: target.write_text(names))
     flags = ["-std=c11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", f"-Wl,--version-script={script}"]
-    flags += ["-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-o", str(target)]
-    sources = [*map(str, shared), *map(str, (DRIVER / "cuda").glob("*.c"))]
-    subprocess.run(["gcc", *flags, *sources, "-lpthread", "-ldl", "-lm"], check=True)
-    return target
+    flags += ["-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-lpthread", "-ldl", "-lm"]
+    shared = [path for path in (DRIVER / "hw").glob("*.c") if path.name != "tool.c"]
+    sources = sorted([*shared, *(DRIVER / "cuda").glob("*.c")])
+    return gcc("libcuda.so.1", sources, *flags, beside=[DRIVER / "hw", DRIVER / "cuda"])
 
 
 @pytest.mark.parametrize("variant", ["plain_library", "strict_library"])

@@ -6,6 +6,7 @@ import random
 import time
 
 import pytest
+from virtual_clock import Story
 
 from isolation.simgpu.models import MIB
 
@@ -69,12 +70,14 @@ def test_a_killed_process_gives_its_memory_back_after_the_teardown(make_box, run
     box = make_box(teardown_ns=300_000_000)
     client = run(box, "start(); alloc(4 << 30); say('up'); wait()")
     client.line()
+    box.stop()
     client.kill()
 
     box.settle()
     assert 4 * GIB + CONTEXT == box.cards()[0].used_bytes
-    time.sleep(0.35)
-    box.settle()
+    box.step(299_999_999)
+    assert 4 * GIB + CONTEXT == box.cards()[0].used_bytes
+    box.step(1)
     assert 0 == box.cards()[0].used_bytes
 
 
@@ -109,9 +112,10 @@ def test_memory_of_the_dead_is_waited_for_whenever_their_death_is_noticed(make_b
     assert [0, 0] == [client.denied for client in box.clients(0)]
 
 
-def test_memory_that_the_living_have_is_not_waited_for(make_box, run):
+def test_memory_that_the_living_have_is_not_waited_for(make_box, run, tmp_path):
     """
-    What the dead give back would not be enough: denied at once, and they are left to their teardown.
+    What the dead give back would not be enough: denied at once, and they are left to their teardown. Whoever would
+    wait for it is told by the clock of a story, in which only sleeping takes time.
     """
     box = make_box(teardown_ns=1_000_000_000)
     dead = run(box, "start(); alloc(2 << 30); say('up'); wait()")
@@ -120,7 +124,8 @@ def test_memory_that_the_living_have_is_not_waited_for(make_box, run):
     alive.line()
     dead.kill()
     asked = "said = call('cuMemAlloc_v2', byref(c_uint64()), c_size_t(8 << 30))"
-    late = run(box, f"start(); import time; t = time.monotonic(); {asked}; say(said); say(time.monotonic() - t < 0.8)")
+    code = f"start(); import time; join(); t = time.monotonic(); {asked}; say(said); say(time.monotonic() - t < 0.01)"
+    late = run(box, code, **Story(tmp_path / "story", 1).environment({}))
 
     assert ["2", "True"] == [late.line(), late.line()]
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,35 +96,42 @@ tell(each={p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesse
 
 def test_utilisation_comes_late_rounded_and_may_be_missing(make_box, run):
     """
-    No work, no sample (NOT_FOUND); then multiples of the quantum, as old as they are late; with every
+    No work, no sample (NOT_FOUND); then multiples of the quantum, 37 % as 35, as old as they are late; with every
     sample lost there never is one.
     """
     settings = {"sample_ns": 100_000_000, "sample_late_ns": 200_000_000, "sample_quantum": 5}
     load = """
 start(); (busy,) = functions(b"busy"); say("up")
-while True:
-    [launch(busy, 20_000_000) for _ in range(100)]
-    do("cuCtxSynchronize")
+while wait(): launch(busy, 37_000_000); say("queued")
 """
     watch = """
-time.sleep(0.8); status = error("nvmlDeviceGetProcessUtilization", h, 0)
+status = error("nvmlDeviceGetProcessUtilization", h, 0)
 rows = [] if status else [(s.pid, s.smUtil, s.timeStamp) for s in n.nvmlDeviceGetProcessUtilization(h, 0)]
-tell(status=status, rows=rows, now=time.time(),
-     late=error("nvmlDeviceGetProcessUtilization", h, int(time.time() * 1e6)))
+tell(status=status, rows=rows,
+     late=error("nvmlDeviceGetProcessUtilization", h, max([0, *(row[2] for row in rows)])))
 """
-    box, silent = make_box(**settings), make_box(**settings, sample_missing_permille=1000)
-    assert 6 == ask(box, watch)["status"]
+    box, silent = make_box(**settings, sample_missing_permille=0), make_box(**settings, sample_missing_permille=1000)
+    box.settle()
+    silent.settle()
     client, other = run(box, load), run(silent, load)
     client.line()
     other.line()
+    box.stop()
+    silent.stop()
+    assert 6 == ask(box, watch)["status"]
+    for _ in range(8):
+        for one, loaded in ((box, client), (silent, other)):
+            loaded.tell()
+            assert "queued" == loaded.line()
+            one.step(100_000_000)
     found = ask(box, watch)
+    since_1970 = max(time.time_ns() - time.monotonic_ns() for _ in range(20))
 
     assert (0, 6) == (found["status"], found["late"])
     [(pid, percent, stamp)] = found["rows"]
     assert client.process.pid == pid
-    assert percent > 20
-    assert 0 == percent % 5
-    assert 0.2 <= found["now"] - stamp / 1e6 < 0.8
+    assert 35 == percent
+    assert 0.25 == pytest.approx((box.now + since_1970) / 1e9 - stamp / 1e6, abs=0.1)
     assert 6 == ask(silent, watch)["status"]
 
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from compiled import gcc
 
 import isolation.simgpu
 
@@ -17,28 +18,25 @@ SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory) -> Path:
+def driver() -> Path:
     """A folder with the sanitized libcuda.so.1."""
-    folder = tmp_path_factory.mktemp("sanitized")
     sources = [path for path in (DRIVER / "hw").glob("*.c") if path.name != "tool.c"]
     sources += (DRIVER / "cuda").glob("*.c")
     shared = ["-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
-    command = ["gcc", *SANITIZED, *shared, "-o", folder / "libcuda.so.1", *sources, "-lpthread", "-ldl", "-lm"]
-    subprocess.run(command, check=True)
-    return folder
+    flags = [*SANITIZED, *shared, "-lpthread", "-ldl", "-lm"]
+    return gcc("libcuda.so.1", sorted(sources), *flags, beside=[DRIVER / "hw", DRIVER / "cuda"]).parent
 
 
-def test_it_is_clean_under_sanitizers(driver, make_box, tmp_path):
+def test_it_is_clean_under_sanitizers(driver, make_box):
     """
     Every family of memory, and modules, streams, events, graphs, contexts and bad arguments: no report.
     """
-    source, target = Path(__file__).with_name("exercise.c"), tmp_path / "exercise"
     link = [f"-L{driver}", "-Wl,--no-as-needed", "-l:libcuda.so.1", "-lpthread"]
-    subprocess.run(["gcc", "-std=gnu11", *SANITIZED, "-o", target, source, *link], check=True)
+    target = gcc("exercise", [Path(__file__).with_name("exercise.c")], "-std=gnu11", *SANITIZED, *link)
     # what a driver remembers for as long as the process lives is no leak
     env = {"ASAN_OPTIONS": "detect_leaks=0", "LD_LIBRARY_PATH": str(driver), "GPUSHARE_SIMGPU": str(make_box().path)}
     done = subprocess.run(
-        [target, "2", "3"], env=os.environ | env, capture_output=True, text=True, timeout=120, check=False
+        [target, "2", "3"], env=os.environ | env, capture_output=True, text=True, timeout=250, check=False
     )
 
     assert (0, "") == (done.returncode, done.stderr)
