@@ -30,7 +30,7 @@ from isolation.simgpu.models import MODELS
 ROOT = Path(__file__).resolve().parents[2]
 FRONT = "import sys; sys.argv[0] = 'gpushare'; from gpushare import main; main()"
 GIB, MIB = 1 << 30, 1 << 20
-pytestmark = [pytest.mark.gpu, pytest.mark.clock]
+pytestmark = pytest.mark.gpu
 
 PAST = """
 import json, os, torch
