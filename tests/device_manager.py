@@ -17,8 +17,8 @@ empty devices, those queued behind it and rejected ones are not, plain init cont
 (R1), Get does not.
 
 Settable at any time: `pace` (all the kubelet's waits times this), `linger` (seconds that processes live on
-after they were told to end), `runtime.launch` (called with a StartedBox: a real process, or None),
-`on_change` (called with a pod). Processes show in `cgroups`, a cgroup v2 tree.
+after they were told to end, or until `let_go` is set), `runtime.launch` (called with a StartedBox: a real
+process, or None), `on_change` (called with a pod). Processes show in `cgroups`, a cgroup v2 tree.
 Faults: `restart()`, `reboot()`, `lose_checkpoint()`, `force_delete()`, and those of `kubelet_stand_in`.
 """
 
@@ -36,6 +36,7 @@ from device_books import UNAVAILABLE, Allocate, Box, DeviceBooks, Prefer, Reject
 from device_plugins import Plugins
 from device_runtime import Runtime, StartedBox
 from kubelet_stand_in import Bucket, KubeletStandIn, StandInPod
+from waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import kubelet_api as api
 from isolation.contract.names import ACK
@@ -86,6 +87,7 @@ class DeviceManager(KubeletStandIn):
         self._lock = threading.RLock()
         self._plugins = Plugins(self.plugins, self.books, self._lock)
         self.pace = pace
+        self.let_go = threading.Event()
         self._up = threading.Event()
         self._work: queue.SimpleQueue = queue.SimpleQueue()
         self._loop: threading.Thread | None = None
@@ -132,6 +134,7 @@ class DeviceManager(KubeletStandIn):
     def stop(self) -> None:
         """For good, with every process."""
         self._over = True
+        self.let_go.set()
         self._work.put(lambda: None)
         for pod in list(self.known.values()):
             pod.ending.set()
@@ -139,14 +142,21 @@ class DeviceManager(KubeletStandIn):
                 self.runtime.kill(pod.uid, started)
         super().stop()
 
-    def restart(self, down: float = 0.1, grace: float = 0.5) -> None:
-        """The kubelet is away for so long; after `grace` more it looks at its pods again."""
+    def restart(self, down: float = 0.1, grace: float | None = 0.5) -> None:
+        """The kubelet is away for so long; after `grace` more, or at `look_again`, it looks at its pods again."""
         self.gone()
         time.sleep(down)
         self.back()
-        threading.Timer(grace, lambda: self._work.put(self._look_again)).start()
+        if grace is not None:
+            threading.Timer(grace, lambda: self._work.put(self._look_again)).start()
 
-    def reboot(self, down: float = 0.1, grace: float = 0.5) -> None:
+    def look_again(self) -> None:
+        """What a kubelet does after its start; when it has."""
+        done = threading.Event()
+        self._work.put(lambda: (self._look_again(), done.set()))
+        assert done.wait(PATIENCE_SECONDS)
+
+    def reboot(self, down: float = 0.1, grace: float | None = 0.5) -> None:
         """Every process is gone, the disk is as it was."""
         self.gone()
         for pod in self.known.values():
@@ -183,13 +193,9 @@ class DeviceManager(KubeletStandIn):
         pod.boxes[name].state = "waiting"
         self._beside(self._start, pod, pod.boxes[name])
 
-    def until(self, claim, seconds: float = 10.0):
+    def until(self, claim):
         """Wait for a claim; AssertionError when it does not come true."""
-        end = time.monotonic() + seconds
-        while not (found := claim()):
-            assert time.monotonic() < end, f"not within {seconds} s; pods: {[vars(p) for p in self.known.values()]}"
-            time.sleep(0.005)
-        return found
+        return until(claim, lambda: [vars(pod) for pod in self.known.values()], 0.005)
 
     def status(self) -> tuple[int, int]:
         """Capacity and allocatable of the resource."""
@@ -324,13 +330,13 @@ class DeviceManager(KubeletStandIn):
             started.ids, started.attempts = ids, started.attempts + 1
             if self._plugins.options[resource].pre_start_required:
                 request = api.PreStartContainerRequest(devices_ids=ids)
-                limit = PRESTART_SECONDS * max(self.pace, 0.2)
+                limit = PRESTART_SECONDS * max(self.pace, 1.0)
                 self._plugins.ask(resource, "PreStartContainer", request, api.PreStartContainerResponse, limit)
         self.runtime.make(started, answers)
 
     def _end(self, pod: ManagedPod) -> None:
         pod.ending.set()
-        time.sleep(self.linger)
+        self.let_go.wait(self.linger)
         for started in pod.boxes.values():
             self.runtime.kill(pod.uid, started)
             started.state = "ended"

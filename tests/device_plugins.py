@@ -72,7 +72,12 @@ class Plugins:
             if self._endpoints.get(resource) is channel:
                 del self._endpoints[resource]
                 self.books.withdraw(resource)
-        timer = threading.Timer(FORGET_SECONDS * self.pace, self._forget, [resource])
+        self.later(FORGET_SECONDS * self.pace, lambda: self._forget(resource))
+
+    @staticmethod
+    def later(seconds, work) -> None:
+        """Do it then; a test may put its own clock here."""
+        timer = threading.Timer(seconds, work)
         timer.daemon = True
         timer.start()
 

@@ -11,13 +11,15 @@ import asyncio
 import threading
 from typing import Self
 
+from waiting import PATIENCE_SECONDS
+
 from isolation.node.plugin import Plugin
 from isolation.node.register import Registrar
 from isolation.node.world import Device, Granted
 
 
 class PlainMind:
-    """Says yes to everything; what it is asked stands in `heard`. `hold` seconds before each answer."""
+    """Says yes to everything; what it is asked stands in `heard`. `hold` seconds before it prefers or allocates."""
 
     def __init__(self, cards=2, units=8):
         self.all = tuple(Device(f"GPU-{card}-_-{i}", healthy=True) for card in range(cards) for i in range(units))
@@ -46,8 +48,10 @@ class PlainMind:
         return await self._answer(sets, [Granted(f"test.dev/any={len(ids)}") for ids in sets])
 
     async def prestart(self, ids):
-        """Nothing to do."""
-        await self._answer(ids, None)
+        """Nothing to do; not held up."""
+        self.heard.append(ids)
+        if self.fault is not None:
+            raise self.fault
 
 
 class Noted:
@@ -73,12 +77,12 @@ class PluginHost:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(5)
+        assert self._ready.wait(PATIENCE_SECONDS)
         return self
 
     def __exit__(self, *_) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
 
     def call(self, work, *arguments):
         """Something to be done in the plugin's own thread."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 from device_manager import Box, ManagedPod
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
 
@@ -22,7 +22,9 @@ class Scripted:
         self.ids = [f"GPU-{card}-_-{i}" for card in range(cards) for i in range(per_card)]
         self.prefer = lambda available, must, size: [*must, *(i for i in available if i not in must)][:size]
         self.allocate_error = self.prestart_error = ""
-        self.hold = 0.0
+        self.may_allocate = threading.Event()
+        """Allocate answers while this is set."""
+        self.may_allocate.set()
         self.preferred, self.allocated, self.prestarted = [], [], []
         self.over = threading.Event()
         self.server = None
@@ -64,6 +66,7 @@ class Scripted:
     def leave(self):
         """End the connection."""
         self.over.set()
+        self.may_allocate.set()
         self.server.stop(None).wait()
 
     def _watch(self, _request, context):
@@ -78,7 +81,7 @@ class Scripted:
         return api.PreferredAllocationResponse(container_responses=[{"deviceIDs": self.prefer(*asked)}])
 
     def _allocate(self, request, context):
-        time.sleep(self.hold)
+        assert self.may_allocate.wait(PATIENCE_SECONDS)
         if self.allocate_error:
             context.abort(grpc.StatusCode.INTERNAL, self.allocate_error)
         ids = list(request.container_requests[0].devices_ids)

@@ -7,6 +7,7 @@ import time
 import pytest
 from device_manager import Box, DeviceManager
 from scripted_plugin import RESOURCE, Scripted, get, listed, pod, running
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -79,11 +80,13 @@ def test_a_slow_allocate_holds_up_everything(kubelet, plugin):
     """
     before = pod("before", 1)
     running(kubelet, before)
-    plugin.hold = 0.4
+    plugin.may_allocate.clear()
     slow, plain = kubelet.bind(pod("slow")), kubelet.bind(pod("plain", apps=[Box("main")]))
     kubelet.delete(before)
-    time.sleep(0.2)
+    kubelet.until(lambda: get(kubelet, "slow") is not None)
+    time.sleep(0.2)  # nothing happens meanwhile, however long it takes
     held = (slow.phase, plain.phase, before.phase)
+    plugin.may_allocate.set()
     kubelet.until(lambda: (slow.phase, plain.phase, before.phase) == ("Running", "Running", "Gone"))
     assert ("Pending", "Pending", "Running") == held
 
@@ -92,13 +95,13 @@ def doubled(kubelet, plugin, look):
     """Two pods one after the other while a third ends; whether they got IDs in common."""
     old = pod("old", 2)
     running(kubelet, old)
-    plugin.hold = 0.4
+    plugin.may_allocate.clear()
     first = kubelet.bind(pod("first", 4))
     kubelet.until(lambda: get(kubelet, "first") is not None)
     old.phase = "Succeeded"
     look()
+    plugin.may_allocate.set()
     kubelet.until(lambda: first.phase == "Running")
-    plugin.hold = 0.0
     second = pod("second", 12)
     running(kubelet, second)
     return bool(set(first.boxes["main"].ids) & set(second.boxes["main"].ids))
@@ -125,11 +128,12 @@ def test_the_ids_of_a_force_deleted_pod_are_free_while_its_process_lives(kubelet
     """
     old = pod("old", 16)
     running(kubelet, old)
-    kubelet.linger = 0.5
+    kubelet.linger = PATIENCE_SECONDS
     kubelet.force_delete(old)
     new = pod("new", 16)
     running(kubelet, new)
     groups = {path.parent.parent.name for path in kubelet.cgroups.rglob("cgroup.procs")}
+    kubelet.let_go.set()
     kubelet.until(lambda: not (kubelet.cgroups / "kubepods/besteffort/poduid-old").exists())
     assert {"poduid-old", "poduid-new"} == groups
 

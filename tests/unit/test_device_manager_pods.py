@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from device_manager import Box, DeviceManager
 from scripted_plugin import RESOURCE, Scripted, get, listed, pod, running
@@ -28,7 +26,7 @@ def test_the_pod_being_admitted_is_listed_empty_and_those_behind_it_are_not(kube
     """
     That is how an agent learns whom it is asked for.
     """
-    plugin.hold = 0.3
+    plugin.may_allocate.clear()
     kubelet.bind(pod("first"))
     kubelet.bind(pod("second"))
     kubelet.until(lambda: get(kubelet, "first") is not None)
@@ -96,9 +94,10 @@ def test_a_container_that_ends_is_prestarted_and_not_allocated_again(kubelet, pl
     kubelet.crash(made, "main")
     kubelet.until(lambda: made.boxes["main"].starts == 2)
     plugin.leave()
-    kubelet.restart(grace=0.3)
+    kubelet.restart(grace=None)
     plugin.serve()
-    time.sleep(0.4)
+    kubelet.until(lambda: kubelet.status() == (16, 16))
+    kubelet.look_again()
     kubelet.crash(made, "main")
     kubelet.until(lambda: made.boxes["main"].starts == 3)
     assert (1, 3) == (len(plugin.allocated), len(plugin.prestarted))
@@ -124,13 +123,18 @@ def test_a_plugin_that_is_gone_leaves_its_capacity_for_five_minutes(kubelet, plu
     """
     Allocatable is 0 at once, capacity later; running pods stay listed, new ones fail.
     """
-    kubelet.pace = 0.002
+    forgotten = []
+    kubelet.pace, kubelet._plugins.later = 1.0, lambda *what: forgotten.append(what)
     made = pod("a")
     running(kubelet, made)
     plugin.leave()
     kubelet.until(lambda: kubelet.status() == (16, 0))
     late = kubelet.bind(pod("late"))
-    kubelet.until(lambda: kubelet.status() == (0, 0))
+    kubelet.until(lambda: late.phase != "Pending")
+    assert (16, 0) == kubelet.status()
+    ((seconds, forget),) = kubelet.until(lambda: forgotten)
+    forget()
+    assert (300.0, (0, 0)) == (seconds, kubelet.status())
     assert ("Failed", {"a"}) == (late.phase, listed(kubelet))
 
 
@@ -142,9 +146,11 @@ def test_a_reboot_ends_every_process_and_keeps_the_ids(kubelet, plugin):
     running(kubelet, made)
     ids = made.boxes["main"].ids
     plugin.leave()
-    kubelet.reboot(grace=0.3)
+    kubelet.reboot(grace=None)
     groups = list(kubelet.cgroups.rglob("cgroup.procs"))
     plugin.serve()
+    kubelet.until(lambda: kubelet.status() == (16, 16))
+    kubelet.look_again()
     kubelet.until(lambda: made.boxes["main"].starts == 2)
     assert ([], ids, 1) == (groups, made.boxes["main"].ids, len(plugin.allocated))
 

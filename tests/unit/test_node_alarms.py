@@ -9,6 +9,7 @@ import logging
 import threading
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
@@ -189,9 +190,9 @@ def test_the_thread_outlives_whatever_fails_and_tells_what_is_new(watch):
     made, stop = watch(driver), Pause()
     thread = threading.Thread(target=made.run, args=(stop, heard.set), daemon=True)
     thread.start()
-    told = heard.wait(10)
+    told = heard.wait(PATIENCE_SECONDS)
     stop.set()
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert (True, False, {"GPU-1": "XID 79"}) == (told, thread.is_alive(), made.sick())
 
 

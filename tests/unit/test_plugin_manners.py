@@ -9,9 +9,11 @@ import time
 import pytest
 from device_manager import Box, DeviceManager, ManagedPod
 from plugin_host import PlainMind, PluginHost
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ACK
 from isolation.node import plugin as plugin_module
+from isolation.node import register
 from isolation.node.book import device_of
 from isolation.node.plugin import PluginError, message_of
 from isolation.node.world import Device, NotYetError
@@ -54,15 +56,24 @@ def test_a_pod_gets_what_the_agent_prefers(kubelet, host):
     assert ["GetPreferredAllocation", "Allocate", "PreStartContainer"] == [m for m, _, _ in host.times.all[:3]]
 
 
-def test_the_kubelet_learns_of_devices_that_change(kubelet, host):
+def test_the_kubelet_learns_of_devices_that_change(kubelet, monkeypatch):
     """
-    At once where the agent says so.
+    Without a look where the agent says so.
     """
-    host.mind.all = tuple(Device(one.id, healthy=i >= 4) for i, one in enumerate(host.mind.all))
-    host.call(host.plugin.changed)
-    kubelet.until(lambda: kubelet.status() == (16, 12), 0.5)
+    monkeypatch.setattr(plugin_module, "_LOOK_SECONDS", 3600.0)
+    with PluginHost(kubelet, PlainMind()) as host:
+        kubelet.until(lambda: kubelet.status() == (16, 16))
+        host.mind.all = tuple(Device(one.id, healthy=i >= 4) for i, one in enumerate(host.mind.all))
+        host.call(host.plugin.changed)
+        kubelet.until(lambda: kubelet.status() == (16, 12))
+
+
+def test_the_kubelet_learns_of_devices_that_changed_unsaid(kubelet, host):
+    """
+    By the next look.
+    """
     host.mind.all = host.mind.all[:8]
-    kubelet.until(lambda: kubelet.status() == (8, 4), 3)
+    kubelet.until(lambda: kubelet.status() == (8, 8))
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("broken"), None], ids=["broken", "late"])
@@ -70,10 +81,11 @@ def test_allocate_never_fails_whatever_happens_to_the_agent(kubelet, host, monke
     """
     The pod is admitted with devices that PreStart will look at, and the kubelet gets the name these IDs always have.
     """
-    monkeypatch.setattr(plugin_module, "ANSWER_SECONDS", 0.1)
-    host.mind.fault, host.mind.hold = fault, 0.0 if fault else 0.4
+    monkeypatch.setattr(plugin_module, "ANSWER_SECONDS", PATIENCE_SECONDS if fault else 0.1)
+    host.mind.fault, host.mind.hold = fault, 0.0 if fault else 3600.0
     made = kubelet.bind(pod("a"))
     kubelet.until(lambda: made.admitted)
+    monkeypatch.setattr(plugin_module, "ANSWER_SECONDS", PATIENCE_SECONDS)
     host.mind.fault, host.mind.hold = None, 0.0
     kubelet.until(lambda: made.boxes["main"].reason == "CreateContainerError")
 
@@ -105,19 +117,17 @@ def test_prestart_says_why_not_and_is_asked_again(kubelet, host, fault, said):
 @pytest.mark.parametrize("down", [0.0, 0.3], ids=["at-once", "later"])
 def test_it_registers_again_within_a_moment_when_the_kubelet_starts_anew(kubelet, down):
     """
-    The kubelet has cleared the folder, our socket too; within 0.3 s it knows us, and nobody loses devices.
+    The kubelet has cleared the folder, our socket too; we look ten times a second, and nobody loses devices.
     """
+    assert register.LOOK_SECONDS <= 0.1
     made = kubelet.bind(pod("a"))
     kubelet.until(lambda: made.admitted)
     for times in (2, 3, 4):
         kubelet.gone()
         time.sleep(down)
-        began = time.monotonic()
         kubelet.back()
-        kubelet.until(lambda: len(kubelet.registrations) == times, 2)  # noqa: B023 (asked at once)
-        took = kubelet.registrations[-1] - began
-        kubelet.until(lambda: kubelet.status() == (16, 16), 2)
-        assert took < 1.0  # 0.1 s and a bit; the clock of a busy machine is not judged to the tenth
+        kubelet.until(lambda: len(kubelet.registrations) == times)  # noqa: B023 (asked at once)
+        kubelet.until(lambda: kubelet.status() == (16, 16))
 
 
 def test_a_kubelet_that_refuses_is_asked_again_and_the_reason_is_told(kubelet):

@@ -9,6 +9,7 @@ import json
 
 import msgspec
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from isolation.cluster.failure import ClusterError, MalformedError, RefusedError
 from isolation.cluster.failure import UnreachableError as ServerError
@@ -89,12 +90,12 @@ def test_whoever_waits_is_woken_by_news_and_by_nothing_else():
 
     async def story():
         sight = told(pod("a"))
-        waiting = asyncio.create_task(sight.changed(5))
+        waiting = asyncio.create_task(sight.changed(PATIENCE_SECONDS))
         await asyncio.sleep(0)
         sight.put(raw(pod("a")))
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         sight.put(raw(pod("b")))
-        await asyncio.wait_for(waiting, 1)
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
         return len(done)
 
     assert 0 == asyncio.run(story())
@@ -189,7 +190,7 @@ def test_a_fresh_list_names_this_nodes_pods():
     assert (["a"], True) == ([one.uid for one in found], "spec.nodeName=n" in server.said[0][1]["fieldSelector"])
 
 
-@pytest.mark.parametrize("trouble", [0.5, ServerError("x"), RefusedError(503), ClusterError("y")], ids=str)
+@pytest.mark.parametrize("trouble", [3600.0, ServerError("x"), RefusedError(503), ClusterError("y")], ids=str)
 def test_no_answer_is_never_taken_for_nothing(trouble):
     """
     Late, unreachable or refused: nothing is known.
