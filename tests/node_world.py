@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from cgroup_tree import CgroupTree
 from kubelet_stand_in import KubeletStandIn
 from prometheus_client.parser import text_string_to_metric_families
 from simbox import HOLD, Program, boxes, programs
+from waiting import PATIENCE_SECONDS, until
 
 from exporter.node import Node
 from exporter.server import MetricsServer
@@ -71,7 +71,7 @@ class World:
         self.uuids = [card_uuid(card) for card in box.cards()]
         settings = {
             "node": "n",
-            "period": 10.0,  # turns are made by hand; sources may take their parts of it on a busy machine
+            "period": 100.0,  # turns are made by hand; sources may take their parts of it on a busy machine
             "proc": self.tree.proc,
             "cgroup": self.tree.cgroup,
             "run_dir": self.run_dir,
@@ -144,9 +144,8 @@ class World:
         program.kill()
         self.running.remove(program)
         self.tree.exit(program.pid)
-        end = time.monotonic() + 10
-        while any(program.pid in self.books(card) for card in range(len(self.uuids))) and time.monotonic() < end:
-            time.sleep(0.02)  # the driver takes its time to give memory back
+        # the driver takes its time to give memory back
+        until(lambda: not any(program.pid in self.books(card) for card in range(len(self.uuids))))
 
     def end(self, pod: Pod) -> None:
         """The pod is gone: its holds, its control groups; an old kubelet still lists it."""
@@ -242,7 +241,7 @@ def served(world: World) -> Iterator[str]:
 def get(url: str) -> tuple[int, bytes]:
     """Status and body."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 (our own)
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (our own)
             return answer.status, answer.read()
     except urllib.error.HTTPError as exc:
         return exc.code, exc.read()

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 
 def check(page):
@@ -19,6 +20,10 @@ def check(page):
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     for extended in ([], ["--extended"]):
         done = subprocess.run(
-            [tool, "check", "metrics", *extended], input=page, capture_output=True, timeout=60, check=False
+            [tool, "check", "metrics", *extended],
+            input=page,
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert (0, b"") == (done.returncode, done.stderr)

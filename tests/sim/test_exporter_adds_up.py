@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
@@ -199,12 +200,14 @@ def test_more_than_promised():
     with node_world("t4") as world:
         pod = world.pod("over", {"main": {0: 2}}, policy="fixed", core=30)
         world.process(pod, "main", gib=3)
+        began = []
         for _ in range(4):
             told = world.turn()
+            began.append(told.snapshot.at)
             time.sleep(0.2)
 
         (one,) = told.reading.containers
-        assert 0.3 < one.over_limit_seconds < 5
+        assert 0.3 < one.over_limit_seconds <= began[-1] - began[0]
         assert (1, one.used_bytes) == (one.over_limit_episodes, one.peak_bytes)
         kinds = {found["kind"]: found for found in breaches(world)}
         assert "over_limit" in kinds
@@ -247,11 +250,8 @@ def test_commands_of_gpushare_run():
             world.joins()
             for process in started:
                 process.stdin.close()
-                process.wait(20)
-            end = time.monotonic() + 10
-            while world.turn().reading.containers and time.monotonic() < end:
-                time.sleep(0.1)
-            assert () == world.turn().reading.containers
+                process.wait(PATIENCE_SECONDS)
+            until(lambda: () == world.turn().reading.containers)
         finally:
             for process in started:
                 process.kill()

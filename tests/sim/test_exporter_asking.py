@@ -5,7 +5,6 @@ Whom the exporter asks of a node's pods, and how often: by the stand-in kubelet'
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 
@@ -83,9 +82,7 @@ def test_names_from_the_pods_api_where_there_is_one():
         }
         shutil.rmtree(world.tree.links)
         process = world.process(pod, "main", gib=2)
-        begun = time.monotonic()
         world.adds_up({("train", "main", 0): (process,)})
-        assert time.monotonic() - begun < 5
         assert "pods-api" == world.turn().snapshot.identities.value.source
 
 

@@ -20,12 +20,11 @@ import promtool
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from simbox import HOLD, boxes, programs
+from waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-AT_ONCE = 4.0
-"""Seconds: less than the deadline of a request that is not finished, on a machine that is busy with other tests."""
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def words(box, *more):
 
 def go(box, *more, **options):
     """Run to the end."""
-    plain = {"capture_output": True, "text": True, "timeout": 60, "cwd": ROOT}
+    plain = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS, "cwd": ROOT}
     return subprocess.run(words(box, *more), check=False, **(plain | options))
 
 
@@ -75,7 +74,7 @@ class Served:
     def get(self, path="/metrics"):
         """Status and body."""
         try:
-            with urllib.request.urlopen(self.url.replace("/metrics", path), timeout=5) as answer:  # noqa: S310 (our own)
+            with urllib.request.urlopen(self.url.replace("/metrics", path), timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (our own)
                 return answer.status, answer.read()
         except urllib.error.HTTPError as exc:
             return exc.code, exc.read()
@@ -91,14 +90,6 @@ def samples(text):
     for family in text_string_to_metric_families(text):
         for one in family.samples:
             found.setdefault(one.name, []).append((one.labels, one.value))
-    return found
-
-
-def soon(check, seconds=15.0):
-    """Whether `check` becomes true in time."""
-    end = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
     return found
 
 
@@ -170,20 +161,20 @@ def test_it_starts_without_cards_and_finds_them_later(tmp_path):
         path = tmp_path / "hardware"
 
     with Served(Later) as served:
-        assert soon(lambda: served.get()[0] == 200)
+        assert until(lambda: served.get()[0] == 200)
         found = served.samples()
         assert ({"collector": "nvml"}, 0.0) in found["gpushare_exporter_collector_success"]
         assert "gpushare_card_info" not in found
         with boxes("t4") as made:
             Later.path.symlink_to(made.path)
-            assert soon(lambda: "gpushare_card_info" in served.samples())
+            assert until(lambda: "gpushare_card_info" in served.samples())
         assert 200 == served.get("/healthz")[0]
 
 
 def test_everything_it_serves(box):
     """Metrics, liveness, readiness, breaches, an index."""
     with Served(box) as served:
-        assert soon(lambda: served.get("/readyz")[0] == 200)
+        assert until(lambda: served.get("/readyz")[0] == 200)
         assert 200 == served.get("/healthz")[0]
         breaches = json.loads(served.get("/breaches")[1])
         assert ("n", []) == (breaches["node"], breaches["breaches"])
@@ -194,24 +185,26 @@ def test_everything_it_serves(box):
 
 def test_its_own_figures(box):
     """Memory, CPU, descriptors, beginning, release; and when the values were read."""
+    began = time.time()
     with Served(box) as served:
-        assert soon(lambda: served.get()[0] == 200)
+        assert until(lambda: served.get()[0] == 200)
         before = served.samples()
-        time.sleep(0.5)
-        found = served.samples()
+        sampled = "gpushare_exporter_sample_timestamp_seconds"
+        found = until(lambda: (now := served.samples())[sampled] != before[sampled] and now)
+    ended = time.time()
 
     def one(name, page=found):
         ((_, value),) = page[name]
         return value
 
     assert 10 * MIB < one("process_resident_memory_bytes") < 200 * MIB
-    assert 0 < one("process_cpu_seconds_total") < 60
+    assert 0 < one("process_cpu_seconds_total") <= (ended - began) * os.cpu_count()
     assert one("process_cpu_seconds_total", before) <= one("process_cpu_seconds_total")
     assert 3 < one("process_open_fds") < one("process_max_fds")
-    assert abs(time.time() - one("process_start_time_seconds")) < 60
+    assert began - 1 <= one("process_start_time_seconds") <= ended
     assert one("process_start_time_seconds", before) == one("process_start_time_seconds")
     assert one("gpushare_exporter_sample_timestamp_seconds", before) < one("gpushare_exporter_sample_timestamp_seconds")
-    assert abs(time.time() - one("gpushare_exporter_sample_timestamp_seconds")) < 10
+    assert began <= one("gpushare_exporter_sample_timestamp_seconds") <= ended
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -221,25 +214,23 @@ def test_it_ends_at_once(box, number):
         host, port = served.url.split("/")[2].split(":")
         with socket.create_connection((host, int(port))) as sock:
             sock.sendall(b"GET /met")
-            assert soon(lambda: served.get()[0] == 200)
-            begun = time.monotonic()
+            assert until(lambda: served.get()[0] == 200)
             served.process.send_signal(number)
-            assert 0 == served.process.wait(20)
-            assert time.monotonic() - begun < AT_ONCE
+            assert 0 == served.process.wait(PATIENCE_SECONDS)
         socket.create_server((host, int(port))).close()
 
 
 def test_it_ends_at_once_while_the_driver_hangs(box):
     """A call that does not come back keeps nobody from leaving."""
     with Served(box) as served:
-        assert soon(lambda: served.get()[0] == 200)
+        assert until(lambda: served.get()[0] == 200)
         box.set("nvml_hang", 1)
         try:
-            assert soon(lambda: ({"collector": "nvml"}, 0.0) in served.samples()["gpushare_exporter_collector_success"])
-            begun = time.monotonic()
+            assert until(
+                lambda: ({"collector": "nvml"}, 0.0) in served.samples()["gpushare_exporter_collector_success"]
+            )
             served.process.terminate()
-            assert 0 == served.process.wait(20)
-            assert time.monotonic() - begun < AT_ONCE
+            assert 0 == served.process.wait(PATIENCE_SECONDS)
         finally:
             box.set("nvml_hang", 0)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from nvml_stage import GIB, read, sourced, starting
 from simbox import HOLD, boxes
+from waiting import PATIENCE_SECONDS, until
 
 from exporter.runner import Runner
 from exporter.sources.errors import SourceError
@@ -109,44 +110,38 @@ def test_a_driver_that_hangs_costs_the_cycle_its_deadline_once(box, source):
     """
     with Runner() as runner:
         reads = {"nvml": lambda: read(source), "other": lambda: 1}
-        assert runner.run_all(reads, 5)["nvml"].ok
+        assert runner.run_all(reads, PATIENCE_SECONDS)["nvml"].ok
         threads = threading.active_count()
 
         box.set("nvml_hang", 1)
-        begun = time.monotonic()
-        outcomes = [runner.run_all(reads, 0.3) for _ in range(20)]
-        took = time.monotonic() - begun
+        first = runner.run_all({"nvml": reads["nvml"]}, 0.3)
+        later = [runner.run_all(reads, PATIENCE_SECONDS) for _ in range(20)]
 
-        assert not any(outcome["nvml"].ok for outcome in outcomes)
-        assert "did not answer within 0.3 s" == outcomes[0]["nvml"].error
-        assert "has not answered for" in outcomes[-1]["nvml"].error
-        assert {1} == {outcome["other"].value for outcome in outcomes}
-        assert 0.3 <= took < 2
+        assert "did not answer within 0.3 s" == first["nvml"].error
+        assert all("has not answered for" in outcome["nvml"].error for outcome in later)
+        assert {1} == {outcome["other"].value for outcome in later}
         assert threads >= threading.active_count()
 
         box.set("nvml_hang", 0)
-        end = time.monotonic() + 10
-        while not (outcome := runner.run("nvml", lambda: read(source), 5)).ok and time.monotonic() < end:
-            time.sleep(0.01)
+        outcome = until(lambda: (said := runner.run("nvml", lambda: read(source), PATIENCE_SECONDS)).ok and said)
         assert 2 == len(outcome.value.cards)
 
 
 def test_leaving_does_not_wait_for_a_driver_that_hangs(box, source):
     """
-    Closing takes a second at most.
+    It is closed while the call still hangs.
     """
     read(source)
     box.set("nvml_hang", 1)
     stuck = threading.Thread(target=lambda: read(source), daemon=True)
     stuck.start()
     time.sleep(0.1)
-    begun = time.monotonic()
 
     source.close()
 
-    assert time.monotonic() - begun < 1.5
+    assert stuck.is_alive()
     box.set("nvml_hang", 0)
-    stuck.join(5)
+    stuck.join(PATIENCE_SECONDS)
     assert not stuck.is_alive()
 
 

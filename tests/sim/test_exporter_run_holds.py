@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS, until
 
 from exporter.sources import processes
 from exporter.sources.kernel import KernelSource
@@ -56,7 +56,7 @@ class Run:
         """Let it end by itself."""
         self.process.stdin.close()
         self.process.stdout.close()
-        self.process.wait(20)
+        self.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -70,14 +70,6 @@ def box(tmp_path):
 def source(box, tmp_path):
     """The promises of that box."""
     return PromiseSource(usual_books(box), tmp_path / "lib", PROC, CGROUP)
-
-
-def soon(check, seconds=15.0):
-    """What `check` says as soon as it says something."""
-    end = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
 
 
 def test_a_run_is_seen_from_promise_to_process(box, source):
@@ -107,7 +99,7 @@ def test_a_run_is_seen_from_promise_to_process(box, source):
         assert "gpushare-keeper" == found[run.pid].parent_name
     finally:
         run.end()
-    assert soon(lambda: not source.read(2.0).holds)
+    assert until(lambda: not source.read(2.0).holds)
 
 
 def test_two_runs_are_told_apart(box, source):
@@ -136,7 +128,7 @@ def test_a_run_lives_on_without_its_keeper_and_ends_with_its_last_process(box, s
         keeper = run.keeper()
         run.process.kill()
         os.kill(keeper, signal.SIGKILL)
-        assert soon(lambda: run.keeper() != keeper)
+        assert until(lambda: run.keeper() != keeper)
         facts = source.read(1.0)
         found = kernel.read(1.0, [run.pid, run.child], facts.holds).processes
         assert {facts.holds[0].hold.id} == {found[pid].hold for pid in (run.pid, run.child)}
@@ -144,4 +136,4 @@ def test_a_run_lives_on_without_its_keeper_and_ends_with_its_last_process(box, s
         for pid in (run.child, run.pid):
             os.kill(pid, signal.SIGKILL)
         run.end()
-    assert soon(lambda: not source.read(99.0).holds)
+    assert until(lambda: not source.read(99.0).holds)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cgroup_tree import CgroupTree
 from kernel_reading import BOX, OTHER, UID, VICTIM, source
+from waiting import until
 
 from exporter.sources import processes
 from exporter.sources.errors import SourceError
@@ -73,10 +73,7 @@ def test_a_program_whose_first_thread_has_ended_lives_on(tmp_path):
     """
     code = "import ctypes, threading; threading.Thread(target=input).start(); ctypes.CDLL(None).pthread_exit(None)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as program:
-        end = time.monotonic() + 10
-        while b") Z " not in (raw := Path(f"/proc/{program.pid}/stat").read_bytes()) and time.monotonic() < end:
-            time.sleep(0.01)
-        assert b") Z " in raw
+        until(lambda: b") Z " in Path(f"/proc/{program.pid}/stat").read_bytes())
         found = KernelSource(Path("/proc"), Path("/sys/fs/cgroup")).read(0.0, [program.pid]).processes
         assert program.pid in found
         program.kill()
