@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from cdi_runtime import resolve
 from simcontainers import CLIENT
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,6 @@ class Boxed:
 
     def run(self, names: Sequence[str], code: str, **more) -> object:
         """To the end; what it said last."""
-        out, err = (process := self.start(names, code, **more)).communicate("", timeout=60)
+        out, err = (process := self.start(names, code, **more)).communicate("", timeout=PATIENCE_SECONDS)
         assert 0 == process.returncode, err
         return json.loads(out.splitlines()[-1])

@@ -27,13 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-START_SECONDS = 45.0
-STOP_SECONDS = 20.0
-ASK_SECONDS = 20.0
 
 ROUTING = """
 route: {receiver: nobody, group_wait: 0s, group_interval: 1s, repeat_interval: 1h, group_by: ["..."]}
@@ -61,7 +59,7 @@ def free_port() -> int:
 
 def fetch(url: str) -> Any:
     """What JSON stands there."""
-    with urllib.request.urlopen(url, timeout=ASK_SECONDS) as answer:  # noqa: S310 (our own, on the loopback)
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (our own, on the loopback)
         return json.load(answer)
 
 
@@ -129,7 +127,7 @@ class Stand:
             return []
         return [one for one in found if name in (None, one["labels"]["alertname"])]
 
-    def until(self, check: Callable[[], Any], seconds: float = 60.0) -> Any:
+    def until(self, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
         """What `check` finds, as soon as it finds something; what it found last when time is up."""
         return until(check, seconds)
 
@@ -138,7 +136,7 @@ class Stand:
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
 
-def until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(check: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
     """What `check` finds, as soon as it finds something."""
     end = time.monotonic() + seconds
     while not (found := check()) and time.monotonic() < end:
@@ -170,12 +168,12 @@ def _start(folder: Path, name: str, words: Sequence[str]) -> subprocess.Popen[by
 
 
 def _ready(url: str, process: subprocess.Popen[bytes], folder: Path) -> None:
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if process.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=2):  # noqa: S310 (our own)
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=20):  # noqa: S310 (our own)
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             pass
@@ -233,7 +231,7 @@ def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
             process.send_signal(signal.SIGTERM)
     for process in running:
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 FRONT = "import sys; sys.argv[0] = 'gpushare'; from gpushare import main; main()"
@@ -40,25 +42,23 @@ def words(box, *arguments):
 def go(box, *arguments, **more):
     """Run to the end."""
     return subprocess.run(
-        words(box, *arguments), check=False, capture_output=True, text=True, timeout=60, cwd=ROOT, **more
+        words(box, *arguments), check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=ROOT, **more
     )
 
 
 def begin(box, *arguments, **more):
     """Run in the background with a pipe for its input and output."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "preexec_fn": heeding}
     return subprocess.Popen(words(box, *arguments), **(pipes | more))
+
+
+def heeding():
+    """As from a terminal, also where the tests run under nohup or in the background: signals are not ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def holds(box):
     """Name and cards (index, GiB) of every hold."""
     listed = json.loads(go(box, "--list", "--json").stdout)["holds"]
     return {one["name"]: [(card["index"], card["gib"]) for card in one["cards"]] for one in listed}
-
-
-def soon(check, seconds=15.0):
-    """Whether `check` becomes true in time."""
-    end = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return found

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from waiting import PATIENCE_SECONDS
+
 import isolation.run.ask  # noqa: F401 (imported once, here)
 from gpushare import main
 from isolation.host import cgroup, process
@@ -69,7 +71,7 @@ def living(book):
     return found
 
 
-def wait_until(holds, seconds=20.0):
+def wait_until(holds, seconds=PATIENCE_SECONDS):
     """Whether `holds` became true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -94,7 +96,7 @@ def race(hardware, folder, count, _seed):
                 codes.append(75)
         return len(running) == len(list(folder.glob("run-*"))) == len(held(book_of(hardware)))
 
-    ok = wait_until(settled, 60)
+    ok = wait_until(settled)
     cards = [path.read_text().strip() for path in folder.glob("run-*")]
     sold = {uuid: 5 * cards.count(uuid) for uuid in sorted(set(cards))}
     os.close(os.open(fifo, os.O_WRONLY))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from waiting import PATIENCE_SECONDS
+
 from isolation.contract import abi
 from isolation.lib import files
 from isolation.simgpu import hardware
@@ -115,7 +117,7 @@ class SimBox:
 
     def run(self, name: str, code: str, **env: str) -> object:
         """Run to the end; what it said last."""
-        out, err = (process := self.start(name, code, **env)).communicate("", timeout=60)
+        out, err = (process := self.start(name, code, **env)).communicate("", timeout=PATIENCE_SECONDS)
         assert 0 == process.returncode, err
         return json.loads(out.splitlines()[-1])
 

@@ -9,18 +9,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[1]
 OK = 200
 MEMORY = Path("/dev/shm")  # noqa: S108 (where the cards of a stack are)
-PATIENCE = 90.0
 
 
 class Run:
@@ -42,7 +41,7 @@ class Run:
 
     def addresses(self):
         """Where everything listens."""
-        assert soon(self.note.exists)
+        assert until(self.note.exists)
         return json.loads(self.note.read_text())
 
     def page(self):
@@ -50,7 +49,7 @@ class Run:
         found = {}
         with contextlib.suppress(OSError, http.client.HTTPException):
             at = urlsplit(self.addresses()["exporter"])
-            connection = http.client.HTTPConnection(at.hostname, at.port, timeout=5)
+            connection = http.client.HTTPConnection(at.hostname, at.port, timeout=PATIENCE_SECONDS)
             connection.request("GET", "/metrics")
             answer = connection.getresponse()
             for family in text_string_to_metric_families(answer.read().decode() if answer.status == OK else ""):
@@ -83,17 +82,17 @@ class Run:
     def end(self, number=signal.SIGTERM):
         """Its status, after this signal."""
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def nothing_left(self):
         """No process, no folder, no port."""
-        assert soon(lambda: not self.processes()), self.processes()
+        until(lambda: not self.processes(), self.processes)
         assert [] == [path.name for path in self.folder.iterdir() if path.name.startswith("gpushare-up")]
         assert [] == [path for path in MEMORY.glob("gpushare-up-*") if path in self.cards]
         if self.note.exists():
             for url in filter(None, json.loads(self.note.read_text()).values()):
                 with pytest.raises(OSError, match="refused"):
-                    http.client.HTTPConnection(urlsplit(url).netloc, timeout=5).connect()
+                    http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS).connect()
 
     cards: tuple[Path, ...] = ()
 
@@ -102,14 +101,6 @@ class Run:
         mine = [path for path in MEMORY.glob("gpushare-up-*") if (self.folder / f"{path.name}.d").exists()]
         self.cards = tuple(mine)
         return mine
-
-
-def soon(check, seconds=PATIENCE):
-    """What `check` says as soon as it says something."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
 
 
 @contextlib.contextmanager

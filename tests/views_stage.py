@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from click.testing import CliRunner
+from waiting import PATIENCE_SECONDS
 
 from dashboards.terminal.fleet import Fleet, FleetNode, FleetPod, Wanted
 from dashboards.terminal.usage import CardUsage, TenantUsage, Usage
@@ -247,7 +248,7 @@ def piped(*arguments, **more):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -297,4 +298,4 @@ def on_terminal(*arguments, columns=80, lines=40, **more):
             break
         shown += chunk
     os.close(ours)
-    return process.wait(60), shown.decode().replace("\r\n", "\n")
+    return process.wait(PATIENCE_SECONDS), shown.decode().replace("\r\n", "\n")

@@ -18,6 +18,7 @@ import pytest
 from cdi_process import Boxed, namespaces
 from cdi_runtime import resolve
 from simbox import boxes
+from waiting import PATIENCE_SECONDS
 
 from exporter.sources.promises import PromiseSource
 from isolation.contract import abi
@@ -154,7 +155,7 @@ def test_a_promise_that_grows_in_place_is_seen_by_the_running_process(node):
 
     more = replace(promise, slices=(replace(promise.slices[0], bytes=4 * GIB),))
     deliver(node, more)
-    out, err = running.communicate("go\n", timeout=30)
+    out, err = running.communicate("go\n", timeout=PATIENCE_SECONDS)
 
     assert "0" == out.strip(), err
     assert 2 == abi.unpack_limits((node.places.alloc / promise.hash / "limits/limits").read_bytes()).generation
@@ -172,7 +173,7 @@ def test_a_restarted_container_finds_the_books_of_its_processes(node):
 
     again = deliver(node, promise)
     assert OOM == node.boxed.run(again, "begin(); say(alloc(1 << 30)[0])")
-    survivor.communicate("go\n", timeout=30)
+    survivor.communicate("go\n", timeout=PATIENCE_SECONDS)
     assert OK == node.boxed.run(deliver(node, promise), "begin(); say(alloc(1 << 30)[0])")
 
 

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_command import ROOT, begin, go, holds, soon, words
+from run_command import ROOT, begin, go, heeding, holds, words
+from waiting import PATIENCE_SECONDS, until
 
 from isolation.simgpu.hardware import create
 
@@ -53,7 +54,7 @@ def test_signals_reach_the_command(box, name):
     runner = begin(box, "--gpu-mem", "1", "--", "sh", "-c", script)
     assert "ready\n" == runner.stdout.readline()
     runner.send_signal(getattr(signal, name))
-    assert ("got\n", 9) == (runner.communicate(timeout=20)[0], runner.returncode)
+    assert ("got\n", 9) == (runner.communicate(timeout=PATIENCE_SECONDS)[0], runner.returncode)
 
 
 def test_what_was_ignored_stays_ignored(box):
@@ -64,7 +65,7 @@ def test_what_was_ignored_stays_ignored(box):
     runner = begin(box, "--gpu-mem", "1", "--", "sh", "-c", script, preexec_fn=lambda: signal.signal(1, signal.SIG_IGN))
     runner.stdout.readline()
     runner.send_signal(signal.SIGHUP)
-    assert ("lived\n", 0) == (runner.communicate(timeout=20)[0], runner.returncode)
+    assert ("lived\n", 0) == (runner.communicate(timeout=PATIENCE_SECONDS)[0], runner.returncode)
 
 
 @pytest.mark.parametrize("streams", ["<&-", ">&- 2>&-", "<&- >&- 2>&-"])
@@ -73,7 +74,12 @@ def test_closed_streams_are_no_hindrance(box, streams):
     Started with standard streams closed, as by some daemons, the command runs with them closed.
     """
     command = shlex.join(words(box, "--gpu-mem", "1", "--", "sh", "-c", "exit 3"))
-    assert 3 == subprocess.run(["sh", "-c", f"{command} {streams}"], check=False, cwd=ROOT, timeout=60).returncode
+    assert (
+        3
+        == subprocess.run(
+            ["sh", "-c", f"{command} {streams}"], check=False, cwd=ROOT, timeout=PATIENCE_SECONDS
+        ).returncode
+    )
 
 
 def test_few_descriptors_are_enough(box):
@@ -81,16 +87,23 @@ def test_few_descriptors_are_enough(box):
     The lock's descriptor stands high where it can, and elsewhere where it cannot.
     """
     command = shlex.join(words(box, "--gpu-mem", "1", "--", "sh", "-c", "exit 3"))
-    assert 3 == subprocess.run(["sh", "-c", f"ulimit -n 24; {command}"], check=False, cwd=ROOT, timeout=60).returncode
+    assert (
+        3
+        == subprocess.run(
+            ["sh", "-c", f"ulimit -n 24; {command}"], check=False, cwd=ROOT, timeout=PATIENCE_SECONDS
+        ).returncode
+    )
 
 
 def test_a_key_on_the_terminal_reaches_the_command_once(box):
     """
     Ctrl-C goes to the whole foreground group: forwarding it as well would deliver it twice.
     """
-    script = "n=0; trap 'n=$((n+1))' INT; echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; echo times $n"
+    wait = "while [ $n = 0 ]; do sleep 0.05; done; for i in 1 2 3 4 5 6; do sleep 0.1; done"
+    script = f"n=0; trap 'n=$((n+1))' INT; echo ready; {wait}; echo times $n"
     pid, terminal = pty.fork()
     if pid == 0:
+        heeding()
         os.chdir(ROOT)
         command = words(box, "--gpu-mem", "1", "--", "sh", "-c", script)
         os.execv(command[0], command)  # noqa: S606 (our own command)
@@ -112,9 +125,9 @@ def test_a_hold_lives_until_the_last_descendant_does(box):
     A daemon that left its session, closed every descriptor and cleaned its environment still counts; the
     runner has told the command's status long before.
     """
-    daemon = "import os, time; os.closerange(0, 1024); time.sleep(30)"
+    daemon = "import os, time; os.closerange(0, 1024); time.sleep(3600)"
     script = f"env -i setsid {sys.executable} -c '{daemon}' & echo $! ; exit 5"
     done = go(box, "--gpu-mem", "5", "--name", "d", "--", "sh", "-c", script)
     assert (5, {"d": [(0, 5)]}) == (done.returncode, holds(box))
     os.kill(int(done.stdout), signal.SIGKILL)
-    assert soon(lambda: holds(box) == {})
+    assert until(lambda: holds(box) == {})

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import abi
 from isolation.lib import files
@@ -55,7 +56,9 @@ def test_a_spoilt_region_harms_nobody_but_its_own(box, harm):
     The command's status comes through, its keeper lives to the end of it, and the hold is gone afterwards.
     """
     script = f"{HARMS[harm]}; sleep 1.6; K=`cut -d' ' -f4 /proc/$$/stat`; cat /proc/$K/comm; exit 3"
-    done = subprocess.run(command(box, script), capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    done = subprocess.run(
+        command(box, script), capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=ROOT, check=False
+    )
 
     assert (3, "gpushare-keeper\n") == (done.returncode, done.stdout)
     assert [] == list(Path(f"{box}.book").iterdir())
@@ -72,14 +75,13 @@ def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
         (its.parent / "region").write_bytes(b"\xff" * abi.REGION_BYTES)
         (its.parent / "hold.json").write_text('{"format": 1, "policy": "nobody\'s", "cards": [{"uuid": "x"}]}')
         spoilt = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        told, end = 0, time.monotonic() + 20
-        while told < spoilt + 1_000_000_000 and time.monotonic() < end:  # neighbours are read anew twice a second
-            time.sleep(0.1)
-            told = int.from_bytes(mine.read_bytes()[24:32], "little")
-        for runner in (one, two):
-            runner.communicate("\n", timeout=30)
 
-    assert told > spoilt + 1_000_000_000
+        def told():
+            return int.from_bytes(mine.read_bytes()[24:32], "little")
+
+        until(lambda: told() > spoilt + 1_000_000_000)  # neighbours are read anew twice a second
+        for runner in (one, two):
+            runner.communicate("\n", timeout=PATIENCE_SECONDS)
 
 
 def test_a_region_cut_and_grown_while_it_is_read_is_read_or_refused(tmp_path):
@@ -92,7 +94,7 @@ def test_a_region_cut_and_grown_while_it_is_read_is_read_or_refused(tmp_path):
     cutter = "import os, sys\nwhile True: os.truncate(sys.argv[1], 5000); os.truncate(sys.argv[1], int(sys.argv[2]))"
     refused = read = 0
     with subprocess.Popen([sys.executable, "-c", cutter, region, str(len(whole))]) as process:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_SECONDS
         while (refused < 20 or read + refused < 200) and time.monotonic() < end:
             try:
                 read += files.read_region(region).slots == ()
@@ -122,7 +124,7 @@ while True:
 """
     seen, looks = set(), 0
     with subprocess.Popen([sys.executable, "-c", writer, path], env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_SECONDS
         while (len(seen) < 2 or looks < 2000) and time.monotonic() < end:
             looks += 1
             try:

@@ -22,7 +22,7 @@ def storm(mode, folder, count, seed=0):
     create(folder / "box", ["v100-16g"] * 4)
     (folder / "notes").mkdir()
     words = [sys.executable, str(STORM), mode, str(folder / "box"), str(folder / "notes"), str(count), str(seed)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=240, cwd=STORM.parents[1])
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=280, cwd=STORM.parents[1])
     assert ("", 0) == (done.stderr, done.returncode)
     return json.loads(done.stdout)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from run_command import begin, go, holds
+from waiting import PATIENCE_SECONDS
 
 from isolation.simgpu.hardware import create
 
@@ -49,7 +50,7 @@ def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
     never = go(box, "--gpu-mem", "16", "--wait", "--", "true")
     one.communicate("\n")
     assert "waiting 0s: no room for 6 GiB on one card: none of 4 cards has it free; held by big 60 GiB\n" == line
-    assert ("mine\n", 0) == (two.communicate(timeout=20)[0], two.returncode)
+    assert ("mine\n", 0) == (two.communicate(timeout=PATIENCE_SECONDS)[0], two.returncode)
     assert (75, True) == (never.returncode, "the largest card offers 15 GiB" in never.stderr)
 
 
@@ -92,7 +93,7 @@ def test_who_waits_longest_goes_first(box):
     one.communicate("\n")
     first_words = second.stdout.readline(), third.stdout.readline()
     for runner in (second, third):
-        runner.communicate("\n", timeout=20)
+        runner.communicate("\n", timeout=PATIENCE_SECONDS)
 
     assert "no room for 7 GiB" in second.told
     assert "2 wait already, first come, first served" in third.told

@@ -16,7 +16,8 @@ import time
 import uuid
 
 import pytest
-from stack_run import PATIENCE, runs_in, soon
+from stack_run import runs_in
+from waiting import PATIENCE_SECONDS, until
 
 from autoscaler.sim.stack import places, stage
 from autoscaler.sim.stack.beside import Beside
@@ -34,23 +35,23 @@ def started(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "seconds"),
+    ("number", "status", "stands"),
     [
-        pytest.param(signal.SIGINT, 0, 6.0, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, 0, 6.0, id="SIGTERM"),
-        pytest.param(signal.SIGTERM, 0, 0.0, id="SIGTERM while it starts"),
-        pytest.param(signal.SIGKILL, -signal.SIGKILL, 6.0, id="SIGKILL"),
-        pytest.param(signal.SIGKILL, -signal.SIGKILL, 0.0, id="SIGKILL while it starts"),
+        pytest.param(signal.SIGINT, 0, True, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 0, True, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, 0, False, id="SIGTERM while it starts"),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, True, id="SIGKILL"),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, False, id="SIGKILL while it starts"),
     ],
 )
-def test_nothing_is_left_however_it_ends(started, number, status, seconds):
+def test_nothing_is_left_however_it_ends(started, number, status, stands):
     """
     Tenants, keepers, services, folders and ports are gone a few seconds after any end, also when nobody could tidy.
     """
     run = started()
-    assert soon(run.remember)
+    assert until(run.remember)
     run.addresses()
-    time.sleep(seconds)
+    assert not stands or until(run.denied)
 
     assert status == run.end(number)
 
@@ -61,8 +62,8 @@ def test_two_interrupts_end_at_once_and_leave_nothing(started):
     """The second Ctrl-C does not wait for an orderly end; somebody else sweeps."""
     run = started()
     run.addresses()
-    assert soon(run.remember)
-    assert soon(run.page)
+    assert until(run.remember)
+    assert until(run.page)
 
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.02)
@@ -110,7 +111,7 @@ def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
                 return not standing.now
             return True
 
-        assert soon(broken)
+        assert until(broken)
         with pytest.raises(stage.StackError, match="cannot be watched any more: embedded null byte"):
             assert standing.now
     assert [] == list(tmp_path.iterdir())
@@ -120,7 +121,7 @@ def test_a_note_that_cannot_be_written_ends_it_before_anything_is_left(started, 
     """Status 2, the file by name, and no process."""
     run = started("--addresses", str(tmp_path / "nowhere" / "a.json"))
 
-    assert 2 == run.process.wait(PATIENCE)
+    assert 2 == run.process.wait(PATIENCE_SECONDS)
 
     assert f"Error: {tmp_path}/nowhere/a.json: No such file or directory\n" == (tmp_path / "err").read_text()
     run.nothing_left()
@@ -145,13 +146,13 @@ def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
                 seen += os.read(terminal, 65536)
         return word in seen
 
-    assert soon(lambda: shows(b"stray     1"))
-    assert soon(lambda: shows(b"!!"))
+    until(lambda: shows(b"stray     1"), lambda: seen[-4000:])
+    until(lambda: shows(b"!!"), lambda: seen[-4000:])
     os.write(terminal, b"\x03")
 
-    assert soon(lambda: shows(b"on this machine: "))
+    until(lambda: shows(b"on this machine: "), lambda: seen[-4000:])
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(terminal)
     assert b"TENANT" in seen
     assert seen.rindex(b"\x1b[?1049l") < seen.rindex(b"ended after")
-    assert soon(lambda: not list(tmp_path.iterdir()))
+    assert until(lambda: not list(tmp_path.iterdir()))

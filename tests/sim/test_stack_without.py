@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from stack_run import PATIENCE, ROOT, runs_in
+from stack_run import ROOT, runs_in
+from waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")
@@ -32,7 +33,7 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
         text=True,
         cwd=ROOT,
         check=False,
-        timeout=PATIENCE,
+        timeout=PATIENCE_SECONDS,
     )
 
     assert 0 == done.returncode
@@ -49,7 +50,7 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
 def test_without_prometheus_alerts_are_unknown_and_it_says_what_to_install(started):
     """No alert is not the same as nobody who could tell."""
     run = started("--for", "6", "--json", PATH="/nonexistent")
-    run.process.wait(PATIENCE)
+    run.process.wait(PATIENCE_SECONDS)
 
     stack = json.loads((run.folder / "out").read_text())["stack"]
     assert stack["alerts"] is None

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 from prometheus_stand import free_port, stand, until
 from views_stage import ROOT, api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.metrics import DENIED
 from isolation.simgpu.hardware import create
@@ -102,7 +103,7 @@ def used_by(url, name):
 
 def counted(url):
     """Whether the exporter knows how often a tenant was denied: only what comes after is a breach."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:  # noqa: S310 (loopback)
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (loopback)
         return any(line.startswith(f"{DENIED.name}{{") for line in answer.read().decode().splitlines())
 
 
@@ -110,4 +111,4 @@ def finished(process):
     """Told to end, and waited for."""
     process.stdin.close()
     process.terminate()
-    process.wait(20)
+    process.wait(PATIENCE_SECONDS)

@@ -7,11 +7,11 @@ import os
 import signal
 import struct
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from run_holds import counted, hold, running
+from waiting import until
 
 from isolation.contract.abi import LOCK_OFFSET, REGION_BYTES
 from isolation.contract.hold import Process
@@ -30,7 +30,7 @@ def test_a_noted_member_keeps_the_hold_and_a_reused_pid_does_not(book):
     Pid and start time together: the same pid at another time is a stranger.
     """
     held = hold(book)
-    with running("sleep", "30") as child:
+    with running("sleep", "3600") as child:
         member = process.identify(child.pid)
         evidence.write_members(held.folder, [Process(member.pid, member.start)])
         assert ["run-1"] == counted(book)
@@ -44,9 +44,8 @@ def test_the_mark_in_an_environment_keeps_the_hold(book):
     """
     ident = f"run-mark-{os.getpid()}"
     hold(book, id=ident)
-    with running("sleep", "30", env={"GPUSHARE_PROMISE": ident}) as child:
-        while process.marked(f"GPUSHARE_PROMISE={ident}".encode(), os.geteuid()) is False:
-            time.sleep(0.01)
+    with running("sleep", "3600", env={"GPUSHARE_PROMISE": ident}) as child:
+        until(lambda: process.marked(f"GPUSHARE_PROMISE={ident}".encode(), os.geteuid()) is not False)
         assert ([ident], None) == (counted(book), child.poll())
     assert [] == counted(book)
 
@@ -56,7 +55,7 @@ def test_a_process_of_another_promise_with_a_longer_name_keeps_nothing(book):
     The mark is a whole word: `run-10` is not `run-1`.
     """
     hold(book)
-    with running("sleep", "30", env={**os.environ, evidence.MARK: "run-10"}):
+    with running("sleep", "3600", env={**os.environ, evidence.MARK: "run-10"}):
         assert [] == counted(book)
 
 
@@ -95,7 +94,7 @@ def test_a_populated_control_group_keeps_the_hold(book):
         pytest.skip("no control group may be made here")
     held = hold(book, cgroup=str(group))
     (held.folder / "group").write_text(str(group))
-    with running("sleep", "30") as child:
+    with running("sleep", "3600") as child:
         (group / "cgroup.procs").write_text(str(child.pid))
         assert (["run-1"], (child.pid,)) == (counted(book), cgroup.pids(group))
     assert ([], False) == (counted(book), group.exists())
@@ -105,11 +104,11 @@ def test_descendants_are_found_through_every_generation(tmp_path):
     """
     Also those in a session of their own; zombies are left out.
     """
-    script = f"setsid sleep 30 & echo $! > {tmp_path}/pid; wait"
+    script = f"setsid sleep 3600 & echo $! > {tmp_path}/pid; wait"
     with running("sh", "-c", script) as child:
         note = tmp_path / "pid"
-        while not (found := process.descendants(child.pid)) or not note.exists() or not note.read_text():
-            time.sleep(0.01)
+        until(lambda: process.descendants(child.pid) and note.exists() and note.read_text())
+        found = process.descendants(child.pid)
         sleeper = int(note.read_text())
         assert sleeper in {one.pid for one in process.descendants(child.pid)}
         assert found[0] in process.descendants(os.getpid())
@@ -126,11 +125,10 @@ def test_a_name_with_spaces_and_parentheses_is_read():
 
 def test_a_process_whose_first_thread_has_ended_lives():
     """Its state says zombie; the thread that goes on keeps the hold. Without one it is gone."""
-    code = "import threading,time,ctypes;threading.Thread(target=time.sleep,args=(30,)).start();"
+    code = "import threading,time,ctypes;threading.Thread(target=time.sleep,args=(3600,)).start();"
     with running(sys.executable, "-c", f"{code}ctypes.CDLL(None).pthread_exit(None)") as child:
         status = Path(f"/proc/{child.pid}/status")
-        while "zombie" not in status.read_text():
-            time.sleep(0.01)
+        until(lambda: "zombie" in status.read_text())
         headless = process.identify(child.pid)
         assert process.alive(headless)
         child.kill()

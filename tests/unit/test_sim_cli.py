@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from waiting import PATIENCE_SECONDS, until
 
 from autoscaler.sim import plot, report
 from autoscaler.sim.cli import sim
@@ -225,26 +225,18 @@ def test_no_worker_outlives_the_command(number, status):
         # Workers hold the other end of stderr: it ends when the last of them has.
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         try:
-            wait_until(lambda: len(children.read_text().split()) > 1)
+            until(lambda: len(children.read_text().split()) > 1)
             if number == signal.SIGINT:
                 os.killpg(running.pid, number)
             else:
                 running.send_signal(number)
-            _, complaint = running.communicate(timeout=30)
+            _, complaint = running.communicate(timeout=PATIENCE_SECONDS)
         finally:
             running.kill()
 
     assert status == running.returncode
     if number == signal.SIGINT:
         assert complaint == "interrupted; nothing was written\n"
-
-
-def wait_until(true, seconds=30.0):
-    """Poll, or fail."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_summary_is_mean_and_spread_over_the_seeds():

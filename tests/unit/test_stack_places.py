@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.sim.stack import places, watching
 from autoscaler.sim.stack.cast import CARDS, ROLES
@@ -112,7 +113,7 @@ def checked(*words):
     if tool is None:
         message = f"{words[0]} is missing: apt-get install prometheus prometheus-alertmanager"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
-    done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert 0 == done.returncode, done.stdout + done.stderr
 
 

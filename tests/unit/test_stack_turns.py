@@ -10,6 +10,7 @@ from itertools import pairwise
 import promtool
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.sim.scene import demo
 from autoscaler.sim.stack.places import ports
@@ -107,7 +108,7 @@ def test_the_page_is_served_while_it_stands():
     pages = iter(range(10))
 
     with PageServer(port, lambda: b"%d\n" % next(pages)):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         answers = []
         for path in ("/metrics", "/metrics", "/healthz", "/", "/metrics/../x"):
             connection.request("GET", path)
@@ -118,7 +119,7 @@ def test_the_page_is_served_while_it_stands():
     assert [(200, b"0\n"), (200, b"1\n"), (200, b"ok\n"), (404, b"see /metrics\n"), (404, b"see /metrics\n")] == answers
     assert all(first != second for first, second in pairwise(answers[:3]))
     with pytest.raises(OSError, match="refused"):
-        http.client.HTTPConnection("127.0.0.1", port, timeout=5).connect()
+        http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS).connect()
 
 
 def test_a_client_that_says_nothing_does_not_keep_the_end_waiting():
@@ -126,6 +127,6 @@ def test_a_client_that_says_nothing_does_not_keep_the_end_waiting():
     port = ports(0).autoscaler
 
     with PageServer(port, lambda: b""):
-        silent = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        silent = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         silent.connect()
     silent.close()

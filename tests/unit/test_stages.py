@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import stages
+from run_command import heeding
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ stages.GROUPS = {{"all": (("long",),)}}
 sys.argv = ["stages.py", "all"]
 sys.exit(stages.main())
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as runner:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, preexec_fn=heeding) as runner:  # noqa: PLW1509
         log = tmp_path / "long.log"
         pid = int(until(lambda: log.is_file() and log.read_text().strip()))
         os.kill(runner.pid, signal.SIGINT)

@@ -21,14 +21,13 @@ import promtool
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from up_command import invoke
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.sim.fleet import Embedded, demo_fleet, demo_limits, demo_workload
 from autoscaler.sim.pace import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-u", "-m", "gpushare", "up"]
-PATIENCE = 60.0
-"""Seconds after which a run that should have ended is called hanging; generous, for slow machines."""
 
 
 @contextmanager
@@ -42,9 +41,9 @@ def start(*arguments, **more):
             process.kill()
 
 
-def until(process, pattern):
+def lines_to(process, pattern):
     """Lines of the process up to the one that matches, and the match."""
-    lines, patience = [], threading.Timer(PATIENCE, process.kill)
+    lines, patience = [], threading.Timer(PATIENCE_SECONDS, process.kill)
     patience.start()
     try:
         for line in process.stdout:
@@ -60,15 +59,15 @@ def until(process, pattern):
 def test_scraped_while_it_runs_and_ended_by_a_signal(number):
     """Piped: plain lines, a page that promtool likes and that reconciles, and after the signal a summary and 0."""
     with start("--no-stack", "--port", "0", "--speed", "100") as process:
-        lines, match = until(process, r"(http://127\.0\.0\.1:\d+)/metrics$")
-        lines += until(process, r" place demo/welcome-1: on shared-1 card ")[0]
-        lines += until(process, r" pods on cards, ")[0]
-        with urllib.request.urlopen(f"{match[1]}/metrics", timeout=30) as answer:  # noqa: S310 (our own)
+        lines, match = lines_to(process, r"(http://127\.0\.0\.1:\d+)/metrics$")
+        lines += lines_to(process, r" place demo/welcome-1: on shared-1 card ")[0]
+        lines += lines_to(process, r" pods on cards, ")[0]
+        with urllib.request.urlopen(f"{match[1]}/metrics", timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (our own)
             page = answer.read()
-        with urllib.request.urlopen(f"{match[1]}/healthz", timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{match[1]}/healthz", timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
             assert b"ok\n" == answer.read()
         process.send_signal(number)
-        rest, errors = process.communicate(timeout=PATIENCE)
+        rest, errors = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (0, "") == (process.returncode, errors)
     assert re.search(r"^ended after .* s passed in the fleet(, [0-9,]+ s less than asked for)?$", rest, re.MULTILINE)
@@ -116,8 +115,8 @@ def test_ends_by_itself():
     result = invoke("--for", "0.5", "--no-metrics")
 
     assert 0 == result.exit_code
-    assert 0.5 <= time.monotonic() - begun < 30
-    assert "ended after 0.5 s" in result.stdout
+    assert time.monotonic() - begun >= 0.5
+    assert 0.5 <= float(re.search(r"^ended after ([0-9.]+) s; ", result.stdout, re.MULTILINE)[1])
 
 
 def test_pace_does_not_change_events():
@@ -157,7 +156,7 @@ def test_live_screen_on_a_terminal():
         seen = read_until(ours, b"AUTOSCALER")
         process.send_signal(signal.SIGINT)
         seen += read_until(ours, b"nodes standing")
-        assert 0 == process.wait(timeout=PATIENCE)
+        assert 0 == process.wait(timeout=PATIENCE_SECONDS)
     os.close(ours)
 
     entered, left = seen.index(b"\x1b[?1049h"), seen.index(b"\x1b[?1049l")
@@ -167,7 +166,7 @@ def test_live_screen_on_a_terminal():
 
 def read_until(terminal, word):
     """What the terminal shows up to and with this word."""
-    seen, deadline = b"", time.monotonic() + PATIENCE
+    seen, deadline = b"", time.monotonic() + PATIENCE_SECONDS
     while word not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -181,7 +180,7 @@ def test_reader_that_leaves_is_no_error():
     with start("--no-metrics", "--speed", "600") as process:
         process.stdout.readline()
         process.stdout.close()
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=PATIENCE_SECONDS)
         errors = process.stderr.read()
 
     assert (0, "") == (process.returncode, errors)
@@ -191,7 +190,7 @@ def test_reader_that_leaves_is_no_error():
 def test_full_disk_is_told_in_a_sentence():
     """Output that cannot be written ends the run with status 1 and without a traceback."""
     with Path("/dev/full").open("w") as full, start("--no-metrics", "--for", "5", stdout=full) as process:
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (1, "Error: the output cannot be written: No space left on device\n") == (process.returncode, errors)
 

@@ -11,6 +11,7 @@ import tomllib
 
 import pytest
 import yaml
+from run_command import heeding
 from views_stage import (
     COMMAND,
     ROOT,
@@ -27,6 +28,7 @@ from views_stage import (
     pod_json,
     serving,
 )
+from waiting import PATIENCE_SECONDS
 
 GIB = 1 << 30
 FLEET, USAGE = fleet_of_cards(8)
@@ -269,7 +271,7 @@ def test_a_reader_that_goes_away_is_no_stack():
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
     assert "{\n" == done.stdout
@@ -282,8 +284,9 @@ def test_a_watch_draws_again_until_it_is_interrupted():
     """
     with serving(exporter(PAGE)) as (url, asked):
         command = [sys.executable, "-c", COMMAND, "top", "--local", url, "--watch", "0.5"]
-        with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-            patience = threading.Timer(60, process.kill)
+        pipes = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": heeding}
+        with subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
+            patience = threading.Timer(PATIENCE_SECONDS, process.kill)
             patience.start()
             lines = []
             for line in process.stdout:
@@ -335,7 +338,7 @@ def test_one_machine_loads_no_kubernetes_client():
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
     assert (0, "[]\n") == (done.returncode, done.stderr)
