@@ -96,6 +96,7 @@ def test_a_plan_that_moves_a_pod_to_where_it_has_no_room_is_an_error():
         churning._check(observation, [wrong])
 
 
+@pytest.mark.slow
 def test_a_day_per_card_leaves_no_phantom_buys_neither_more_nor_less_and_undoes_nothing():
     """
     On the same pods the autoscaler that adds up nodes falls short, and undoes what it did.
@@ -177,6 +178,7 @@ def command(*words):
     return CliRunner().invoke(sim, ["--synthetic", "--scale", "0.05", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_day")
 def test_the_command_shows_both_tables_and_writes_both_files(tmp_path):
     """

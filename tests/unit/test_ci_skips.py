@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ci_skips import failure
+from waiting import PATIENCE_SECONDS
 
 TESTS = Path(__file__).resolve().parents[1]
 STORY = """
@@ -38,8 +39,11 @@ def told(folder, ci, *files):
     shutil.copy(TESTS / "conftest.py", folder)
     (folder / "pytest.ini").write_text("[pytest]")
     env = {**os.environ, "PYTHONPATH": str(TESTS), "CI": ci, "PYTEST_ADDOPTS": "", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     return done.returncode, done.stdout
 
 

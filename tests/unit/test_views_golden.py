@@ -107,6 +107,7 @@ def large_cluster():
         yield served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 160])
 def test_five_thousand_nodes_on_a_pseudo_terminal(large_cluster, tmp_path, columns):
     """
@@ -121,6 +122,7 @@ def test_five_thousand_nodes_on_a_pseudo_terminal(large_cluster, tmp_path, colum
     assert [] == [path for path, _ in asked if "proxy" in path]
 
 
+@pytest.mark.slow
 def test_five_thousand_nodes_in_a_pipe(large_cluster, tmp_path):
     """
     Every one of 40,000 cards, of which the file keeps the first, the last and a sum of all; 80 or 160 cells around it
