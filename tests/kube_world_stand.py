@@ -6,6 +6,8 @@ import asyncio
 import json
 from dataclasses import replace
 
+from waiting import PATIENCE_SECONDS
+
 from autoscaler.kube.config import PoolConfig
 from autoscaler.kube.figures import Nothing
 from autoscaler.kube.sources import RESERVATIONS_PATH, Sources
@@ -89,6 +91,7 @@ class Api:
             RESERVATIONS_PATH: {},
         }
         self.writes = []
+        self.watched = set()
         self.fails = {}
         self._news = {path: asyncio.Queue() for path in self.kinds}
         self._version = 1
@@ -100,9 +103,17 @@ class Api:
 
     async def lines(self, path, *_):
         """As `Access.lines`."""
+        self.watched.add(path)
         yield b""
         while True:
             yield await self._news[path].get()
+            self._news[path].task_done()
+
+    async def told(self):
+        """Until the watches have taken in whatever was written."""
+        for path, news in self._news.items():
+            if path in self.watched:
+                await asyncio.wait_for(news.join(), PATIENCE_SECONDS)
 
     def put(self, path, thing, kind="MODIFIED"):
         """As if somebody had written it."""
@@ -231,7 +242,7 @@ class Stand:
 
     async def heard(self):
         """Let the watches tell what was written."""
-        await asyncio.sleep(0.05)
+        await self.api.told()
         return await self.world.observe()
 
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.rpc.serving import Port, serving
 from autoscaler.rpc.state import Group, Instance, Standing
@@ -131,7 +132,7 @@ class Generation:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=self.messages[answered].FromString,
         )
-        return lambda **fields: call(self.messages[asked](**fields), timeout=10)
+        return lambda **fields: call(self.messages[asked](**fields), timeout=PATIENCE_SECONDS)
 
 
 GENERATIONS = (Generation("messages", _WITH_MESSAGES), Generation("bytes", _WITH_BYTES))

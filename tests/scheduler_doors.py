@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from waiting import PATIENCE_SECONDS
 
 from isolation.cluster.failure import RefusedError
 from isolation.cluster.lease import Record, Terms
@@ -25,9 +28,9 @@ from isolation.scheduler.picture import RESERVATIONS_PATH, Picture
 from isolation.scheduler.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-TERMS = Terms(duration=4.0, act=3.0, retry=0.2, request=0.5)
+TERMS = Terms(duration=400.0, act=300.0, retry=0.2, request=50.0)
 
 
 @dataclass
@@ -59,14 +62,15 @@ class Server:
         yield b""
         while True:
             yield await feed.get()
+            feed.task_done()
 
     async def tell(self, path: str, kind: str, thing: dict[str, Any]) -> None:
-        """One event of a watch."""
+        """One event of a watch, until whoever watches has taken it in."""
         self.version += 1
         thing = thing | {"metadata": thing["metadata"] | {"resourceVersion": str(self.version)}}
         feed = self.feeds.setdefault(path, asyncio.Queue())
         await feed.put(json.dumps({"type": kind, "object": thing}).encode())
-        await asyncio.sleep(0.02)
+        await asyncio.wait_for(feed.join(), PATIENCE_SECONDS)
 
     async def bind(self, pod: Any, node: str, annotations: Mapping[str, str], _seconds: float | None = None) -> Answer:
         """Always well."""
@@ -98,20 +102,20 @@ class Desk:
 
 @contextlib.asynccontextmanager
 async def extending(
-    server: Server, desk: Desk | None = None, *, leads: bool = True
+    server: Server, desk: Desk | None = None, *, leads: bool = True, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[tuple[Extender, World]]:
     """The verbs over this server, synced and leading."""
     books, store = Books(), Store()
     picture = Picture(server, books, store)
     leadership = Leadership(desk or Desk(Record("1", "", 0.4, 0)), "me", terms=TERMS)
     binder = Binder(books, server, leadership.fence)
-    world = World(picture, leadership, binder, Fresh(server, picture), Waiting(), GIB)
+    world = World(picture, leadership, binder, Fresh(server, picture), Waiting(), GIB, clock)
     async with picture.following():
         running = asyncio.create_task(leadership.run())
         try:
-            await asyncio.wait_for(picture.synced(), 5)
+            await asyncio.wait_for(picture.synced(), PATIENCE_SECONDS)
             if leads:
-                assert await leadership.wait(5)
+                assert await leadership.wait(PATIENCE_SECONDS)
             yield Extender(world), world
         finally:
             running.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -88,7 +87,7 @@ def test_a_pod_for_which_nodes_come_in_vain_is_not_bought_for_without_end():
             if machines.target > len(machines.nodes):
                 machines.nodes.append(f"n{number}")
                 api.put("/api/v1/nodes", a_node(f"n{number}"), "ADDED")
-                await asyncio.sleep(0.05)
+                await api.told()
         return machines.target, dict(stand.world.unanswered()), [doubt.kind for doubt in stand.world.doubts()]
 
     target, unanswered, kinds = run(api, machines, story, stale_seconds=1e9)

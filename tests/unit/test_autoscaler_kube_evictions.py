@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from kube_world_stand import LIMITS, Machines, a_node, a_pod, drained, home, run, two
 
@@ -110,7 +108,7 @@ def test_nobody_is_evicted_without_a_home_that_stands():
             await stand.world.apply(drained())
             await stand.heard()
             await trouble(stand)
-            await asyncio.sleep(0.05)
+            await stand.api.told()
             return await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
 
         refused = run(api, Machines("n1", "n2"), story)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENCE_SECONDS, soon
 
 from isolation.cluster import follow as following
 from isolation.cluster.access import _split
@@ -102,7 +104,7 @@ def follow(pages, watches, habits=FAST):
         source, sink = Script(pages, watches), Names()
         follower = Follower(source, What("/things"), sink, habits, draw=lambda: 0.0)
         running = asyncio.create_task(follower.run())
-        await asyncio.wait_for(source.done.wait(), 10)
+        await asyncio.wait_for(source.done.wait(), PATIENCE_SECONDS)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -204,12 +206,13 @@ def test_a_server_that_refuses_is_asked_when_it_says():
 
     async def story():
         source = Script([RefusedError(429, retry_after=0.3)] * 5, [])
+        began = time.monotonic()
         running = asyncio.create_task(Follower(source, What("/things"), Names(), FAST).run())
-        await asyncio.sleep(0.2)
+        await soon(lambda: len(source.asked) == 2)
         running.cancel()
-        return len(source.asked)
+        return time.monotonic() - began
 
-    assert 1 == asyncio.run(story())
+    assert asyncio.run(story()) >= 0.3
 
 
 def test_a_watch_that_ends_at_once_again_and_again_is_no_storm():
@@ -220,12 +223,13 @@ def test_a_watch_that_ends_at_once_again_and_again_is_no_storm():
     async def story():
         source = Script([page("a")], [[]] * 1000)
         habits = Habits(pace=Pace(first=0.05, longest=0.1))
+        began = time.monotonic()
         running = asyncio.create_task(Follower(source, What("/things"), Names(), habits).run())
-        await asyncio.sleep(0.4)
+        await soon(lambda: len(source.asked) > 6)  # a list, six watches, five pauses between them
         running.cancel()
-        return len(source.asked)
+        return time.monotonic() - began
 
-    assert 3 <= asyncio.run(story()) <= 14
+    assert asyncio.run(story()) >= 0.025 + 4 * 0.05
 
 
 @given(st.binary(max_size=200))
@@ -297,7 +301,7 @@ def test_a_watch_of_which_nothing_comes_is_no_failure():
         habits = Habits(page=2, pace=Pace(first=60.0, longest=60.0), idle_seconds=0.01)
         follower = Follower(source, What("/things"), Names(), habits, draw=lambda: 1.0)
         running = asyncio.create_task(follower.run())
-        await asyncio.wait_for(source.done.wait(), 10)
+        await asyncio.wait_for(source.done.wait(), PATIENCE_SECONDS)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from simbox import boxes
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.quantity import GIB, MIB
 from isolation.doctor import canary
@@ -35,7 +36,7 @@ def test_on_a_machine_whose_library_works_it_is_loaded_and_limits(library):
     with boxes("t4") as box:
         script = "from isolation.doctor.cli import doctor; doctor()"
         command = [sys.executable, "-c", script, "machine", "--canary", "--simgpu", str(box.path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     lines = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if line.split()[1:]}
     assert ("ok", "ok") == (lines.get("canary.loaded"), lines.get("canary.limited")), done.stdout + done.stderr

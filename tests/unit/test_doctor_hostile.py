@@ -7,6 +7,7 @@ import json
 
 import pytest
 from aiohttp import web
+from waiting import PATIENCE_SECONDS
 
 from isolation.doctor import cluster_asking, cluster_look
 from isolation.doctor.cluster import judged
@@ -117,7 +118,7 @@ def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
         await asyncio.sleep(3600)
 
     async def patient():
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await looked(tmp_path, never)
 
     [one] = judged(asyncio.run(patient()), 0.0)

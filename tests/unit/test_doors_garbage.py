@@ -12,6 +12,7 @@ import pytest
 from aiohttp.http_exceptions import BadStatusLine
 from e2e.certificates import Authority
 from scheduler_doors import Server, extending
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.metrics_api.answer import Moment
 from autoscaler.metrics_api.door import Door
@@ -65,7 +66,7 @@ async def doors(context=None):
             yield port
 
 
-async def send(port, text, context=None):
+async def send(port, text, context=None, seconds=PATIENCE_SECONDS):
     """The beginning of what is answered; the connection is ended afterwards."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     writer.write(text)
@@ -73,7 +74,7 @@ async def send(port, text, context=None):
         await asyncio.sleep(0.05)
         writer.write_eof() if writer.can_write_eof() else writer.close()
     try:
-        return await asyncio.wait_for(reader.read(12), 2)
+        return await asyncio.wait_for(reader.read(12), seconds)
     except (TimeoutError, OSError):
         return b""
     finally:
@@ -173,7 +174,7 @@ def test_the_exporter_says_nothing_of_it(text, caplog):
     with (
         caplog.at_level(logging.INFO),
         MetricsServer(lambda *_: b"", 0) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=2) as sock,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as sock,
         contextlib.suppress(OSError),
     ):
         sock.sendall(text)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from e2e import binaries
 from e2e.manifest_build import build, operator
+from waiting import PATIENCE_SECONDS
 
 
 def programs(folder, *names):
@@ -67,7 +68,12 @@ def test_kubectl_of_the_path_is_the_last_resort(tmp_path, monkeypatch, there, ex
         programs(places[place], "kubectl")
 
     told = subprocess.run(
-        ["/bin/sh", "-c", "command -v kubectl"], env=operator(), capture_output=True, text=True, timeout=10, check=True
+        ["/bin/sh", "-c", "command -v kubectl"],
+        env=operator(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
 
     assert places[expected] / "kubectl" == binaries.find_kubectl()

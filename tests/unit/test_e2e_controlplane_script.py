@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from e2e import binaries
+from waiting import PATIENCE_SECONDS
 
 SCRIPT = Path(binaries.__file__).parent / "get_controlplane.sh"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -54,7 +55,11 @@ def ran(machine, *, version="go1.26.8", status="true", checksum=SUM, **env):
     program(machine / "bin" / "curl", CURL.replace("SUM", checksum).replace("LOG", str(log)))
     path = f"{machine / 'bin'}:{only(machine)}"
     done = subprocess.run(
-        ["/bin/bash", SCRIPT], env={**os.environ, "PATH": path, **env}, capture_output=True, timeout=60, check=False
+        ["/bin/bash", SCRIPT],
+        env={**os.environ, "PATH": path, **env},
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     return done.returncode, log.read_text().split("\n")[:-1]
 

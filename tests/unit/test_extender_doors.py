@@ -14,16 +14,24 @@ import pytest
 from cryptography import x509
 from e2e.certificates import Authority
 from scheduler_doors import Server, args, extending, node, pod
+from waiting import PATIENCE_SECONDS
 
 from isolation.cluster.certificate import first_end
 from isolation.cluster.listen import Address
-from isolation.scheduler import wire
+from isolation.scheduler import extender, wire
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import Answers, Doors, serving
 from isolation.scheduler.tls import Certificates, TlsError
 
 HERE = Address("127.0.0.1", 0)
 NODES = {"/api/v1/nodes": [node("a")]}
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine is no server that does not answer."""
+    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+        monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
 from extender_stage import PODS, cluster
 from scheduler_doors import Desk, args, bind_args, extending, pod
+from waiting import PATIENCE_SECONDS, soon
 
 from isolation.cluster.lease import Record
 from isolation.contract.names import ALLOCATION
+from isolation.scheduler import extender
 from isolation.scheduler.picture import RESERVATIONS_PATH
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine is no server that does not answer."""
+    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+        monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
 def bound_pod(uid, node_name, record):
@@ -37,7 +47,7 @@ def test_the_server_ends_a_quiet_watch_before_its_silence_is_trouble():
     async def story():
         server.lines = lines
         async with extending(server):
-            await asyncio.sleep(0.1)
+            await soon(lambda: {RESERVATIONS_PATH, "/api/v1/namespaces"} <= watches.keys())
 
     asyncio.run(story())
     ends, patience = zip(*(watches[path] for path in (RESERVATIONS_PATH, "/api/v1/namespaces")), strict=True)
@@ -45,10 +55,11 @@ def test_the_server_ends_a_quiet_watch_before_its_silence_is_trouble():
     assert max(patience) <= 120.0  # a dead connection is noticed all the same
 
 
-def test_only_the_leader_answers_about_pods():
+def test_only_the_leader_answers_about_pods(monkeypatch):
     """
     Another holds the Lease: an error, which is no word about nodes; scores are equal, nothing is bound.
     """
+    monkeypatch.setattr(extender, "PATIENCE_SECONDS", 0.1)
 
     async def story():
         desk = Desk(Record("7", "another", 60.0, 3))

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from scheduler_doors import Desk
+from waiting import PATIENCE_SECONDS, soon
 
 from isolation.cluster.lease import Record, Terms
 from isolation.cluster.listen import Address, address
@@ -26,7 +27,7 @@ from isolation.scheduler.settings import Settings
 from isolation.scheduler.verdict import HeldPart, InspectedCard, InspectedNode
 from isolation.scheduler.waiting import MOST, Waiting
 
-QUICK = Terms(duration=0.5, act=0.4, retry=0.05, request=0.2)
+QUICK = Terms(duration=400.0, act=300.0, retry=0.05, request=50.0)
 
 
 def uids(found):
@@ -79,11 +80,15 @@ def test_the_memory_of_waiting_pods_is_bounded():
     assert not {"0", "1"} & set(uids(waiting.to_relieve(1e9)))
 
 
-async def until(claim, seconds=15):
-    """As soon as it holds."""
-    end = asyncio.get_running_loop().time() + seconds
-    while not claim() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110 (a claim about several objects)
-        await asyncio.sleep(0.02)
+class Looked(Desk):
+    """Another's Lease; counts the looks at it."""
+
+    looks = 0
+
+    async def read(self, seconds):
+        """As it is."""
+        self.looks += 1
+        return await super().read(seconds)
 
 
 def leading(desk, **more):
@@ -97,18 +102,18 @@ def test_a_candidate_leads_only_beside_its_own_scheduler():
     """
 
     async def story():
-        ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "other_x", 5.0, 0))
+        ours, theirs = Desk(Record("1", "", 1.0, 0)), Looked(Record("1", "other_x", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
         said = []
         leadership.listen(said.append)
         running = asyncio.create_task(leadership.run())
-        await asyncio.sleep(0.5)
+        await soon(lambda: theirs.looks > 1)
         before = leadership.fence(), ours.record.holder
         theirs.record = Record("2", "me_abc", 5.0, 1)
-        assert await leadership.wait(15)
+        assert await leadership.wait(PATIENCE_SECONDS)
         during = ours.record.holder
         theirs.record = Record("3", "another_abc", 5.0, 2)
-        await until(lambda: not ours.record.holder and said == [True, False])
+        await soon(lambda: not ours.record.holder and said == [True, False])
         after = leadership.fence(), ours.record.holder
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -129,14 +134,14 @@ def test_the_lease_lapses_while_something_that_was_sent_may_still_take_effect():
     async def story():
         ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "me_abc", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
-        leadership.give_back_when(lambda: False)
+        asked = []
+        leadership.give_back_when(lambda: asked.append(None))
         said = []
         leadership.listen(said.append)
         running = asyncio.create_task(leadership.run())
-        assert await leadership.wait(15)
+        assert await leadership.wait(PATIENCE_SECONDS)
         theirs.record = Record("2", "another_abc", 5.0, 1)
-        await until(lambda: said == [True, False])
-        await asyncio.sleep(0.5)
+        await soon(lambda: asked and said == [True, False])
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return leadership.fence(), ours.record.holder
@@ -150,9 +155,11 @@ def test_a_host_whose_name_begins_like_ours_is_another():
     """
 
     async def story():
-        leadership = leading(Desk(Record("1", "", 1.0, 0)), beside=Desk(Record("1", "me-2_x", 5.0, 0)), host="me")
+        theirs = Looked(Record("1", "me-2_x", 5.0, 0))
+        leadership = leading(Desk(Record("1", "", 1.0, 0)), beside=theirs, host="me")
         running = asyncio.create_task(leadership.run())
-        led = await leadership.wait(1.5)
+        await soon(lambda: theirs.looks > 1)
+        led = await leadership.wait(0.1)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return led
@@ -169,7 +176,7 @@ def test_the_lease_is_given_back_at_the_end():
         desk = Desk(Record("1", "", 1.0, 0))
         leadership = leading(desk)
         running = asyncio.create_task(leadership.run())
-        assert await leadership.wait(15)
+        assert await leadership.wait(PATIENCE_SECONDS)
         held = desk.record.holder
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

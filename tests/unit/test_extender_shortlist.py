@@ -8,13 +8,22 @@ import json
 import pytest
 from extender_stage import NODES, cluster
 from scheduler_doors import args, bind_args, extending, pod
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION, QUOTA
+from isolation.scheduler import extender
 
 SOFTLY = "preferredDuringSchedulingIgnoredDuringExecution"
 RATHER = [{"weight": 1, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}}]
 NEAR = {SOFTLY: [{"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}]}
 SPREAD = [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}]
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine is no server that does not answer."""
+    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+        monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
 def shortlisted(server, asked, *names):

@@ -11,11 +11,19 @@ from extender_stage import cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_doors import args, bind_args, extending, pod
+from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ALLOCATION, SHARED
 from isolation.scheduler import extender
 from isolation.scheduler.picture import RESERVATIONS_PATH
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine is no server that does not answer."""
+    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+        monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
 def test_a_pod_is_filtered_scored_and_bound():

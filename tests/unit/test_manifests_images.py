@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.manifest_build import BUILDS, objects, templates
+from waiting import PATIENCE_SECONDS
 
 from gpushare import COMMANDS
 
@@ -224,7 +225,12 @@ def test_every_module_of_an_image_finds_its_packages(target):
     wanted += PROJECT["project"]["dependencies"]
     told = json.dumps([extras(target), wanted, ROOMS[target], sorted(APART[target])])
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, told], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        [sys.executable, "-c", PROBE, told],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        cwd=ROOT,
     )
     assert 0 == done.returncode, done.stderr
     found, missing = json.loads(done.stdout)

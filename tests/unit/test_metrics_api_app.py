@@ -10,6 +10,7 @@ import ssl
 import aiohttp
 import pytest
 from e2e.certificates import Authority
+from waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.metrics_api import app
 from autoscaler.metrics_api.app import Settings, metrics_api
@@ -25,6 +26,7 @@ class ApiServer:
 
     def __init__(self, authority):
         self.down, self.services = False, {}
+        self.refused = 0
         self.data = {"requestheader-client-ca-file": authority.certificate.read_text()}
 
     async def page(self, path, _query):
@@ -38,6 +40,7 @@ class ApiServer:
         """The ConfigMap, and writes of APIServices."""
         assert seconds is None or seconds <= 5
         if self.down:
+            self.refused += 1
             raise UnreachableError("down")
         if method == "GET":
             return json.dumps({"data": self.data}).encode()
@@ -63,7 +66,7 @@ def made(tmp_path, monkeypatch):
 async def ready(port, ca, expected):
     """Until readiness says this; what else it said last."""
     tls = ssl.create_default_context(cafile=str(ca))
-    async with aiohttp.ClientSession() as session, asyncio.timeout(5):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_SECONDS):
         while True:
             async with session.get(f"https://127.0.0.1:{port}/readyz", ssl=tls) as answer:
                 if expected in await answer.text():
@@ -83,8 +86,8 @@ def test_an_api_server_that_is_down_at_the_start_is_waited_for(made):
             early = await ready(port, settings.authority, "down")
             server.down = False
             late = await ready(port, settings.authority, "ok")
-            server.down = True  # what was known stays in force
-            await asyncio.sleep(0.1)
+            server.down, server.refused = True, 0  # what was known stays in force
+            await soon(lambda: server.refused > 3)
             return early, late, await ready(port, settings.authority, "ok")
 
     assert (503, 200, 200) == asyncio.run(story())
@@ -140,10 +143,6 @@ def test_a_new_certificate_comes_with_its_authority(made, tmp_path):
         async with metrics_api(server, Board(), settings):
             Authority(tmp_path, "web").issue("server", hosts=("127.0.0.1",))
             expected = base64.b64encode(settings.authority.read_bytes()).decode()
-            for _ in range(250):
-                if all(each["spec"]["caBundle"] == expected for each in server.services.values()):
-                    return True
-                await asyncio.sleep(0.02)
-            return False
+            return await soon(lambda: all(each["spec"]["caBundle"] == expected for each in server.services.values()))
 
     assert asyncio.run(story())

@@ -10,7 +10,9 @@ import ssl
 import aiohttp
 import pytest
 from e2e.certificates import Authority
+from waiting import PATIENCE_SECONDS, soon
 
+from autoscaler.metrics_api import server as serving
 from autoscaler.metrics_api.answer import Moment
 from autoscaler.metrics_api.door import Door, TlsError
 from autoscaler.metrics_api.front_proxy import Trust
@@ -212,7 +214,9 @@ def test_a_connection_that_asks_nothing_is_ended(stand, monkeypatch):
     """
     Whoever asks may stay; open files are few.
     """
-    monkeypatch.setattr("autoscaler.metrics_api.server._SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "_SILENT_SECONDS", 0.0)
+    late, end = [], serving._end_silent
+    monkeypatch.setattr(serving, "_end_silent", lambda *connection: late.append(connection))
 
     async def story():
         async with stand.open(), stand.session() as asks:
@@ -220,11 +224,12 @@ def test_a_connection_that_asks_nothing_is_ended(stand, monkeypatch):
             reader, writer = await asyncio.open_connection("127.0.0.1", stand.port, ssl=tls)
             said = [await status(asks, "/healthz")]
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")  # and no end of it
-            async with asyncio.timeout(5):
-                ended = await reader.read()
+            await soon(lambda: len(late) == 2)
+            for connection in late:
+                end(*connection)
+            ended = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
             writer.close()
             (connection,) = (proto for conns in asks.connector._conns.values() for proto, *_ in conns)
-            await asyncio.sleep(0.3)
             return said, ended, connection.transport is not None and not connection.transport.is_closing()
 
     assert ([200], b"", True) == asyncio.run(story())

@@ -18,6 +18,7 @@ from frames import frame, node, small_fleet, use
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.families import COLLECTORS
 from exporter import text
@@ -208,14 +209,14 @@ def test_scrapes_while_snapshots_change_are_whole():
     for number in range(300):
         exposition.publish(number, 0.0, ready=number % 2 == 0)
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert [] == mixed
 
 
 def get(url, **headers):
     """Status, content type and body."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as exc:
         return exc.code, exc.headers["Content-Type"], exc.read()

@@ -115,7 +115,7 @@ class NodePools:
 @contextlib.asynccontextmanager
 async def served(cloud):
     """A provider that speaks to this service."""
-    runner = web.AppRunner(cloud.app())
+    runner = web.AppRunner(cloud.app(), shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -278,7 +278,7 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
     """
     monkeypatch.setattr(ack, "WRITE_SECONDS", 0.2)
     cloud = NodePools(1)
-    cloud.slow = 1.0
+    cloud.slow = 3600.0
 
     with pytest.raises(UnreachableError):
         told(cloud, lambda provider: provider.grow("a", 1))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import time
+import threading
 
 import pytest
 
@@ -322,10 +322,11 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
     """
     Whether it happened is unknown, and that is said in time.
     """
+    over = threading.Event()
 
     class Slow(Groups):
         def set_desired_capacity(self, **given):
-            time.sleep(0.5)
+            over.wait()
             return super().set_desired_capacity(**given)
 
     groups = Slow(a=1)
@@ -334,6 +335,7 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
 
     with pytest.raises(UnreachableError, match="within"):
         asyncio.run(provider.grow("a", 1))
+    over.set()
 
 
 def test_faults_of_ours_are_not_taken_for_the_clouds(cloud):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import grpc
 import pytest
 from rpc_world import channel_to
+from waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.metrics_api.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
 from autoscaler.rpc import keda
@@ -64,7 +66,7 @@ def call(picture, method, metadata, *, now=110.0, namespace="demo", metric=None)
                 response_deserializer=WIRE[kind].FromString,
             )
             try:
-                return await unary(asked, timeout=5)
+                return await unary(asked, timeout=PATIENCE_SECONDS)
             except grpc.aio.AioRpcError as exc:
                 return exc.code(), exc.details()
 
@@ -149,7 +151,7 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=WIRE["Active"].FromString,
             )
-            asked = unary(WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING), timeout=5)
+            asked = unary(WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING), timeout=PATIENCE_SECONDS)
             return await asked.code()
 
     assert told is asyncio.run(run())
@@ -204,18 +206,22 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
                 response_deserializer=WIRE["Active"].FromString,
             )
             ref = WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING)
-            stream = open_stream(ref, timeout=10)
+            stream = open_stream(ref, timeout=PATIENCE_SECONDS)
             told = [(await stream.read()).result]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await open_stream(ref, timeout=5).read()
+                await open_stream(ref, timeout=PATIENCE_SECONDS).read()
             board.put(Picture())
             await asyncio.sleep(0.05)
             board.put(replace(PICTURE, waiting=()))
             told.append((await stream.read()).result)
             stream.cancel()
-            await asyncio.sleep(0.05)
-            again = open_stream(ref, timeout=5)
-            told.append((await again.read()).result)
+
+            async def reopened():
+                """Once the server has heard of the end of the other."""
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    return await open_stream(ref, timeout=PATIENCE_SECONDS).read()
+
+            told.append((await soon(reopened)).result)
             return told, refused.value.code()
 
     assert ([True, False, False], CODE.RESOURCE_EXHAUSTED) == asyncio.run(run())

@@ -248,18 +248,19 @@ def test_a_look_that_began_before_a_purchase_does_not_undo_it():
     A slow answer about the past would otherwise make cluster-autoscaler buy again.
     """
     shelf = Shelf(1, ["n1"])
-    may = asyncio.Event()
+    began, may = asyncio.Event(), asyncio.Event()
 
     async def play(relay, client):
         quick, old = shelf.pools, shelf.state
 
         async def slow():
+            began.set()
             await may.wait()
             return (old,)
 
         shelf.pools = slow
         looking = asyncio.ensure_future(client["Refresh"]())
-        await asyncio.sleep(0.05)
+        await began.wait()
         await client["NodeGroupIncreaseSize"](id="a", delta=2)
         may.set()
         await looking

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from e2e.certificates import Authority
 from rpc_world import GENERATIONS, Pools, channel_to
+from waiting import PATIENCE_SECONDS
 
 from autoscaler.metrics_api.readings import Board
 from autoscaler.rpc.answering import Manners
@@ -208,7 +209,7 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority):
 async def raw_code(channel, method):
     """The status of an empty question."""
     try:
-        await channel.unary_unary(method)(b"", timeout=5)
+        await channel.unary_unary(method)(b"", timeout=PATIENCE_SECONDS)
     except grpc.aio.AioRpcError as exc:
         return exc.code()
     return CODE.OK

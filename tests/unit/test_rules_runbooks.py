@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from prometheus_stand import program
+from waiting import PATIENCE_SECONDS
 
 import gpushare
 from dashboards.rules import reference
@@ -98,7 +99,7 @@ def test_the_example_for_alertmanager_is_one(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "alerts.md").read_text(), re.DOTALL)
     (tmp_path / "alertmanager.yml").write_text(example)
     words = [program("amtool"), "check-config", str(tmp_path / "alertmanager.yml")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     assert 0 == done.returncode, done.stderr
     assert "4 inhibit rules" in done.stdout

@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 
 from scheduler_doors import Server, args, extending, node, pod
+from waiting import soon
 
 from isolation.cluster.failure import RefusedError
 from isolation.cluster.writes import Answer, Outcome
@@ -64,11 +65,21 @@ def held(uid, card, priority=0, units=9):
     return thing | {"status": {"phase": "Running"}}
 
 
+class Clock:
+    """Time as the test says."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self):
+        """Seconds since the epoch."""
+        return self.now
+
+
 @contextlib.asynccontextmanager
 async def working(pods):
     """Errands on node a of two cards with these pods; time is what the test says."""
     server, hands = Server({NODES: [node("a")], PODS: pods, RESERVATIONS_PATH: []}), Hands()
-    async with extending(server) as (verbs, world):
+    async with extending(server, clock=Clock()) as (verbs, world):
         metrics = Metrics()
         errands = Errands(world, Objects(hands), hands, metrics)
         yield server, hands, verbs, world, errands
@@ -85,14 +96,14 @@ def test_a_pod_that_no_node_could_serve_is_woken_when_one_can():
     """
 
     async def story():
-        async with working([pod("w", 12)]) as (server, hands, verbs, _, errands):
+        async with working([pod("w", 12)]) as (server, hands, verbs, world, errands):
             gone, back = node("a"), node("a")
             gone["metadata"]["annotations"] |= {AGENT: "leaving"}
             await server.tell(NODES, "MODIFIED", gone)
             refused = json.loads((await verbs.filter(args(pod("w", 12), "a"))).body)
-            await asyncio.sleep(0.01)
+            world.clock.now += 0.01
             await server.tell(NODES, "MODIFIED", back)
-            await asyncio.sleep(0.5)
+            world.clock.now += 0.5
             await errands.turn()
             return refused, hands.done
 
@@ -109,7 +120,7 @@ def test_reserved_room_is_taken_before_the_server_is_asked_and_given_back_if_it_
         pods = [held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]
         async with working(pods) as (_, hands, verbs, world, errands):
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
-            await asyncio.sleep(0.6)
+            world.clock.now += 0.6
             known = world.picture.reservations.known
             meanwhile = []
             hands.asked = lambda: meanwhile.append(len(known))
@@ -135,7 +146,7 @@ def test_room_is_reserved_before_anybody_is_evicted():
             errands,
         ):
             refused = json.loads((await verbs.filter(args(pod("vip", 10, priority=100), "a"))).body)
-            await asyncio.sleep(0.6)
+            world.clock.now += 0.6
             await errands.turn()
             await errands.turn()
             fits = json.loads((await verbs.filter(args(pod("late", 5), "a"))).body)
@@ -162,12 +173,12 @@ def test_a_budget_that_says_no_gives_the_room_back_and_is_left_alone():
             _,
             hands,
             verbs,
-            _,
+            world,
             errands,
         ):
             hands.evictions = {"v0": Outcome.BLOCKED, "v1": Outcome.BLOCKED}
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
-            await asyncio.sleep(0.6)
+            world.clock.now += 0.6
             for _ in range(3):
                 await errands.turn()
             return [one[0] for one in hands.done]
@@ -185,12 +196,12 @@ def test_a_reservation_that_somebody_made_already_is_not_made_twice():
             _,
             hands,
             verbs,
-            _,
+            world,
             errands,
         ):
             hands.refuses = {("POST", RESERVATIONS_PATH): 409}
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
-            await asyncio.sleep(0.6)
+            world.clock.now += 0.6
             await errands.turn()
             return [one[0] for one in hands.done]
 
@@ -208,16 +219,16 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
             server,
             hands,
             verbs,
-            _,
+            world,
             errands,
         ):
             await verbs.filter(args(pod("w", 12), "a"))
             await verbs.filter(args(pod("x", 16), "a"))
-            await asyncio.sleep(0.01)
+            world.clock.now += 0.01
             await server.tell(PODS, "DELETED", holder)
             await errands.turn()
             early = len(hands.done)
-            await asyncio.sleep(0.5)
+            world.clock.now += 0.5
             await errands.turn()
             await errands.turn()
             return early, hands.done
@@ -229,21 +240,26 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
     assert "w" == done[0][2]["metadata"]["uid"]
 
 
-def test_who_waits_is_looked_after_each_time_the_lead_begins():
+def test_who_waits_is_looked_after_each_time_the_lead_begins(monkeypatch):
     """
     Refused by another leader in between, so not known here: it fits, and is woken though nothing changed since.
 
     Where the right to act had only lapsed nobody else was asked, and nobody is woken.
     """
+    monkeypatch.setattr("isolation.scheduler.errands.TURN_SECONDS", 0.01)
 
     async def story():
         async with working([pod("w", 12)]) as (_, hands, _, world, errands):
-            running, fence = asyncio.create_task(errands.run()), world.leadership.fence
-            counts = []
+            fence, sweep, turns, counts = world.leadership.fence, errands._sweep, [], []
+            errands._sweep = lambda now: turns.append(now) or sweep(now)
+            running = asyncio.create_task(errands.run())
             for others in (0, None, 0, None, 1):
                 world.leadership.fence = lambda led=others: None if led is None else later(fence(), led)
                 world.waiting.served("w")
-                await asyncio.sleep(1.2)
+                for _ in range(3):
+                    world.clock.now += 0.5
+                    end = len(turns) + 2
+                    await soon(lambda end=end: len(turns) == end)
                 counts.append(len(writes(hands, "PATCH")))
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 2000
@@ -75,7 +76,7 @@ def run(code):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
 
