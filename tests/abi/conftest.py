@@ -106,7 +106,7 @@ class Job:
     def run(self, code: str, **env: str) -> dict:
         """Run Python under the promise; what it said last."""
         process = self.start(code, **env)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert 0 == process.returncode, err
         return json.loads(out.splitlines()[-1]) | {"stderr": err}
 

@@ -52,7 +52,7 @@ def test_free_memory_is_what_the_card_really_has_where_that_is_less(machine):
     assert "0" == stranger.stdout.readline().strip()
     shown, full = one.run("a", "begin()\nsay([info(), alloc(3 * GIB)[0]])")
     card = one.box.cards()[0]
-    stranger.communicate("", timeout=30)
+    stranger.communicate("", timeout=120)
 
     assert card.model.total_bytes - card.model.reserved_bytes - 13 * GIB - 2 * one.context_bytes() == shown[0]
     assert (5 * GIB, OOM) == (shown[1], full)
@@ -91,7 +91,7 @@ def test_the_books_cover_what_the_card_holds(machine, family):
     left = worker.stdout.readline()
     (client,) = one.box.clients(0)
     truth, booked = client.total_bytes, one.book("a").cards[0].used_bytes
-    _, err = worker.communicate("", timeout=30)
+    _, err = worker.communicate("", timeout=120)
     one.box.settle()
 
     assert left, err

@@ -71,7 +71,7 @@ def library(request) -> Path:
 def output(command: list[str], **env: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr in a small environment."""
     given = {"PATH": os.environ["PATH"]} | env
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -123,7 +123,7 @@ def test_a_program_lives_whatever_becomes_of_its_streams(job, tmp_path, streams,
     refused = LIMITED.replace("say(rc=rc)", f"open({str(end)!r}, 'w').write(str(rc))")
     script.write_text(prelude.replace("import ctypes,", "import sys, ctypes,") + refused)
     shell = f"{sys.executable} -S {script} {streams}"
-    done = subprocess.run(["sh", "-c", shell], env=one.environment(), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", shell], env=one.environment(), capture_output=True, timeout=120, check=False)
 
     assert (status, "2") == (done.returncode, end.read_text())
 
@@ -149,7 +149,7 @@ for i in range(100): rc = cu.cuGetProcAddress_v2(b"cuNobody%d" % i, byref(found)
 say(rc=rc)
 """
     process = one.start(code.replace("say(rc=rc)", "sys.stdout.write('exactly this')"))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
 
     assert (0, "exactly this") == (process.returncode, out)
     assert len(err.splitlines()) <= (0 if mode in {"inert", "strict entries"} else 1)

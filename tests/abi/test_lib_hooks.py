@@ -53,7 +53,7 @@ def gcc(target, text: str, *flags: str) -> str:
 
 def output(command: list[str], env: dict[str, str]) -> tuple[int, str, str]:
     """Exit status, stdout and stderr."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

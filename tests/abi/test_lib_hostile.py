@@ -133,7 +133,7 @@ def test_when_every_slot_is_taken_the_next_process_is_refused_and_that_is_record
         assert "taken\n" == holder.stdout.readline()
         refused = one.run("say(rc=begin())")["rc"]
         kinds = {breach.kind for breach in one.breaches()}
-        holder.communicate("", timeout=30)
+        holder.communicate("", timeout=120)
     allowed = one.run("say(rc=begin())")["rc"]
 
     assert (OOM, 0) == (refused, allowed)
@@ -194,7 +194,7 @@ def test_a_promise_that_turns_bad_in_use_stays_in_force(job, harm):
     one.limits.unlink(missing_ok=True)
     one.promise(abi.CardLimit(UUID(int=1), 3 * GIB, 320 * MIB))
     after = ask()
-    worker.communicate("", timeout=30)
+    worker.communicate("", timeout=120)
 
     assert '{"got": [0, 1024]}' == first
     assert ['{"got": [2, 1024]}'] * 3 == spoilt
@@ -237,7 +237,7 @@ cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
 print(rc, total.value >> 20)
 """)
     shell = f"{mount} && exec env -i {given} {sys.executable} -S {script}"
-    done = subprocess.run([*enter, "sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*enter, "sh", "-c", shell], capture_output=True, text=True, timeout=120, check=False)
 
     assert "[0, 0, 0, 0, 2] 1024\n" == done.stdout, done.stderr
     assert [] == forged.breaches()
@@ -307,7 +307,7 @@ sys.stdin.read()
         answers.append(process.stdout.readline().strip())
     read = one.book()
     for process in running:
-        process.communicate("", timeout=30)
+        process.communicate("", timeout=120)
 
     left = 2 * GIB - 2 * 320 * MIB - 2 * 512 * MIB
     refused = f'{{"rc": {OOM}, "info": [{left}, {2 * GIB}]}}'

@@ -191,6 +191,6 @@ def test_a_container_restored_on_another_card_obeys_the_new_promise(machine):
     time.sleep(0.12)
     ask()  # looks at the limits, at most every 50 ms
     end = ask()
-    worker.communicate("", timeout=30)
+    worker.communicate("", timeout=120)
 
     assert ("[0, 2]", "[0, 0]") == (before, end)

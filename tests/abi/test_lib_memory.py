@@ -37,7 +37,7 @@ sys.stdin.read()
     greedy = first.start(code)
     one = greedy.stdout.readline()
     two = second.run(code.replace("sys.stdin.read()", ""))
-    greedy.communicate("", timeout=30)
+    greedy.communicate("", timeout=120)
 
     assert f'{{"total": {5 * GIB}, "free": {5 * GIB - 320 * MIB}, "refused": 2, "got": 4}}' == one.strip()
     assert (9 * GIB, OOM, 8) == (two["total"], two["refused"], two["got"])
@@ -267,7 +267,7 @@ for line in sys.stdin:
         one.promise(abi.CardLimit(UUID(int=1), gib * GIB, 320 * MIB))
         time.sleep(0.12)
         answers += [step(), step()]
-    worker.communicate("", timeout=30)
+    worker.communicate("", timeout=120)
 
     expected = [(0, 1024), (2, 1024), (0, 3072), (0, 3072), (2, 1024), (2, 1024)]
     assert [f'{{"rc": {rc}, "total": {total}}}' for rc, total in expected] == answers
@@ -293,7 +293,7 @@ for line in sys.stdin:
             assert '{"rc": 0}' == worker.stdout.readline().strip()
         (card,) = one.book().cards
         seen.append((card.launches > 0, card.rate_ppm))
-    worker.communicate("", timeout=30)
+    worker.communicate("", timeout=120)
 
     assert [(False, 0), (True, 100_000)] == seen
 

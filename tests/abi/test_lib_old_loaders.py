@@ -70,7 +70,7 @@ def loaded(folder: Path, program: Path, library: Path, env: dict[str, str]) -> t
     # 2.17 has no `--preload`; the environment is obeyed by the loader that is the program here as well
     env = env | {"LD_BIND_NOW": "1", "LD_PRELOAD": str(library)}
     command = [str(folder / "ld-linux-x86-64.so.2"), str(program)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout, done.stderr.partition("gpushare: past the promised")[0]
 
 

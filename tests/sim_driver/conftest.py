@@ -51,7 +51,7 @@ class Client:
     def end(self) -> str:
         """The rest of what it says; it must end well."""
         rest = self.process.stdout.read()
-        assert 0 == self.process.wait(timeout=60), rest
+        assert 0 == self.process.wait(timeout=120), rest
         return rest.strip()
 
 

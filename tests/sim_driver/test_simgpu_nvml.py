@@ -144,7 +144,7 @@ def test_an_xid_is_told_to_those_who_registered(make_box):
     code = """
 events = n.nvmlEventSetCreate(); n.nvmlDeviceRegisterEvents(h, n.nvmlEventTypeXidCriticalError, events)
 before = error("nvmlEventSetWait_v2", events, 20)
-print("ready", flush=True); sys.stdin.readline(); got = n.nvmlEventSetWait_v2(events, 5000)
+print("ready", flush=True); sys.stdin.readline(); got = n.nvmlEventSetWait_v2(events, 120000)
 tell(before=before, type=got.eventType, xid=got.eventData)
 """
     env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
