@@ -17,7 +17,6 @@ ALLOWED = {
     "rights over the machine": (
         r"root|needs two users|give a folder away|mount namespace|control group|IPv6|cannot be added to lo|but loopback"
     ),
-    "a machine to itself": r"this machine is too busy",
     "a program of others, tried where there is one": r"^(Skipped: )?(git|java|node|perl) is not installed",
 }
 """What CI cannot have, and the reasons that name it."""

@@ -31,7 +31,7 @@ def _quiet():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, BLOCKS))])
 def test_nothing_is_given_twice_wrong_stuck_or_left(block):
     """In storms of crashes, restarts, reboots, outages, lost answers and foreign readers, the judges find nothing."""
     runs = [play(Setup(seed)) for seed in range(block * SEEDS, (block + 1) * SEEDS)]
