@@ -66,11 +66,12 @@ def test_a_card_that_was_lost_is_listened_to_again(box, alarms):
     first, second = (board.uuid for board in alarms.boards())
     box.inject(0, "lost", 1)
     without = [board.uuid for board in alarms.boards()]
-    lost = told(alarms)
+    lost, listened = told(alarms), alarms.heard()
     box.inject(1, "xid", 74)
     meanwhile = told(alarms)
     box.inject(0, "lost", 0)
     back = [board.uuid for board in alarms.boards()]
+    assert (1, 2) == (listened, alarms.heard())
     box.inject(0, "xid", 48)
     assert ([second], [first, second], [Alarm(first, Kind.XID, 79)]) == (without, back, lost)
     assert ([Alarm(second, Kind.XID, 74)], [Alarm(first, Kind.XID, 48)]) == (meanwhile, told(alarms))

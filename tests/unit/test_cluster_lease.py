@@ -188,6 +188,8 @@ class Table:
 
     def __init__(self):
         self.record, self.version, self.down, self.writes = None, 0, False, 0
+        self.answering = lambda: None
+        """What happens while a write is answered."""
 
     async def read(self, _seconds):
         """What is there."""
@@ -203,6 +205,7 @@ class Table:
             return None
         self.version, self.writes = self.version + 1, self.writes + 1
         self.record = Record(str(self.version), wish.holder, wish.duration, wish.epoch)
+        self.answering()
         return self.record
 
 
@@ -242,6 +245,27 @@ def test_the_right_ends_by_the_clock_alone():
     held, left, after = asyncio.run(story())
     assert (0, None) == (held.epoch, after)
     assert 0.1 == pytest.approx(left)
+
+
+def test_a_renewal_that_is_answered_late_gives_no_more_time():
+    """
+    The right counts from the sending: the server may have had the request at once, and others count from then.
+    """
+    table, clock, (first,) = elections("a")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        await first.turn()
+        clock.now += 1.0
+        sent = clock.now
+        table.answering = lambda: setattr(clock, "now", clock.now + TERMS.request)
+        await first.turn()
+        return sent, clock.now, first.fence()
+
+    sent, answered, held = asyncio.run(story())
+    assert TERMS.request == pytest.approx(answered - sent)
+    assert sent + TERMS.act - answered == pytest.approx(held.left(answered))
 
 
 def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch):

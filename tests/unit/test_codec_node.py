@@ -197,6 +197,22 @@ def test_taints_pool_cordon_and_readiness_are_kept():
     )
 
 
+@pytest.mark.parametrize(
+    ("annotations", "left", "serving"),
+    [
+        ({}, "60", True),
+        ({"gpushare.dev/agent": "leaving"}, "60", False),
+        ({}, "0", False),
+    ],
+    ids=["agent and plugin are there", "the agent leaves", "the plugin died: capacity stays, nothing can be allocated"],
+)
+def test_a_shared_node_serves_while_its_agent_and_its_plugin_are_there(annotations, left, serving):
+    """By the agent's own word, and by what the kubelet leaves of the cards that the agent has named."""
+    cards = encode_cards([Card("GPU-0", 0, 60 * GIB)])
+    made = node({MODE: "cgpu"}, {"gpushare.dev/cards": cards, **annotations}, {"aliyun.com/gpu-mem": left}, **SHARES)
+    assert serving is node_of(made).serving
+
+
 def test_a_node_that_says_nothing_has_nothing():
     """As in Kubernetes: what is not stated is not there; only the pod count has a default."""
     read = node_of({"metadata": {"name": "n1"}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from breach_watch import Watch, using
 from node_facts import GIB, Node, hold, region, uuid
 
@@ -157,6 +158,14 @@ def test_a_display_server_is_no_breach():
     watch = Watch().see(node, times=3)
 
     assert ({}, GIB + int(0.05 * GIB)) == (watch.counts, watch.judged.reading.cards[0].unattributed_bytes)
+
+
+@pytest.mark.parametrize("more", [{"name": "Xorg", "kind": "graphics"}, {"name": "nvidia-cuda-mps-x"}])
+def test_a_tenant_that_looks_like_a_server_of_the_host_is_a_breach(more):
+    """What the host's display and MPS servers may, a pod may not: it chooses its names itself."""
+    watch = Watch().see(Node().process(1, 1, pod="x", **more), times=2)
+
+    assert {"unallocated": 1} == watch.counts
 
 
 def test_a_container_whose_card_cannot_be_told_is_no_stranger():

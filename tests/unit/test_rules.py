@@ -71,8 +71,10 @@ def test_terms_are_alternatives_of_conjunctions():
 
 
 def test_a_preference_is_not_a_barrier_and_a_cordon_can_be_tolerated():
-    """PreferNoSchedule never excludes; the unschedulable taint is tolerated like any other."""
+    """PreferNoSchedule never excludes, the other effects do; the unschedulable taint is tolerated like any other."""
     soft = node(taints=(Taint("x", effect="PreferNoSchedule"),))
+    for effect in ("NoSchedule", "NoExecute"):
+        assert barrier(Kind.NOTHING, Rules(), node(taints=(Taint("x", effect=effect),))) is not None
     assert barrier(Kind.MEMORY, Rules(), soft) is None
     cordoned = replace(soft, cordoned=True)
     assert barrier(Kind.MEMORY, Rules(), cordoned) is not None

@@ -125,6 +125,23 @@ def test_a_request_that_may_still_be_under_way_keeps_its_room():
     asyncio.run(story())
 
 
+def test_the_last_request_that_may_still_be_under_way_counts():
+    """Several got no answer: the room is kept until the last of them cannot come any more."""
+
+    async def story() -> None:
+        world = Scheduler(Server(script=["dropped", "dropped"]), pod("a", 5))
+        bind = asyncio.create_task(world.binder.bind(pod("a", 5), "n"))
+        await until(lambda: world.server.posts == 2)
+        last = world.clock.now
+        world.clock.leads = False
+        await until(lambda: not world.binder.open or world.used() != 5)
+        assert "no answer" in await bind
+        assert last > 100
+        assert world.clock.now >= last + binding.HORIZON_SECONDS
+
+    asyncio.run(story())
+
+
 def test_the_same_bind_asked_twice_at_once_is_one_request():
     """kube-scheduler's retry joins the bind under way; another node is refused until it is settled."""
 
