@@ -244,7 +244,7 @@ def shown(seen):
     )
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
 def test_books_say_what_a_reading_from_nothing_says(seed):
     """
     After any storm of changes, also with readings that were begun and left in the middle.
