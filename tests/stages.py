@@ -83,7 +83,7 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage(
             "cluster",
             "the main stories on a real control plane",
-            (pytest(few, "-m", "e2e and not slow", no_kubelet, *searching),),
+            (pytest(few, "-m", "e2e and not slow", no_kubelet, *searching, "tests/e2e"),),
             "make stage S=cluster",
         ),
         Stage(
@@ -95,7 +95,7 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage(
             "slow-cluster",
             "every other story on a real control plane",
-            (pytest(max(3, few), "-m", "e2e and slow", no_kubelet, *searching),),
+            (pytest(max(3, few), "-m", "e2e and slow", no_kubelet, *searching, "tests/e2e"),),
             "make stage S=slow-cluster",
         ),
         Stage("kubelet", "the node agent under a real kubelet and containerd", kubelet, "make kubelet", root_only=True),
@@ -180,7 +180,7 @@ class Run:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "COLUMNS": "160"},
+                env=environment(),
             )
 
 
@@ -188,6 +188,16 @@ def say(text: str) -> None:
     """A line for people, at once also in a pipe."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def environment() -> dict[str, str]:
+    """
+    Of every stage: as ours, with room for long lines.
+
+    Modules are compiled once, also where that is switched off, and not by each of a thousand processes of tests.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"COLUMNS": "160"}
 
 
 def exit_text(status: int | str) -> str:
