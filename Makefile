@@ -49,7 +49,7 @@ lint: $(READY)   ## ruff, mypy --strict, import contracts; a minute, seconds whe
 	@$(BIN)/python tests/stages.py lint
 
 check: lint      ## lint, the C parts with warnings as errors and under sanitizers; two minutes
-	@$(BIN)/pytest -q -n 2 -m sanitizer $(ARGS)
+	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/sim_driver $(ARGS)
 
 one: $(READY)    ## one test or file: make one T=tests/unit/test_engine.py::test_name (ARGS for pytest)
 	@test -n "$(T)" || { echo "which one? make one T=path[::name]"; exit 2; }

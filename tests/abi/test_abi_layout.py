@@ -24,6 +24,7 @@ def reader(raw: bytes):
     return lambda length, offset: raw[offset : offset + length]
 
 
+@pytest.mark.sanitizer
 def test_sizes_and_sections_are_those_of_the_header(plain_library, monkeypatch):
     """The built library tells its layout; the mirror has the same."""
     monkeypatch.setattr(native, "library_path", lambda *, strict=False: plain_library)  # noqa: ARG005

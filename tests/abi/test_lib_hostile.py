@@ -38,6 +38,7 @@ def special(path, kind: str) -> None:
         path.symlink_to({"loop": path, "device": "/dev/zero", "dangling": "/nonexistent/file"}[kind])
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_hostile_files_do_not_break_the_pure_units(c_program, tmp_path, sanitizer):
     """Limits, feed and region fuzzed, also while others write them: believed only where possible, no report."""

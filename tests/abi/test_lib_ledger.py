@@ -57,6 +57,7 @@ def test_the_liveness_lock_falls_with_the_process_and_not_before(kill):
     assert {"cases": 7, "wrong": 0} == kill("fork")
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_pure_units_are_clean_under_sanitizers(c_program, sanitizer, budget):
     """Ledger, ring, limits, bucket and table through one mapping by many threads: no report, right results."""

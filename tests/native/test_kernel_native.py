@@ -12,6 +12,7 @@ KERNEL = ROOT / "isolation" / "placement" / "kernel"
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wvla", "-I", str(KERNEL)]
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "undefined"])
 def test_random_fleets_keep_their_books_under_the_sanitizers(sanitizer, tmp_path):
     """

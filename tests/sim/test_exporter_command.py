@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -42,7 +43,7 @@ def words(box, *more):
 def go(box, *more, **options):
     """Run to the end."""
     plain = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS, "cwd": ROOT}
-    return subprocess.run(words(box, *more), check=False, **(plain | options))
+    return subprocess.run(words(box, "--cycle", "60s", *more), check=False, **(plain | options))
 
 
 class Served:
@@ -62,6 +63,9 @@ class Served:
                 raise AssertionError(self.said)
             self.said.append(json.loads(line)["message"])
         self.url = self.said[-1].split()[-1]
+        # a pipe that nobody reads would hold it up once it is full
+        self.drained = threading.Thread(target=self.process.stderr.read, daemon=True)
+        self.drained.start()
 
     def __enter__(self):
         return self
@@ -69,6 +73,7 @@ class Served:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
+        self.drained.join()
         self.process.stderr.close()
 
     def get(self, path="/metrics"):

@@ -25,6 +25,7 @@ def sources(folder: str) -> list[Path]:
     return sorted([*shared, *(PACKAGE / "driver" / folder).glob("*.c")])
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_it_compiles_without_a_warning(folder):
     """

@@ -27,6 +27,7 @@ def driver() -> Path:
     return gcc("libcuda.so.1", sorted(sources), *flags, beside=[DRIVER / "hw", DRIVER / "cuda"]).parent
 
 
+@pytest.mark.sanitizer
 def test_it_is_clean_under_sanitizers(driver, make_box):
     """
     Every family of memory, and modules, streams, events, graphs, contexts and bad arguments: no report.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
+import pytest
 from up_command import invoke
+
+from autoscaler.sim import up
 
 POD = """\
 apiVersion: v1
@@ -17,6 +21,19 @@ spec:
     image: x
     resources: {limits: {aliyun.com/gpu-mem: AMOUNT}}
 """
+
+
+@pytest.fixture(autouse=True)
+def _stepped(monkeypatch):
+    """The caller's time passes while the command waits and at no other moment."""
+    wall = [0.0]
+
+    def wait(_stop, seconds):
+        wall[0] += seconds
+        return False
+
+    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=lambda: wall[0]))
+    monkeypatch.setattr(up.Stop, "wait", wait)
 
 
 def manifest(path, name="bert", amount=3, text=POD):
