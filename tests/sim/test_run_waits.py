@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from run_command import begin, go, holds
-from waiting import PATIENCE_SECONDS
+from waiting import PATIENCE_SECONDS, until
 
 from isolation.simgpu.hardware import create
 
@@ -71,6 +72,22 @@ def test_a_book_that_cannot_be_believed_stops_everybody(box):
         done = go(box, "--gpu-mem", "1", "--", "true")
         assert (125, True, True) == (done.returncode, reason in done.stderr, f"remove {stray}" in done.stderr)
     assert stray.is_dir()
+
+
+def test_who_is_first_in_line_stays_first_while_there_is_no_room(box):
+    """
+    Its ticket is renewed, and does not grow old as that of a run that was stopped.
+    """
+    one = begin(box, "--gpu-mem", "52", "--gpu-count", "4", "--", "sh", "-c", "echo on; read x")
+    one.stdout.readline()
+    two = begin(box, "--gpu-mem", "7", "--wait", "--", "echo", "mine", stderr=subprocess.PIPE)
+    two.stderr.readline()
+    (ticket,) = box.parent.rglob(".wait-*")
+    os.utime(ticket, (0, 0))
+
+    until(lambda: ticket.stat().st_mtime > 0)
+    one.communicate("\n")
+    assert "mine\n" == two.communicate(timeout=PATIENCE_SECONDS)[0]
 
 
 def test_who_waits_longest_goes_first(box):

@@ -37,13 +37,14 @@ def test_where_init_and_app_have_the_very_same_devices_the_files_follow(node):
     One set of IDs, one folder: it speaks of whoever runs now.
     """
     node.bind("a", init=("fetch",), fetch=(0, 4), main=(0, 4))
-    run(node.admit("a"))
+    boxes = run(node.admit("a"))
 
     assert "fetch" == run(node.start("a", "fetch")).container
     node.change("a", wanted=tuple(ended(one) for one in node.api["a"].wanted))
     ticks(node, 1)
     assert ["main"] == [promise.container for promise in node.files.values()]
     assert "main" == run(node.start("a", "main")).container
+    assert {hash_of(boxes["main"])} == node.counted  # the init container's promise went, the app's own did not
 
 
 def test_files_that_an_agent_wrote_by_half_are_written_anew_by_the_next(node):
