@@ -32,6 +32,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the pause of the one that failed
+    # no least back-off: gRPC takes it for the time of one attempt, and a kubelet may be slow to accept
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
