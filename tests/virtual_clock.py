@@ -55,7 +55,11 @@ class Story:
         return {**base, "VIRTUAL_CLOCK": str(self.path), "LD_PRELOAD": f"{before} {library()}".strip()}
 
     def judge(self, box: Path, looks: Sequence[float], feeds: Mapping[str, int] | None = None, **more: Any) -> Judge:
-        """Look at the first card at these seconds; `feeds`: files to write every 30 ms, each for a process."""
+        """
+        Look at the first card at these seconds; `feeds`: files to write every 30 ms, each for a process.
+
+        `feed_seconds`: nothing is written after these.
+        """
         wanted = {"box": str(box), "begin": self.begin, "looks": looks, "feeds": feeds or {}, **more}
         env = self.environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
         command = [sys.executable, "-m", "virtual_judge", json.dumps(wanted)]

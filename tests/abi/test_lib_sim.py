@@ -278,6 +278,23 @@ def test_bursting_uses_what_a_neighbour_leaves_idle(machine):
     assert 99 < got["one"] <= 100
 
 
+def test_what_was_granted_ends_with_the_host_that_granted_it(machine):
+    """Promised 30, granted all; the host falls silent, and soon 30 is what there is."""
+    machine.job("one", 4, 30, abi.Policy.BURST)
+    story = Story(machine.folder / "story", 2)
+    process = machine.start("one", BACKLOG.format(work=WORK["2 ms"]), story)
+    feeds = {str(machine.folder / "one.feed"): process.pid}
+    looks = [0.5, 1.0, 2.0, 3.0]
+    with story.judge(machine.folder / "hardware", looks, feeds, rate_ppm=abi.PPM, feed_seconds=1.0) as judge:
+        process.communicate("", timeout=300)
+        told = judge.told()
+
+    granted, alone = (percent(told[at], told[at + 1], process.pid) for at in (0, 2))
+    assert 0 == process.returncode
+    assert 99 < granted <= 100
+    assert alone < 33
+
+
 GRAPH = """
 begin()
 function, on, graph, runnable = kernel(), stream(), c_void_p(), c_void_p()

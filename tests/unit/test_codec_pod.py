@@ -130,6 +130,14 @@ def test_the_vendors_record_reads_back_as_it_was_written():
     assert (Slice("GPU-a", 0, 3 * GIB), Slice("GPU-b", 2, 3 * GIB)) == decode_vendor(text, uuids, "n1")
 
 
+def test_the_vendors_record_counts_containers_without_init_containers():
+    """A container's index is that in `spec.containers`, also behind init containers with shares of their own."""
+    spec = {"initContainers": [container("fetch", 2)], "containers": [{"name": "mesh"}, container("main", 6)]}
+    asked = request_of(pod(count="1")["metadata"], spec)
+
+    assert {"fetch": -1, "main": 1} == {ask.container: ask.position for ask in asked.asks}
+
+
 def test_the_vendors_record_gets_its_uuids_from_the_node():
     """And made-up ones, stable, where the node is unknown."""
     raw = pod({ACKS: '{"0":{"0":4,"2":4}}'})

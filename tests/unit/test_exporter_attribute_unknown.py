@@ -111,6 +111,17 @@ def test_a_lost_card_beside_a_good_one():
     assert {"a": 5 * GIB, "b": 5 * GIB} == {k[1]: v for k, v in shown["container_memory_allocated_bytes"].items()}
 
 
+def test_a_container_with_a_process_of_unknown_memory_is_not_measured_by_the_others():
+    """NVML tells the bytes of one of its two processes: what both have is not what one has."""
+    node = Node(agent=True).pod_hold("a").pod_hold("b")
+    node.process(1, 2, pod="a").process(2, None, pod="a").process(3, 1, pod="b")
+
+    found = used(look(node))
+
+    assert (GIB, "nvml") == found["b/main"]
+    assert "nvml" != found["a/main"][1]
+
+
 def test_what_a_lost_card_was_promised_as_a_whole():
     """Nobody knows its size any more: allocated is absent, not 0."""
     node = Node(2).container("a").grant("a", [uuid(0)]).card(0, lost=True, total_bytes=0, free_bytes=None)

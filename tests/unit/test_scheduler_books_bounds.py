@@ -29,6 +29,15 @@ def test_a_namespace_gets_no_more_of_a_card_model_than_its_quota():
     assert isinstance(made.assume(pod("r", 4, namespace="other"), "t", 0.0), Assumed)
 
 
+def test_a_pod_over_several_cards_counts_with_all_of_them():
+    """4 GiB on each of two cards are 8 of the quota."""
+    made = books(node("t", 2, 8, model="T4"))
+    made.quota_is("ml", {"T4": 7})
+
+    assert isinstance(made.assume(pod("p", 4, cards=2), "t", 0.0), Refusal)
+    assert isinstance(made.assume(pod("q", 3, cards=2), "t", 0.0), Assumed)
+
+
 def test_quotas_follow_what_ends_what_changes_and_what_is_reserved():
     """A pod's end, another quota, a node whose cards turn out to be of another model, a reservation."""
     made = books(node("t", 2, 8, model="T4"))
