@@ -36,10 +36,10 @@ $(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
 up: $(READY)     ## the main job on this machine, with simulated cards, live (ARGS="--for 60" ends it by itself)
 	@$(BIN)/gpushare up $(ARGS)
 
-test: tools      ## everything that a change must pass; 10 minutes on two cores
+test: tools      ## everything that a change must pass; 6 minutes on two cores, 5 more for the first build
 	@$(BIN)/python tests/stages.py test
 
-test-all: tools  ## all tests, also the long searches and a real kubelet; 30 minutes (BUDGET=5 searches longer, DONE=test leaves out what `make test` runs)
+test-all: tools  ## all tests, also the long searches and a real kubelet; 20 minutes, 11 more to build it once (BUDGET=5 searches longer, DONE=test leaves out what `make test` runs)
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
 unit: $(READY)   ## unit tests only, no other programs needed; under a minute
@@ -58,7 +58,7 @@ one: $(READY)    ## one test or file: make one T=tests/unit/test_engine.py::test
 stage: tools     ## one stage of the tests: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
-kubelet: tools   ## the node agent under a real kubelet and containerd, as root; 8 minutes, 11 more to build them once
+kubelet: tools   ## the node agent under a real kubelet and containerd, as root; 6 minutes, 11 more to build them once
 	@$(BIN)/python tests/stages.py kubelet
 
 tools: $(READY)  ## what the tests need besides Python, found or fetched once: Prometheus, other C libraries, a control plane

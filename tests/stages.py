@@ -106,7 +106,7 @@ def stages(budget: int) -> dict[str, Stage]:
 
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
-    "all": (("lint", "tests", "slow-tests", "kubelet"), ("cluster", "slow-cluster")),
+    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet",)),
 }
 """Lanes run side by side; the stages of a lane one after another."""
 
