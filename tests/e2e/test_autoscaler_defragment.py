@@ -40,19 +40,29 @@ async def lost(s):
 
 
 async def until_calm(f, count):
-    """Turns until it rests: below its low mark, or with nothing left that it may move; everybody runs again."""
-    s = f.stage
+    """
+    Turns until it rests: below its low mark, or with nothing left that it may move; everybody runs again.
+
+    A turn without a step counts once the budgets' controller has caught up: until then it may only have to wait for it.
+    """
+    s, rests = f.stage, 0
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
+        while rests < 2:
+            whole = await s.all_bound(count) and await all_healthy(s)
             try:
                 await f.turn()
             except Killed:
                 f.reborn()
                 continue
             quiet = f.plans[-1].steps == () and not s.world.seen.observation.reserved
-            if quiet and await s.all_bound(count) and not (await s.client.get(RESERVED))["items"]:
-                return
+            rests = rests + 1 if whole and quiet and not (await s.client.get(RESERVED))["items"] else 0
             await asyncio.sleep(s.limits.period_seconds)
+
+
+async def all_healthy(s):
+    """Every budget counts all of its pods as healthy, so that none is held up by the move before."""
+    listed = (await s.client.get(BUDGETS))["items"]
+    return all(one["status"].get("currentHealthy") == one["status"].get("expectedPods") for one in listed)
 
 
 def test_the_cards_that_were_named_come_free_though_the_controller_is_killed_at_every_write(plane, tmp_path):
