@@ -369,6 +369,8 @@ def main() -> int:
     made = [[Run(known[name], LOGS / f"{name}.log") for name in lane] for lane in lanes]
     runs = [run for lane in made for run in lane]
     screen = Bars() if sys.stdout.isatty() else Plain()
+    # Also where a shell started us in the background, with SIGINT ignored: the stages would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         play(made, screen)

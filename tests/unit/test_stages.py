@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import stages
-from run_command import heeding
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,9 +123,10 @@ def _after(file, poll):
     return lambda run: poll(run) if file.is_file() and file.read_text() else False
 
 
-def test_an_interrupt_ends_every_stage(tmp_path):
+@pytest.mark.parametrize("heeds", [signal.SIG_DFL, signal.SIG_IGN], ids=["terminal", "background"])
+def test_an_interrupt_ends_every_stage(tmp_path, heeds):
     """
-    Ctrl-C: nothing that was started runs on.
+    Ctrl-C: nothing that was started runs on; nor where a shell in the background had SIGINT ignored.
     """
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT / "tests")!r})
@@ -139,7 +139,8 @@ stages.GROUPS = {{"all": (("long",),)}}
 sys.argv = ["stages.py", "all"]
 sys.exit(stages.main())
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, preexec_fn=heeding) as runner:  # noqa: PLW1509
+    begin = lambda: signal.signal(signal.SIGINT, heeds)  # noqa: E731
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, preexec_fn=begin) as runner:  # noqa: PLW1509
         log = tmp_path / "long.log"
         pid = int(until(lambda: log.is_file() and log.read_text().strip()))
         os.kill(runner.pid, signal.SIGINT)
