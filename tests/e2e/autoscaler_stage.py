@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from e2e.apiclient import RefusedError
-from e2e.kubelets import Kubelets
+from e2e.kubelets import Kubelets, share_pod
 from e2e.machine_deployments import ROOT, MachineDeployments
-from e2e.sharing import PODS, card_node, sharing
+from e2e.sharing import PODS, card_node, sharing, why_pending
 from waiting import PATIENCE_SECONDS
 
 from autoscaler.decide import decide
@@ -42,7 +42,7 @@ from isolation.cluster.election import boottime
 from isolation.cluster.failure import ClusterError
 from isolation.contract.codec_node import node_of
 from isolation.contract.codec_shape import At
-from isolation.contract.names import MOVED
+from isolation.contract.names import MOVED, SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -325,7 +325,25 @@ class Watcher:
 
 
 async def only(client: ApiClient, allowed: str) -> None:
-    """Every other node is cordoned; an empty name opens all of them."""
-    for node in (await client.get("/api/v1/nodes"))["items"]:
-        shut = bool(allowed) and node["metadata"]["name"] != allowed
-        await client.merge(f"/api/v1/nodes/{node['metadata']['name']}", {"spec": {"unschedulable": shut or None}})
+    """Every other node is cordoned, and kube-scheduler knows it; an empty name opens all of them."""
+    nodes = {node["metadata"]["name"]: node for node in (await client.get("/api/v1/nodes"))["items"]}
+    closed = ""
+    for name in sorted(nodes, key=lambda name: name != allowed):  # who is opened comes first
+        shut = bool(allowed) and name != allowed
+        if shut != bool(nodes[name]["spec"].get("unschedulable")):
+            await client.merge(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": shut or None}})
+            closed = name if shut else closed
+    if closed:
+        await _known(client, closed)
+
+
+async def _known(client: ApiClient, closed: str) -> None:
+    """Until a pod that wants this node is refused: changes of nodes reach a watcher in their order."""
+    probe = share_pod("wants-closed", 0, schedulerName=SCHEDULER, nodeSelector={"kubernetes.io/hostname": closed})
+    path = f"{PODS}/wants-closed"
+    while True:
+        await client.create(probe)
+        pod = await client.until(lambda pod: pod["spec"].get("nodeName") or why_pending(pod), path)
+        await client.delete(path, force=True)
+        if not pod["spec"].get("nodeName"):
+            return
