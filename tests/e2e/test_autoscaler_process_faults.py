@@ -19,10 +19,10 @@ LIMITS = QUICK | {"moves_per_hour": 6, "moves_per_hour_ratio": 1.0, "immune_seco
 MOVES = "gpushare_autoscaler_moves_last_hour"
 
 
-async def running(client, app, count, seconds=40):
+async def running(client, app, count):
     """Until so many of a Deployment run and nobody else of it is left."""
     claim = lambda p: [one["status"].get("phase") for one in p["items"]] == ["Running"] * count  # noqa: E731
-    return (await client.until(claim, PODS, seconds, labelSelector=f"app={app}"))["items"]
+    return (await client.until(claim, PODS, labelSelector=f"app={app}"))["items"]
 
 
 async def at(client, node, app, count, units):

@@ -131,7 +131,6 @@ def test_figures_of_pools_and_pods_come_through_kube_apiserver(plane, tmp_path):
                 who = await client.until(
                     lambda found: any(item["value"] == "12884901888" for item in found["items"]),
                     f"/apis/{EXTERNAL}/v1beta1/namespaces/default/gpu_mem_pending_bytes",
-                    60,
                 )
                 used = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/*/gpu_mem_used_bytes"
                 status = 0

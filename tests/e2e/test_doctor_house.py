@@ -77,7 +77,6 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
                     await house.client.until(
                         lambda api: any(c["status"] == "True" for c in api.get("status", {}).get("conditions", ())),
                         f"{APISERVICES}/{version}.metrics.k8s.io",
-                        60,
                     )
                 well = await look(plane)
                 pair = plane.serving_pair("short", ("short.svc",))
@@ -90,7 +89,6 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
             await house.client.until(
                 lambda api: any(c["status"] == "False" for c in api.get("status", {}).get("conditions", ())),
                 f"{APISERVICES}/{VERSIONS[0]}.metrics.k8s.io",
-                90,
             )
             return well, short, await look(plane)
 

@@ -57,7 +57,6 @@ async def placed(client, app, node, count, units):
     await client.until(
         lambda pods: [one["status"].get("phase") for one in pods["items"]] == ["Running"] * count,
         PODS,
-        30,
         labelSelector=f"app={app}",
     )
     await only(client, "")

@@ -319,7 +319,7 @@ def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_r
             async with account(plane, made.scheduler_config) as scheduler:
                 status = await scheduler.says("POST", f"{PODS}/rights-bare/binding", binding)
             await client.until(
-                lambda pods: "rights-bare" not in {one["metadata"]["name"] for one in pods["items"]}, PODS, 70
+                lambda pods: "rights-bare" not in {one["metadata"]["name"] for one in pods["items"]}, PODS
             )
             events = await client.get("/apis/events.k8s.io/v1/namespaces/default/events")
             told = [one["note"] for one in events["items"] if one["regarding"].get("uid") == bare["uid"]]

@@ -182,7 +182,6 @@ def test_a_container_that_comes_back_keeps_its_devices_and_its_promise(stage):
                 and p["status"]["containerStatuses"][0]["ready"]
             ),
             f"{PODS}/again",
-            30,
         )
         return before, stage.devices(pod), facts(stage.said(pod, lives=2))
 

@@ -55,7 +55,6 @@ async def pods_of(client, name, count, phase="Running"):
     listed = await client.until(
         lambda pods: [pod["status"].get("phase") for pod in pods["items"]] == [phase] * count,
         PODS,
-        60,
         labelSelector=f"app={name}",
     )
     return listed["items"]

@@ -70,7 +70,6 @@ def test_old_and_new_library_run_side_by_side_until_nobody_needs_the_old_one(sta
                 and p["status"]["containerStatuses"][0]["ready"]
             ),
             f"{PODS}/dies",
-            40,
         )
         both = libraries(stage)
         used = {name: sources_of(stage, pod) for name, pod in (("stays", stays), ("dies", dies), ("next", new))}

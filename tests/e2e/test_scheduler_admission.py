@@ -59,7 +59,7 @@ def test_pods_as_people_write_them_are_admitted_placed_and_run(plane, tmp_path):
                             workload("StatefulSet", "seed", 1, share_pod("x", 8, 4), serviceName="seed")
                         )
                         pods = await client.until(
-                            lambda p: [one["status"].get("phase") for one in p["items"]] == ["Running"] * 2, PODS, 30
+                            lambda p: [one["status"].get("phase") for one in p["items"]] == ["Running"] * 2, PODS
                         )
                         return refused, large, {p["metadata"]["labels"]["app"]: p for p in pods["items"]}
                 finally:

@@ -17,7 +17,6 @@ async def scattered(client, node, count, units):
     listed = await client.until(
         lambda p: [one["status"].get("phase") for one in p["items"]] == ["Running"] * count,
         PODS,
-        30,
         labelSelector="app=scattered",
     )
     return listed["items"]
