@@ -23,8 +23,8 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def budget(pytestconfig):
-    """How many times as long as usual a search goes on: 1 or more."""
-    return pytestconfig.getoption("budget")
+    """How many times as long as usual a search of a program that we start goes on: a whole number, 1 or more."""
+    return searches.examples(1)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from children import HEEDS_SIGNALS
 from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,16 +46,10 @@ def go(box, *arguments, **more):
     )
 
 
-def begin(box, *arguments, **more):
+def begin(box, *arguments, before=HEEDS_SIGNALS, **more):
     """Run in the background with a pipe for its input and output."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "preexec_fn": heeding}
-    return subprocess.Popen(words(box, *arguments), **(pipes | more))
-
-
-def heeding():
-    """As from a terminal, also where the tests run under nohup or in the background: signals are not ignored."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    return subprocess.Popen([*before, *words(box, *arguments)], **(pipes | more))
 
 
 def holds(box):

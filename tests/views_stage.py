@@ -9,17 +9,14 @@ import gc
 import http.server
 import json
 import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 import threading
 from dataclasses import dataclass
-from fcntl import ioctl
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from children import at_terminal
 from click.testing import CliRunner
 from waiting import PATIENCE_SECONDS
 
@@ -277,17 +274,8 @@ def inside(*arguments):
 
 def on_terminal(*arguments, columns=80, lines=40, **more):
     """The command on a pseudo-terminal: its exit status, and what a terminal was sent."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *map(str, arguments)],
-        cwd=ROOT,
-        env=environment(**more),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    process, ours = at_terminal(*command, rows=lines, columns=columns, cwd=ROOT, env=environment(**more))
     shown = b""
     while True:
         try:

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from children import DIES_WITH_US
 from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.sharing import Replica, sharing
@@ -93,12 +94,11 @@ class Autoscaler(Replica):
         with (self._folder / f"{self.name}.log").open("ab") as log:
             self._process = self._launcher.submit(
                 subprocess.Popen,
-                self.command(*more),
+                [*DIES_WITH_US, *self.command(*more)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | env,
-                preexec_fn=_die_with_parent,
             ).result()
 
     async def plan(self, *more: str) -> tuple[int, str, str]:
@@ -203,9 +203,3 @@ async def grown(machines: MachineDeployments, name: str, count: int) -> None:
 def stored(state: dict[str, Any]) -> dict[str, Any]:
     """What is remembered."""
     return json.loads(state["data"]["state.json"])
-
-
-def _die_with_parent() -> None:
-    import ctypes  # noqa: PLC0415 (in the child)
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

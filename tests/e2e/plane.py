@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from children import DIES_WITH_US
 from e2e.certificates import Authority, Pair, new_key
 from waiting import PATIENCE_SECONDS
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
 ADMIN, ADMINS = "admin", ("system:masters",)
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class NotReadyError(Exception):
@@ -270,6 +269,7 @@ class ControlPlane:
     ) -> None:
         apart = ("unshare", "--uts", "sh", "-c", f'hostname {host}; exec "$0" "$@"') if host else ()
         arguments = [
+            *DIES_WITH_US,
             *apart,
             str(self._programs[program or name]),
             *(f"--{key}={value}" for key, value in flags.items()),
@@ -284,7 +284,6 @@ class ControlPlane:
                 stderr=log,
                 cwd=self._folder,
                 env=os.environ | dict(env or {}),
-                preexec_fn=_die_with_parent,
             ).result()
 
     def _await(self, name: str, ready) -> None:
@@ -344,7 +343,3 @@ def free_port() -> int:
 
 def _b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

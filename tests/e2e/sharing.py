@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from children import DIES_WITH_US
 from e2e.admission_stand import until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
@@ -69,7 +69,7 @@ class Replica:
             "metrics": f"127.0.0.1:{self.metrics}",
         }
         given = [f"--{key}={value}" for key, value in options.items()]
-        command = [sys.executable, "-c", _COMMAND, *given, *more]
+        command = [*DIES_WITH_US, sys.executable, "-c", _COMMAND, *given, *more]
         with (self._folder / f"{self.name}.log").open("ab") as log:
             self._process = self._launcher.submit(
                 subprocess.Popen,
@@ -78,7 +78,6 @@ class Replica:
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"HOSTNAME": self.name} | env,
-                preexec_fn=_die_with_parent,
             ).result()
 
     def send(self, kind: signal.Signals) -> None:
@@ -278,7 +277,3 @@ def _get(url: str) -> tuple[int, str]:
         return exc.code, exc.read().decode()
     except OSError as exc:
         return 0, str(exc)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -11,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_command import ROOT, begin, go, heeding, holds, words
+from children import at_terminal
+from run_command import ROOT, begin, go, holds, words
 from waiting import PATIENCE_SECONDS, until
 
 from isolation.simgpu.hardware import create
@@ -62,7 +62,7 @@ def test_what_was_ignored_stays_ignored(box):
     Under nohup the command outlives the hang-up, as it would without us.
     """
     script = "echo ready; sleep 0.3; echo lived"
-    runner = begin(box, "--gpu-mem", "1", "--", "sh", "-c", script, preexec_fn=lambda: signal.signal(1, signal.SIG_IGN))
+    runner = begin(box, "--gpu-mem", "1", "--", "sh", "-c", script, before=("env", "--ignore-signal=HUP"))
     runner.stdout.readline()
     runner.send_signal(signal.SIGHUP)
     assert ("lived\n", 0) == (runner.communicate(timeout=PATIENCE_SECONDS)[0], runner.returncode)
@@ -101,12 +101,7 @@ def test_a_key_on_the_terminal_reaches_the_command_once(box):
     """
     wait = "while [ $n = 0 ]; do sleep 0.05; done; for i in 1 2 3 4 5 6; do sleep 0.1; done"
     script = f"n=0; trap 'n=$((n+1))' INT; echo ready; {wait}; echo times $n"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        heeding()
-        os.chdir(ROOT)
-        command = words(box, "--gpu-mem", "1", "--", "sh", "-c", script)
-        os.execv(command[0], command)  # noqa: S606 (our own command)
+    process, terminal = at_terminal(*words(box, "--gpu-mem", "1", "--", "sh", "-c", script), cwd=ROOT)
     text = b""
     while b"ready" not in text:
         text += os.read(terminal, 1024)
@@ -117,7 +112,7 @@ def test_a_key_on_the_terminal_reaches_the_command_once(box):
     except OSError:
         pass
     os.close(terminal)
-    assert (b"times 1", 0) == (text.split(b"\r\n")[-2][-7:], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    assert (b"times 1", 0) == (text.split(b"\r\n")[-2][-7:], process.wait(PATIENCE_SECONDS))
 
 
 def test_a_hold_lives_until_the_last_descendant_does(box):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import pty
 import select
 import signal
-import struct
 import sys
 import tempfile
-import termios
 import time
 import uuid
 
 import pytest
+from children import at_terminal
 from stack_run import runs_in
 from waiting import PATIENCE_SECONDS, until
 
@@ -131,12 +128,8 @@ def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
     """Ctrl-C typed at a terminal of 80 x 24: before it the screen shows the breach, after it all of it ends."""
     sign = f"STACK_TEST={uuid.uuid4().hex}"
     name, _, value = sign.partition("=")
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update({name: value, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)})
-        command = [sys.executable, "-m", "gpushare", "up", "--port", "0"]
-        os.execv(sys.executable, command)  # noqa: S606 (the command under test, on a terminal of its own)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = os.environ | {name: value, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)}
+    process, terminal = at_terminal(sys.executable, "-m", "gpushare", "up", "--port", "0", env=env)
     seen = b""
 
     def shows(word):
@@ -151,7 +144,7 @@ def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
     os.write(terminal, b"\x03")
 
     until(lambda: shows(b"on this machine: "), lambda: seen[-4000:])
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert 0 == process.wait(PATIENCE_SECONDS)
     os.close(terminal)
     assert b"TENANT" in seen
     assert seen.rindex(b"\x1b[?1049l") < seen.rindex(b"ended after")

@@ -317,21 +317,17 @@ MANY = {
 
 def cpu_seconds(act):
     """
-    CPU time of this thread, the least of three times: what others do on this machine does not count.
+    CPU time of this thread: what others do on this machine does not count.
 
     Nor does what the other tests of this process have left in memory, which a collection would walk through.
     """
-    took = []
-    gc.collect()
     gc.disable()
     try:
-        for _ in range(3):
-            began = time.thread_time()
-            act()
-            took.append(time.thread_time() - began)
+        began = time.thread_time()
+        act()
+        return time.thread_time() - began
     finally:
         gc.enable()
-    return min(took)
 
 
 @pytest.mark.parametrize("what", MANY)
@@ -344,4 +340,6 @@ def test_three_megabytes_of_anything_do_not_hold_up_the_others(what):
     MANY[what](made)
     body = json.dumps(enveloped(made)).encode()
 
-    assert cpu_seconds(lambda: told(body)) < 5 * cpu_seconds(lambda: json.loads(body)), len(body)
+    reading = min(cpu_seconds(lambda: json.loads(body)) for _ in range(3))
+    tries = (cpu_seconds(lambda: told(body)) for _ in range(3))
+    assert any(took < 5 * reading for took in tries), (reading, len(body))

@@ -11,7 +11,7 @@ import tomllib
 
 import pytest
 import yaml
-from run_command import heeding
+from children import HEEDS_SIGNALS
 from views_stage import (
     COMMAND,
     ROOT,
@@ -283,8 +283,8 @@ def test_a_watch_draws_again_until_it_is_interrupted():
     Screen after screen on a terminal; in a pipe one table after another, without codes.
     """
     with serving(exporter(PAGE)) as (url, asked):
-        command = [sys.executable, "-c", COMMAND, "top", "--local", url, "--watch", "0.5"]
-        pipes = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": heeding}
+        command = [*HEEDS_SIGNALS, sys.executable, "-c", COMMAND, "top", "--local", url, "--watch", "0.5"]
+        pipes = {"stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
             patience = threading.Timer(PATIENCE_SECONDS, process.kill)
             patience.start()
