@@ -43,7 +43,7 @@ test-all: tools  ## all tests, also the long searches and a real kubelet; 20 min
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
 unit: $(READY)   ## unit tests only, no other programs needed, searches a quarter as long; 50 seconds
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not e2e' --budget 0.25 tests/unit $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not e2e and not processes' --budget 0.25 tests/unit $(ARGS)
 
 lint: $(READY)   ## ruff, mypy --strict, import contracts; a minute, seconds when repeated
 	@$(BIN)/python tests/stages.py lint

@@ -1,7 +1,8 @@
 """
 How long the tests that search for faults (fuzzing, kill storms, random interleavings) go on searching.
 
-`pytest --budget N` and `make test-all BUDGET=N` search N times as long as every run does; `make unit` a quarter as long.
+`pytest --budget N` and `make test-all BUDGET=N` search N times as long as every run
+does; `make unit` a quarter as long.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session")
-def budget(pytestconfig):
+def budget():
     """How many times as long as usual a search of a program that we start goes on: a whole number, 1 or more."""
     return searches.examples(1)
 

@@ -47,6 +47,7 @@ def told(folder, ci, *files):
     return done.returncode, done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("ci", "status", "counted"),
     [("true", 1, "1 failed, 1 skipped, 1 xfailed, 2 errors"), ("", 0, "4 skipped, 1 xfailed")],
@@ -64,6 +65,7 @@ def test_a_skip_is_a_failure_under_ci(tmp_path, ci, status, counted):
     assert counted in said
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("ci", "status"), [("true", 2), ("", 5)], ids=["ci", "own-machine"])
 def test_a_module_that_skips_itself_is_no_exception(tmp_path, ci, status):
     """

@@ -167,6 +167,7 @@ def test_a_plugin_says_the_token(tmp_path):
     assert "Bearer from-plugin" == found[1]["Authorization"]
 
 
+@pytest.mark.processes
 def test_several_files_are_merged_by_the_official_client(tmp_path, monkeypatch):
     """
     The first that names something wins, the last that names a context is current: as kubectl has it, almost.

@@ -50,6 +50,7 @@ def found(**changed):
     return {one.check: one for one in judged(facts(**changed), NOW)}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_is_known_by_what_it_leaves_in_the_cluster(overlay):
     """

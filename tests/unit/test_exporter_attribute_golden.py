@@ -210,6 +210,7 @@ def test_the_page_with_acks_names_is_golden(name):
     golden_files.check(f"exporter/{name}-ack.txt", page(name, ack=True).decode())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", sorted(STORIES))
 def test_promtool_is_content_with_every_page(name):
     """Prometheus' linter has nothing to say."""

@@ -75,6 +75,7 @@ def _fixed(labels):
     return {key: value for key, value in labels.items() if not key.startswith("gpushare.dev/")}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("overlay", ["self-signed", "demo", "existing-scheduler"])
 def test_what_the_page_calls_safe_keeps_everything_together(tmp_path, overlay):
     """
@@ -90,6 +91,7 @@ def test_what_the_page_calls_safe_keeps_everything_together(tmp_path, overlay):
     assert {f"registry.example/x/{one}@sha256:1" for one in OURS} == {one for one in images if "kube-sched" not in one}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("what", [{"namespace": "other"}, {"namePrefix": "x-"}, {"nameSuffix": "-x"}], ids=str)
 def test_what_the_page_forbids_would_come_apart(tmp_path, what):
     """

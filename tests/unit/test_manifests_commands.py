@@ -59,6 +59,7 @@ def said(things):
                 yield name, one
 
 
+@pytest.mark.processes
 @each
 def test_every_command_line_is_understood_by_its_command(overlay, components):
     """

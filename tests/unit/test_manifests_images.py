@@ -195,6 +195,7 @@ def test_an_image_has_the_extras_of_its_processes(target):
     ] == set(extras(target))
 
 
+@pytest.mark.processes
 def test_images_and_manifests_agree():
     """
     Each image of the manifests is a target of the file, and the ports are those that its pods have.
@@ -210,6 +211,7 @@ def test_images_and_manifests_agree():
     assert exposed == {name: ports for name, ports in opened.items() if "/" not in name}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_module_of_an_image_finds_its_packages(target):
     """

@@ -130,6 +130,7 @@ def test_every_policy_replays_to_figures_that_add_up():
         assert (1.3, run.allocated_ratio) == pytest.approx(run.curve[-1], abs=0.02)
 
 
+@pytest.mark.processes
 def test_the_same_job_gives_the_same_run_in_one_process_or_two():
     """
     Deterministic per policy and seed, also for `random`; runs come in the order of the jobs.

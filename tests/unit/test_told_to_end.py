@@ -80,6 +80,7 @@ def run(code):
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("code", [UP, EXPORTER], ids=["up", "exporter"])
 def test_a_signal_at_every_step_of_a_wait_ends_it(code):
     """At each line in turn, of ours and of Python's own; the wait after the last step shows that all were tried."""

@@ -257,6 +257,7 @@ def test_with_prometheus_only_nodes_with_open_breaches_are_asked(tmp_path):
     assert {f"{proxy}/metrics", f"{proxy}/breaches"} == {path for path, _ in asked if "proxy" in path}
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away_is_no_stack():
     """
     `gpushare top | head -1` with more lines than a pipe holds.
@@ -311,6 +312,7 @@ def test_help_calls_the_plug_in_by_its_name(word):
     assert "Exit status: 0 done, 2 wrong usage, 3 nobody could be read" in " ".join(done.stdout.split())
 
 
+@pytest.mark.processes
 def test_a_dumb_terminal_gets_no_colour():
     """
     TERM=dumb, NO_COLOR and --no-color: the same screen without codes.

@@ -76,6 +76,7 @@ def test_without_unicode_bars_are_ascii():
     assert any("##" in line for line in lines)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("count", [1, 8, 64], ids=lambda count: f"{count}-cards")
 def test_cards_on_pseudo_terminals_and_in_a_pipe(count):
     """
