@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ports import free_port
 from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -48,13 +48,6 @@ def program(name: str) -> str:
         message = f"no {name}: tests/get_promtool.sh"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     return found
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def fetch(url: str) -> Any:

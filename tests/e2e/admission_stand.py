@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
-from e2e.plane import free_port
+from ports import free_port
 
 from isolation.scheduler.admission.objects import objects
 from isolation.scheduler.admission.question import MOST_BYTES

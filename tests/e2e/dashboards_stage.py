@@ -26,8 +26,8 @@ from e2e.autoscaler_process import LEASE, STATE, SWITCH, autoscaler, config, one
 from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.node_stage import PODS, stage
-from e2e.plane import free_port
 from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
+from ports import free_port
 from prometheus_stand import stand
 from simbox import HOLD, Program, programs
 from waiting import PATIENCE_SECONDS

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from e2e.apiclient import RefusedError
-from e2e.plane import free_port
 from e2e.sharing import PODS, cards_of
+from ports import free_port
 from waiting import PATIENCE_SECONDS
 
 from autoscaler.kube.figures_http import rows_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from e2e.apiclient import RefusedError, connected
-from e2e.plane import free_port
+from ports import free_port
 
 from autoscaler.metrics_api.app import Settings, metrics_api
 from autoscaler.metrics_api.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting

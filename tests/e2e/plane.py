@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from children import DIES_WITH_US
 from e2e.certificates import Authority, Pair, new_key
+from ports import free_port
 from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -332,13 +332,6 @@ class ControlPlane:
                 {"requestPut": {"key": _b64(key), "value": _b64(value)}} for key, value in items[start : start + 100]
             ]
             self.etcd("/v3/kv/txn", {"success": puts})
-
-
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _b64(text: str) -> str:

@@ -24,7 +24,7 @@ from e2e.admission_stand import until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import documents
-from e2e.plane import free_port
+from ports import free_port
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation, encode_cards

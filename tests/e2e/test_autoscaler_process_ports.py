@@ -7,8 +7,8 @@ import asyncio
 import grpc
 from e2e.autoscaler_process import autoscaler, config, eventually, fleet, grown, one_pool
 from e2e.metrics_stand import granted, leads_here, settings
-from e2e.plane import free_port
 from e2e.sharing import PODS, our_pod, workload
+from ports import free_port
 from rpc_world import GENERATIONS
 from waiting import PATIENCE_SECONDS
 

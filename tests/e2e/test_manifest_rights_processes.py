@@ -28,7 +28,7 @@ from e2e.manifest_house import running
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
-from e2e.plane import free_port
+from ports import free_port
 
 from isolation.contract.names import ALLOCATION, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB

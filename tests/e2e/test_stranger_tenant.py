@@ -10,9 +10,9 @@ import yaml
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod
-from e2e.plane import free_port
 from e2e.sharing import card_node, clear, prepare, replica, scheduler_file, untainted, vendor_record
 from e2e.test_scheduler_admission import door, hooked
+from ports import free_port
 
 from isolation.contract.names import ACK, ALLOCATION, SHARED
 from isolation.scheduler.admission.review import BINDER

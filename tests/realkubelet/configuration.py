@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.plane import free_port
+from ports import free_port
 from realkubelet.oci import image, with_libraries
 
 if TYPE_CHECKING:

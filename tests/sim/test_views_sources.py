@@ -9,7 +9,8 @@ import sys
 import urllib.request
 
 import pytest
-from prometheus_stand import free_port, stand, until
+from ports import free_port
+from prometheus_stand import stand, until
 from views_stage import ROOT, api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 from waiting import PATIENCE_SECONDS
 
