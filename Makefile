@@ -1,4 +1,4 @@
-# Two commands: `make up` shows the main job, `make test` tests it. `make help` lists the others.
+# `make up` runs the full stack, `make test` runs the tests, `make help` lists all targets.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,15 +15,15 @@ READY  := $(VENV)/.gpushare-ready
 
 .PHONY: help up test test-all unit lint check one stage kubelet tools controlplane bench clean
 
-help:            ## this list
+help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/*)
 
 $(MADE):
-	@command -v gcc >/dev/null || { echo "gcc is missing: apt-get install gcc"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required: set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "the Python module venv is missing: run apt-get install python3-venv"; exit 1; }
 	@rm -rf $(VENV)
 	@$(STEP) "virtual environment in $(VENV)" $(LOGS)/venv.log $(PYTHON) -m venv $(VENV)
 	@touch $@
@@ -33,45 +33,45 @@ $(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
 	  '$(PIP) "pip>=25.1" && $(PIP) -e ".[all]" --group dev && $(PIP) --no-deps $(AWS)'
 	@touch $@
 
-up: $(READY)     ## the main job on this machine, with simulated cards, live (ARGS="--for 60" ends it by itself)
+up: $(READY)     ## run the full stack on this machine, with simulated cards (ARGS="--for 60" stops it after 60 seconds)
 	@$(BIN)/gpushare up $(ARGS)
 
-test: tools      ## everything that a change must pass; 6 minutes on two cores, 5 more for the first build
+test: tools      ## run all tests that a change must pass; 6 minutes on 2 cores, plus 5 for the first build
 	@$(BIN)/python tests/stages.py test
 
-test-all: tools  ## all tests, also the long searches and a real kubelet; 20 minutes, 11 more to build it once (BUDGET=5 searches longer, DONE=test leaves out what `make test` runs)
+test-all: tools  ## run all tests, including long random tests and a real kubelet; 20 minutes, plus 11 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
-unit: $(READY)   ## unit tests only, no other programs needed, searches a quarter as long; 50 seconds
+unit: $(READY)   ## run only the unit tests: no other programs needed, random tests a quarter as long; 50 seconds
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not e2e and not processes' --budget 0.25 tests/unit $(ARGS)
 
-lint: $(READY)   ## ruff, mypy --strict, import contracts; a minute, seconds when repeated
+lint: $(READY)   ## run ruff, mypy --strict and the import contracts; one minute, seconds when repeated
 	@$(BIN)/python tests/stages.py lint
 
-check: lint      ## lint, the C parts with warnings as errors and under sanitizers; two minutes
+check: lint      ## run lint, and build and test the C parts with warnings as errors and sanitizers; 2 minutes
 	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/sim_driver $(ARGS)
 
-one: $(READY)    ## one test or file: make one T=tests/unit/test_engine.py::test_name (ARGS for pytest)
-	@test -n "$(T)" || { echo "which one? make one T=path[::name]"; exit 2; }
+one: $(READY)    ## run one test or file: make one T=tests/unit/test_engine.py::test_name (ARGS are options of pytest)
+	@test -n "$(T)" || { echo "T is not set: write make one T=path[::name]"; exit 2; }
 	@$(BIN)/pytest '$(T)' $(ARGS)
 
-stage: tools     ## one stage of the tests: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet
+stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
-kubelet: tools   ## the node agent under a real kubelet and containerd, as root; 6 minutes, 11 more to build them once
+kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 6 minutes, plus 11 for the first build
 	@$(BIN)/python tests/stages.py kubelet
 
-tools: $(READY)  ## what the tests need besides Python, found or fetched once: Prometheus, other C libraries, a control plane
+tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane
 	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true
 	@$(STEP) "other C libraries" $(LOGS)/libcs.log bash tests/get_libcs.sh $(BIN)/python || true
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl (5 minutes, once)" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh || true
 
-controlplane:    ## etcd, Kubernetes and kubectl for the tests: found, else built or fetched once; 5 minutes
+controlplane:    ## find, build or fetch etcd, Kubernetes and kubectl for the tests; 5 minutes the first time
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh
 
-bench: $(READY)  ## packing and speed against the published figures
+bench: $(READY)  ## measure packing and speed, and compare them with published results
 	@$(BIN)/python benchmarks/placement.py $(ARGS)
 
-clean:           ## remove the virtual environment and everything built here
+clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find isolation -name '*.so' -delete -o -name '*.so.1' -delete

@@ -24,32 +24,44 @@ COMMANDS: Final = MappingProxyType(
         "autoscaler": (
             "autoscaler.kube.cli:autoscaler",
             "autoscaler",
-            "The right number of nodes, and pods where they fit.",
+            "Scale node pools card by card, and repack pods.",
         ),
-        "breaches": ("dashboards.views_cli:breaches", "views", "Who uses more than was promised, or around it."),
-        "dashboards": ("dashboards.cli:dashboards", "dashboards", "Grafana dashboards, from the metric catalogue."),
-        "doctor": ("isolation.doctor.cli:doctor", "doctor", "Is this machine, or cluster, fit for shared cards?"),
-        "explain": ("dashboards.views_cli:explain", "views", "Why a pod waits, card by card, and what would help."),
-        "exporter": ("exporter.cli:exporter", "exporter", "Metrics of this machine's cards and who uses them."),
+        "breaches": ("dashboards.views_cli:breaches", "views", "List containers that exceed or bypass their promise."),
+        "dashboards": ("dashboards.cli:dashboards", "dashboards", "Build the Grafana dashboards."),
+        "doctor": ("isolation.doctor.cli:doctor", "doctor", "Check whether this machine or cluster can share cards."),
+        "explain": (
+            "dashboards.views_cli:explain",
+            "views",
+            "Explain why a pod is pending, card by card, and what would help.",
+        ),
+        "exporter": (
+            "exporter.cli:exporter",
+            "exporter",
+            "Export metrics of this machine's cards and their containers.",
+        ),
         "inspect": (
             "dashboards.views_cli:inspect",
             "views",
-            "Allocated memory of each card, as the classic tool shows it.",
+            "Show allocated memory per card, as kubectl inspect gpushare does.",
         ),
-        "lib": ("isolation.lib.cli:lib", "lib", "The isolation library: path, version, self-check."),
-        "node": ("isolation.node.cli:node", "node", "The agent of one node: shares of its cards."),
-        "place": ("isolation.offline.cli:place", "place", "Where would these manifests land, card by card?"),
-        "rules": ("dashboards.rules.cli:rules", "dashboards", "Recording and alert rules, from the metric catalogue."),
+        "lib": ("isolation.lib.cli:lib", "lib", "Show the path and version of the isolation library, or check it."),
+        "node": (
+            "isolation.node.cli:node",
+            "node",
+            "Run the node agent, which gives containers their shares of cards.",
+        ),
+        "place": ("isolation.offline.cli:place", "place", "Show where the pods of manifests would be placed."),
+        "rules": ("dashboards.rules.cli:rules", "dashboards", "Build the Prometheus recording and alert rules."),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "scheduler": (
             "isolation.scheduler.cli:scheduler",
             "scheduler",
-            "The scheduler webhook: extender and admission.",
+            "Run the scheduler extender and the admission webhook.",
         ),
-        "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a cluster's workload under placement policies."),
-        "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "A simulated NVIDIA driver: cards in a file."),
-        "top": ("dashboards.views_cli:top", "views", "Cards now: allocated, used, free, stranded."),
-        "up": ("autoscaler.sim.up:up", "up", "The whole on one machine, on simulated cards, live."),
+        "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a workload under placement policies."),
+        "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "Create and control simulated NVIDIA cards."),
+        "top": ("dashboards.views_cli:top", "views", "Show the memory of each card: allocated, used, free, stranded."),
+        "up": ("autoscaler.sim.up:up", "up", "Run the full stack on one machine, with simulated cards."),
     }
 )
 
@@ -61,7 +73,7 @@ def load(where: str, extra: str) -> Any:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as exc:
         raise click.ClickException(
-            f"{exc.name} is not installed: in gpushare's source tree, pip install '.[{extra}]'"
+            f"Python module {exc.name} is not installed: run pip install '.[{extra}]' in gpushare's source tree"
         ) from exc
 
 
@@ -104,7 +116,7 @@ class Rooms(click.Group):
 @click.version_option(package_name="gpushare")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Several pods on one GPU card: promised, enforced, measured; the fleet kept the right size."""
+    """Share GPU cards between pods on Kubernetes: placement, isolation, metrics and autoscaling."""
     ctx.ensure_object(Surfaces)
 
 
@@ -116,7 +128,9 @@ def run() -> None:
         finally:
             sys.stdout.flush()
     except OSError as exc:
-        sys.stderr.write(f"Error: cannot write the result: {exc.strerror or exc}; free some space or write elsewhere\n")
+        sys.stderr.write(
+            f"Error: cannot write the output: {exc.strerror or exc}; free some disk space or write elsewhere\n"
+        )
         # What is still in the buffer cannot be written either.
         os._exit(os.EX_IOERR)
 

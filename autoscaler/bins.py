@@ -80,7 +80,7 @@ class Bin:
 
     def __init__(self, node: Node, room: Sequence[tuple[int, int]] | None = None, held: Iterable[Request] = ()) -> None:
         self.node = node
-        rooms = room or [(card.offered_bytes if card.healthy else 0, FULL_CORE) for card in node.cards]
+        rooms = room or [(card.allocatable_bytes if card.healthy else 0, FULL_CORE) for card in node.cards]
         self._bytes = [free for free, _ in rooms]
         self._core = [core for _, core in rooms]
         held = tuple(held)
@@ -123,7 +123,7 @@ class Bin:
     def _fits(self, request: Request, position: int) -> bool:
         if request.whole:
             card = self.node.cards[position]
-            return self._bytes[position] == card.offered_bytes > 0 and self._core[position] == FULL_CORE
+            return self._bytes[position] == card.allocatable_bytes > 0 and self._core[position] == FULL_CORE
         return request.card_bytes <= self._bytes[position] and request.card_core <= self._core[position]
 
 

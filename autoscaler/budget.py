@@ -61,33 +61,33 @@ class Budget:
     @property
     def hourly(self) -> int:
         """Moves in any hour."""
-        most = self.limits.moves_per_hour
+        most = self.limits.max_moves_per_hour
         if self.pods is None:
             return most
-        return min(most, max(int(self.pods * self.limits.moves_per_hour_ratio), self.limits.moves_per_hour_always))
+        return min(most, max(int(self.pods * self.limits.max_moves_per_hour_ratio), self.limits.min_moves_per_hour))
 
     def protected(self, pod: Pod) -> bool:
         """Too young to move, or moved not long ago (then it is the one made after its owner's last move)."""
         if self.barred(pod) or self.at - pod.created < self.limits.min_pod_age_seconds:
             return True
         last = (self.moved or {}).get(pod.request.owner)
-        return last is not None and pod.created >= last and self.at - last < self.limits.immune_seconds
+        return last is not None and pod.created >= last and self.at - last < self.limits.move_cooldown_seconds
 
     def barred(self, pod: Pod) -> str:
         """Why the pod must stay whatever is to be won; empty where nothing says so."""
         if not pod.evictable:
-            return "nothing would make it again, or it may not be moved"
-        if self.replicas is not None and self.replicas.get(pod.request.owner, 0) < self.limits.fewest_replicas:
-            return f"its owner has fewer than {self.limits.fewest_replicas} running"
+            return "it has no controller that recreates it, or it must not be moved"
+        if self.replicas is not None and self.replicas.get(pod.request.owner, 0) < self.limits.min_replicas:
+            return f"its owner has fewer than {self.limits.min_replicas} running replicas"
         if self.resting.get(pod.request.owner, self.at) > self.at:
-            return "an eviction of its owner's was refused not long ago"
+            return "an eviction for its owner was refused recently"
         return self.guarded.get(pod.uid, "")
 
     def evictions(self, ready: Iterable[Pod], restless: Iterable[str], moving: int = 0) -> tuple[Pod, ...]:
         """Which of the pods with a home may go now, beside `moving`; owners in `restless` have one on the move."""
         busy = set(restless)
         chosen: list[Pod] = []
-        most = min(self.left, self.limits.moves_per_round) - moving
+        most = min(self.left, self.limits.max_moves_per_cycle) - moving
         for pod in ready:
             if len(chosen) >= most:
                 break

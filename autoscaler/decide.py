@@ -47,14 +47,14 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
     # a node given back while another is bought would be a flap
     busy = want.lots or want.keep or want.homes or rescues
     memory = watched(now, replace(memory, unneeded=unneeded, demand=want))
-    if not busy and seen.at - memory.last_add >= limits.after_add_seconds:
+    if not busy and seen.at - memory.last_add >= limits.scale_down_delay_after_add_seconds:
         found = leaving(seen, limits, unneeded, now.budget, weights)
         steps += [_drain(each, seen, unneeded) for each in found]
         gone = sum(isinstance(step, Evict) for step in moving)
         if not found:
-            most = min(now.budget.free, limits.moves_per_round - gone)
+            most = min(now.budget.free, limits.max_moves_per_cycle - gone)
             # a node that goes saves more than fewer fragments: the moves are kept for those about to be due
-            patient = all(seen.at - since >= limits.unneeded_seconds for since in unneeded.values())
+            patient = all(seen.at - since >= limits.scale_down_unneeded_seconds for since in unneeded.values())
             shifts, memory = calmly(now, memory, most, defragment=patient)
             steps += shifts
     return Plan(seen.at, tuple(steps), want.homes), memory
@@ -64,15 +64,15 @@ def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
     """Machines that failed, or that took too long to become nodes."""
     for machine in _sorted(seen.machines):
         if machine.state is State.FAILED:
-            yield Discard(machine.name, machine.pool, f"pool {machine.pool} could not deliver it")
+            yield Discard(machine.name, machine.pool, f"pool {machine.pool} failed to provision it")
         elif overdue(machine, limits, seen.at) is State.FAILED:
             waited = f"{machine.state} for {seen.at - machine.since:.0f} s"
-            yield Discard(machine.name, machine.pool, f"{waited}: given up")
+            yield Discard(machine.name, machine.pool, f"not ready in time: {waited}")
 
 
 def _keeps(want: Demand) -> Iterable[Keep]:
     for name, pods in want.keep.items():
-        yield Keep(name, f"needed after all by {named(pods)}")
+        yield Keep(name, f"needed again by {named(pods)}")
 
 
 def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
@@ -87,8 +87,8 @@ def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
         reason = f"for {named(lot.serves)}: {gist(why)}"
         yield Buy(lot.pool, serves, reason, places, len(phantom.intersection(serves)))
     for name, pool in sorted(seen.pools.items()):
-        for _ in range(size[name], pool.smallest):
-            yield Buy(name, (), f"pool {name} has fewer than {pool.smallest} nodes")
+        for _ in range(size[name], pool.min_nodes):
+            yield Buy(name, (), f"pool {name} is below its minimum of {pool.min_nodes} nodes")
 
 
 def _draining(now: Situation, want: Demand, rescues: int) -> Iterable[Step]:
@@ -103,20 +103,20 @@ def _draining(now: Situation, want: Demand, rescues: int) -> Iterable[Step]:
         if not pods:
             yield Delete(machine.name, "empty")
         elif overdue(machine, now.limits, seen.at) is State.READY:
-            yield Keep(machine.name, f"not empty after {now.limits.drain_seconds:.0f} s")
+            yield Keep(machine.name, f"drain not finished after {now.limits.drain_timeout_seconds:.0f} s")
         else:
             staying = [pod for pod in pods if not pod.deleting]
             lost = [pod for pod in staying if not _home_stands(seen, seen.reserved.get(pod.uid))]
             if lost:
-                yield Keep(machine.name, f"{named(lost)} lost the home reserved for it")
+                yield Keep(machine.name, f"the reserved target of {named(lost)} is gone")
             else:
                 ready += staying
     ready += _half_moved(seen)
     for pod in now.budget.evictions(ready, now.restless, rescues):
         placed = pod.placement.node if pod.placement is not None else ""
         target = seen.reserved[pod.uid].placement.node
-        why = f"{placed} is being drained" if not seen.usable(placed) else "a move that was begun"
-        yield Evict(pod.uid, placed, pod.request.owner, f"to {target}, its home there is reserved: {why}")
+        why = f"{placed} is being drained" if not seen.usable(placed) else "a move that was started earlier"
+        yield Evict(pod.uid, placed, pod.request.owner, f"to its reserved target on {target}: {why}")
 
 
 def _half_moved(seen: Observation) -> Iterable[Pod]:
@@ -135,10 +135,10 @@ def _home_stands(seen: Observation, home: Reservation | None) -> bool:
 
 def _drain(each: Leaving, seen: Observation, unneeded: Mapping[str, float]) -> Drain:
     idle = seen.at - unneeded[each.node]
-    load = f"{seen.load.get(each.node, 0.0):.0%} full for {idle:.0f} s"
+    load = f"utilization {seen.load.get(each.node, 0.0):.0%}, unneeded for {idle:.0f} s"
     homes = sorted({home.placement.node for home in each.homes})
     pods = "its pod fits" if len(each.homes) == 1 else f"its {len(each.homes)} pods fit"
-    moves = f"{pods} on {', '.join(homes)}" if homes else "no pod on it"
+    moves = f"{pods} on {', '.join(homes)}" if homes else "no pods to move"
     return Drain(each.node, each.homes, f"{load}; {moves}")
 
 

@@ -84,8 +84,8 @@ def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> D
     _fill_draining(seen, groups, found)
     _fill_coming(seen, market, seated, groups, found)
     size = seen.sizes()
-    free = {name: pool.largest - size[name] for name, pool in seen.pools.items() if name not in closed}
-    for name, served in islice(market.opened(free, groups), limits.buys_per_round):
+    free = {name: pool.max_nodes - size[name] for name, pool in seen.pools.items() if name not in closed}
+    for name, served in islice(market.opened(free, groups), limits.max_nodes_per_scaleup):
         found.lots.append(Lot(name, tuple(served)))
     _explain(market, groups, found)
     return found
@@ -231,7 +231,7 @@ def _explain(market: Market, groups: list[Group], found: Demand) -> None:
             for name, pool in sorted(market.pools.items())
             if market.templates.hosts(name, group.request)
         )
-        capped = Refusal(why.why, f"no pool may grow now: {limits}; {gist(why)}")
+        capped = Refusal(why.why, f"no pool can scale up now: {limits}; {gist(why)}")
         found.capped |= {pod.uid: capped for pod in group.pods}
 
 
@@ -242,5 +242,7 @@ def gist(refusal: Refusal) -> str:
 
 def _why_closed(market: Market, pool: Pool) -> str:
     if not pool.told:
-        return "its provider cannot tell"
-    return "could not deliver lately" if pool.name in market.closed else f"at most {pool.largest} nodes"
+        return "provider state unknown"
+    if pool.name in market.closed:
+        return "in backoff after a failed scale-up"
+    return f"at its maximum of {pool.max_nodes} nodes"

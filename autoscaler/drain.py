@@ -52,9 +52,9 @@ def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
-        and seen.at - machine.since >= limits.fresh_seconds
+        and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
-        and seen.load.get(machine.name, 1.0) <= limits.low_load_ratio
+        and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
         and all(pod.evictable or pod.deleting or resident(pod) for pod in seen.on.get(machine.name, {}).values())
     )
 
@@ -63,7 +63,7 @@ def leaving(
     seen: Observation, limits: Limits, unneeded: Mapping[str, float], budget: Budget, weights: Weights | None = None
 ) -> tuple[Leaving, ...]:
     """Nodes to drain now; `unneeded` says since when each was superfluous; without weights, all are worth it."""
-    due = [name for name, since in unneeded.items() if seen.at - since >= limits.unneeded_seconds]
+    due = [name for name, since in unneeded.items() if seen.at - since >= limits.scale_down_unneeded_seconds]
     due.sort(key=lambda name: _effort(seen, name))
     spare = seen.spare()
     # homes of drains still under way count as well: their pods have not moved in yet
@@ -75,7 +75,7 @@ def leaving(
     for name in due:
         pool = seen.machines[name].pool
         pods = movers(seen, name)
-        if len(found) == limits.nodes_per_round or tried == limits.candidates_per_round:
+        if len(found) == limits.max_scale_down_parallelism or tried == limits.scale_down_non_empty_candidates_count:
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.protected(pod) for pod in pods):
             continue
@@ -83,7 +83,7 @@ def leaving(
             continue
         tried += 1
         trial = trial or seen.engine.fork()
-        until = seen.at + limits.drain_seconds
+        until = seen.at + limits.drain_timeout_seconds
         homes = emptied(trial, name, pods, seen.on.get(name, {}), Until(seen.at, until, guests))
         if homes is None:
             continue
@@ -96,13 +96,15 @@ def leaving(
 
 def lately(seen: Observation, limits: Limits) -> tuple[Request, ...]:
     """Whoever came while a node waits to go, and one of each kind that came a while before: they may come again."""
-    young = [pod for pod in seen.pods.values() if seen.at - pod.created < limits.fresh_seconds and not resident(pod)]
+    young = [
+        pod for pod in seen.pods.values() if seen.at - pod.created < limits.min_node_age_seconds and not resident(pod)
+    ]
     young.sort(key=lambda pod: (-pod.created, pod.uid))
-    latest = [pod.request for pod in young if seen.at - pod.created < limits.unneeded_seconds]
-    latest = latest[: limits.guests_per_round]
+    latest = [pod.request for pod in young if seen.at - pod.created < limits.scale_down_unneeded_seconds]
+    latest = latest[: limits.scale_down_headroom_pod_shapes]
     kinds: dict[Shape, Request] = {shape_of(request): request for request in latest}
     older = [pod.request for pod in young if kinds.setdefault(shape_of(pod.request), pod.request) is pod.request]
-    others = [request for request in older if request not in latest][: limits.guests_per_round]
+    others = [request for request in older if request not in latest][: limits.scale_down_headroom_pod_shapes]
     return tuple(sorted((*latest, *others), key=largest_first))
 
 

@@ -32,8 +32,8 @@ def pool_families(frame: Frame) -> Iterator[Family]:
         states.setdefault((pool.name, "ready"), 0)
         states[pool.name, "booting"] = pool.booting
     yield metrics.family(metrics.POOL_NODES, states.items())
-    yield metrics.family(metrics.POOL_SMALLEST, (((pool.name,), pool.smallest) for pool in frame.pools))
-    yield metrics.family(metrics.POOL_LARGEST, (((pool.name,), pool.largest) for pool in frame.pools))
+    yield metrics.family(metrics.POOL_SMALLEST, (((pool.name,), pool.min_nodes) for pool in frame.pools))
+    yield metrics.family(metrics.POOL_LARGEST, (((pool.name,), pool.max_nodes) for pool in frame.pools))
 
 
 def pending_families(frame: Frame) -> Iterator[Family]:

@@ -70,17 +70,17 @@ class Machine:
     def to(self, state: State, at: float) -> Machine:
         """The machine in its next state."""
         if state not in MOVES[self.state]:
-            raise IllegalMove(f"{self.name}: {self.state} does not become {state}")
+            raise IllegalMove(f"{self.name}: illegal transition from {self.state} to {state}")
         return replace(self, state=state, since=at)
 
 
 def overdue(machine: Machine, limits: Limits, now: float) -> State | None:
     """Where a machine goes that has stayed too long where it is; None while it is in time."""
     longest = {
-        State.REQUESTED: (limits.provision_seconds, State.FAILED),
-        State.BOOTING: (limits.provision_seconds, State.FAILED),
-        State.NO_DEVICES: (limits.devices_seconds, State.FAILED),
-        State.DRAINING: (limits.drain_seconds, State.READY),
+        State.REQUESTED: (limits.max_node_provision_seconds, State.FAILED),
+        State.BOOTING: (limits.max_node_provision_seconds, State.FAILED),
+        State.NO_DEVICES: (limits.max_device_registration_seconds, State.FAILED),
+        State.DRAINING: (limits.drain_timeout_seconds, State.READY),
     }.get(machine.state)
     if longest is None or now - machine.since < longest[0]:
         return None

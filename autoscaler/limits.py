@@ -16,53 +16,61 @@ if TYPE_CHECKING:
 
 _TIMES: Final = frozenset(
     {
-        "period_seconds",
-        "settle_seconds",
-        "unneeded_seconds",
-        "after_add_seconds",
-        "fresh_seconds",
+        "scan_interval_seconds",
+        "action_validation_delay_seconds",
+        "scale_down_unneeded_seconds",
+        "scale_down_delay_after_add_seconds",
+        "min_node_age_seconds",
         "min_pod_age_seconds",
-        "immune_seconds",
-        "provision_seconds",
-        "devices_seconds",
-        "drain_seconds",
-        "backoff_seconds",
-        "backoff_longest_seconds",
-        "restart_seconds",
-        "move_seconds",
-        "hot_seconds",
+        "move_cooldown_seconds",
+        "max_node_provision_seconds",
+        "max_device_registration_seconds",
+        "drain_timeout_seconds",
+        "initial_pool_backoff_seconds",
+        "max_pool_backoff_seconds",
+        "pod_restart_seconds",
+        "move_timeout_seconds",
+        "hot_card_seconds",
     }
 )
 _RATIOS: Final = (
-    "low_load_ratio",
-    "moves_per_hour_ratio",
-    "fragments_high_ratio",
-    "fragments_low_ratio",
-    "hot_ratio",
-    "quiet_ratio",
+    "scale_down_utilization_threshold",
+    "max_moves_per_hour_ratio",
+    "defragment_start_ratio",
+    "defragment_stop_ratio",
+    "hot_card_threshold_ratio",
+    "hot_card_target_ratio",
 )
 _DAY: Final = 86_400.0
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     **dict.fromkeys(_TIMES, (0.0, 30 * _DAY)),
-    **dict.fromkeys(("provision_seconds", "devices_seconds", "drain_seconds", "move_seconds"), (1.0, _DAY)),
-    **dict.fromkeys(("backoff_seconds", "backoff_longest_seconds"), (1.0, _DAY)),
+    **dict.fromkeys(
+        (
+            "max_node_provision_seconds",
+            "max_device_registration_seconds",
+            "drain_timeout_seconds",
+            "move_timeout_seconds",
+        ),
+        (1.0, _DAY),
+    ),
+    **dict.fromkeys(("initial_pool_backoff_seconds", "max_pool_backoff_seconds"), (1.0, _DAY)),
     **dict.fromkeys(_RATIOS, (0.0, 1.0)),
-    "period_seconds": (0.1, 3600.0),
-    "settle_seconds": (0.0, 600.0),
-    "restart_seconds": (0.0, _DAY),
-    "reload_bytes_per_second": (float(MIB), 1024.0 * GIB),
-    "worth": (0.0, 1000.0),
-    "nodes_per_round": (0, 1000),
-    "candidates_per_round": (0, 1000),
-    "guests_per_round": (0, 1000),
-    "buys_per_round": (0, 10_000),
-    "moves_per_round": (0, 1000),
-    "moves_per_hour": (0, 100_000),
-    "moves_per_hour_always": (0, 1000),
-    "fewest_replicas": (0, 1000),
-    "rescues_per_round": (0, 1000),
-    "moves_per_rescue": (0, 10),
-    "trials_per_round": (0, 10_000),
+    "scan_interval_seconds": (0.1, 3600.0),
+    "action_validation_delay_seconds": (0.0, 600.0),
+    "pod_restart_seconds": (0.0, _DAY),
+    "memory_reload_bytes_per_second": (float(MIB), 1024.0 * GIB),
+    "disruption_cost_ratio": (0.0, 1000.0),
+    "max_scale_down_parallelism": (0, 1000),
+    "scale_down_non_empty_candidates_count": (0, 1000),
+    "scale_down_headroom_pod_shapes": (0, 1000),
+    "max_nodes_per_scaleup": (0, 10_000),
+    "max_moves_per_cycle": (0, 1000),
+    "max_moves_per_hour": (0, 100_000),
+    "min_moves_per_hour": (0, 1000),
+    "min_replicas": (0, 1000),
+    "make_room_max_failed_pod_shapes_per_cycle": (0, 1000),
+    "make_room_max_moves_per_pod": (0, 10),
+    "defragment_max_trials_per_cycle": (0, 10_000),
 }
 """What an operator may write, lowest and highest: beyond it a limit is none, or the loop stands still."""
 
@@ -75,88 +83,91 @@ class LimitsError(ValueError):
 class Limits:
     """Bounds of one autoscaler; the defaults are cluster-autoscaler's where it has the same bound."""
 
-    period_seconds: float = 10.0
-    """Between two turns of the loop."""
-    settle_seconds: float = 5.0
-    """Between deciding and acting: what no longer holds by then is dropped."""
-    unneeded_seconds: float = 600.0
-    """A node must have been superfluous for this long before it is drained."""
-    after_add_seconds: float = 600.0
-    """No drain for this long after a node was bought."""
-    fresh_seconds: float = 3600.0
-    """A node is not given back sooner than this after it became usable, or buying it was for nothing."""
-    low_load_ratio: float = 0.5
-    """A node is superfluous only while its load is at most this."""
-    nodes_per_round: int = 10
-    """Most nodes that begin to drain in one turn."""
-    candidates_per_round: int = 30
-    """Most nodes whose pods are tried elsewhere in one turn."""
-    guests_per_round: int = 20
-    """Most kinds of pods that came lately for which a drain must leave room, were they to come again."""
-    buys_per_round: int = 1000
-    """Most nodes bought in one turn."""
-    moves_per_round: int = 10
-    """Most pods evicted in one turn."""
-    moves_per_hour: int = 1000
-    """Most pods evicted in any hour, however large the fleet."""
-    moves_per_hour_ratio: float = 0.02
-    """Most pods evicted in any hour, as a part of the pods that run."""
-    moves_per_hour_always: int = 10
-    """So many may be evicted in any hour in a fleet whose part would be fewer."""
+    scan_interval_seconds: float = 10.0
+    """Interval between two reconcile cycles (cluster-autoscaler: --scan-interval)."""
+    action_validation_delay_seconds: float = 5.0
+    """Pause between deciding and acting. A step that is no longer valid after it is dropped."""
+    scale_down_unneeded_seconds: float = 600.0
+    """How long a node must be unneeded before it is drained (cluster-autoscaler: --scale-down-unneeded-time)."""
+    scale_down_delay_after_add_seconds: float = 600.0
+    """No scale-down for this long after a scale-up (cluster-autoscaler: --scale-down-delay-after-add)."""
+    min_node_age_seconds: float = 3600.0
+    """Minimum lifetime of a node: no scale-down of a node that became usable less than this long ago."""
+    scale_down_utilization_threshold: float = 0.5
+    """A node is unneeded only while its utilization is at most this (--scale-down-utilization-threshold)."""
+    max_scale_down_parallelism: int = 10
+    """Maximum number of nodes that start draining in one cycle (cluster-autoscaler: --max-scale-down-parallelism)."""
+    scale_down_non_empty_candidates_count: int = 30
+    """Maximum number of nodes simulated for scale-down in one cycle (--scale-down-non-empty-candidates-count)."""
+    scale_down_headroom_pod_shapes: int = 20
+    """Maximum number of recent pod shapes for which a scale-down must leave room, in case such pods arrive again."""
+    max_nodes_per_scaleup: int = 1000
+    """Maximum number of nodes added in one cycle (cluster-autoscaler: --max-nodes-per-scaleup)."""
+    max_moves_per_cycle: int = 10
+    """Maximum number of pods evicted in one cycle."""
+    max_moves_per_hour: int = 1000
+    """Maximum number of pods evicted in any hour, whatever the size of the cluster."""
+    max_moves_per_hour_ratio: float = 0.02
+    """Maximum number of pods evicted in any hour, as a ratio of all running pods."""
+    min_moves_per_hour: int = 10
+    """Evictions per hour that are always allowed, even where max_moves_per_hour_ratio gives fewer (small clusters)."""
     min_pod_age_seconds: float = 600.0
-    """A younger pod is left alone, and with it its node."""
-    immune_seconds: float = 3600.0
-    """A pod that was moved is left alone for this long."""
-    fewest_replicas: int = 2
-    """A pod whose owner has fewer running is left alone: nobody would serve while it moves."""
-    worth: float = 2.0
-    """A move is approved if its part of all cost saved is at least one in so many of its part of all disruption."""
-    restart_seconds: float = 30.0
-    """What a pod without card memory is away when it moves."""
-    reload_bytes_per_second: float = 0.5 * GIB
-    """How fast a moved pod fills its card memory again."""
-    move_seconds: float = 300.0
-    """The home of a single move that nobody came to is given up after this."""
-    rescues_per_round: int = 10
-    """Room by moving others is sought until so many kinds of waiting pods have found none in one turn."""
-    moves_per_rescue: int = 2
-    """Most pods moved for one that waits."""
-    fragments_high_ratio: float = 0.25
-    """Defragmenting begins when this part of the idle cards is of no use to the pods that come."""
-    fragments_low_ratio: float = 0.15
-    """And goes on until it is this part."""
-    trials_per_round: int = 40
-    """Most single moves that are tried for defragmenting in one turn."""
-    hot_ratio: float = 0.9
-    """A card is hot while more of its compute than this is in use."""
-    quiet_ratio: float = 0.6
-    """A pod moves off a hot card only to one that stays at or below this with it."""
-    hot_seconds: float = 600.0
-    """A card must have been hot for this long."""
-    provision_seconds: float = 900.0
-    """A machine that is not a node by then has failed."""
-    devices_seconds: float = 300.0
-    """A node whose cards have not been registered by then has failed."""
-    drain_seconds: float = 900.0
-    """A drain that has not ended by then is called off."""
-    backoff_seconds: float = 300.0
-    """A pool that could not deliver is left alone for this long, doubled each time."""
-    backoff_longest_seconds: float = 1800.0
+    """A pod younger than this is not evicted, and its node is not drained."""
+    move_cooldown_seconds: float = 3600.0
+    """A pod that was moved is not moved again for this long (cooldown)."""
+    min_replicas: int = 2
+    """A pod is not evicted if its owner has fewer running replicas than this (descheduler: minReplicas)."""
+    disruption_cost_ratio: float = 2.0
+    """A move is approved if saving ratio x this >= disruption ratio (ratios of total cost and of total disruption)."""
+    pod_restart_seconds: float = 30.0
+    """Estimated downtime of a moved pod that uses no card memory."""
+    memory_reload_bytes_per_second: float = 0.5 * GIB
+    """Estimated rate at which a moved pod reloads its card memory."""
+    move_timeout_seconds: float = 300.0
+    """A reservation for a single move expires after this if no pod used it."""
+    make_room_max_failed_pod_shapes_per_cycle: int = 10
+    """Stop looking for make-room moves after this many pod shapes failed in one cycle."""
+    make_room_max_moves_per_pod: int = 2
+    """Maximum number of pods moved to make room for one pending pod."""
+    defragment_start_ratio: float = 0.25
+    """Defragmentation starts when more than this ratio of the idle cards is stranded (no pod of the mix can use it)."""
+    defragment_stop_ratio: float = 0.15
+    """Defragmentation stops when the stranded ratio of the idle cards is at most this."""
+    defragment_max_trials_per_cycle: int = 40
+    """Maximum number of moves simulated for defragmentation in one cycle."""
+    hot_card_threshold_ratio: float = 0.9
+    """A card is hot while more than this ratio of its compute is in use."""
+    hot_card_target_ratio: float = 0.6
+    """A pod leaves a hot card only for cards whose utilization, with the pod, is at most this."""
+    hot_card_seconds: float = 600.0
+    """How long a card must be hot before a pod is moved off it."""
+    max_node_provision_seconds: float = 900.0
+    """A requested node that has not registered by then has failed (cluster-autoscaler: --max-node-provision-time)."""
+    max_device_registration_seconds: float = 300.0
+    """A registered node whose cards have not appeared by then has failed."""
+    drain_timeout_seconds: float = 900.0
+    """A drain that has not finished by then is cancelled, and the node takes pods again."""
+    initial_pool_backoff_seconds: float = 300.0
+    """Backoff of a pool after a failed scale-up, doubled after each failure (--initial-node-group-backoff-duration)."""
+    max_pool_backoff_seconds: float = 1800.0
+    """Maximum backoff of a pool (cluster-autoscaler: --max-node-group-backoff-duration)."""
 
     def __post_init__(self) -> None:
         wrong = [f"{f.name} is {getattr(self, f.name)}" for f in fields(self) if not getattr(self, f.name) >= 0]
-        if not self.period_seconds > 0:
-            wrong.append("period_seconds must be more than 0")
-        wrong += [f"{name} is a ratio, at most 1" for name in _RATIOS if not getattr(self, name) <= 1]
-        if not self.fragments_low_ratio <= self.fragments_high_ratio:
-            wrong.append("fragments_low_ratio must be at most fragments_high_ratio")
-        if not self.quiet_ratio <= self.hot_ratio:
-            wrong.append("quiet_ratio must be at most hot_ratio")
-        if not self.reload_bytes_per_second > 0:
-            wrong.append("reload_bytes_per_second must be more than 0")
+        if not self.scan_interval_seconds > 0:
+            wrong.append("scan_interval_seconds must be more than 0")
+        wrong += [f"{name} is a ratio and must be at most 1" for name in _RATIOS if not getattr(self, name) <= 1]
+        if not self.defragment_stop_ratio <= self.defragment_start_ratio:
+            wrong.append("defragment_stop_ratio must be at most defragment_start_ratio")
+        if not self.hot_card_target_ratio <= self.hot_card_threshold_ratio:
+            wrong.append("hot_card_target_ratio must be at most hot_card_threshold_ratio")
+        if not self.memory_reload_bytes_per_second > 0:
+            wrong.append("memory_reload_bytes_per_second must be more than 0")
         if wrong:
-            raise LimitsError("limits must not be negative, nor contradict each other: " + "; ".join(wrong))
+            raise LimitsError("limits are negative or contradict each other: " + "; ".join(wrong))
 
     def scaled(self, factor: float) -> Limits:
         """The same limits in another tempo: every time but the period times `factor`, for demonstrations."""
-        return replace(self, **{name: getattr(self, name) * factor for name in sorted(_TIMES - {"period_seconds"})})
+        return replace(
+            self, **{name: getattr(self, name) * factor for name in sorted(_TIMES - {"scan_interval_seconds"})}
+        )

@@ -74,8 +74,8 @@ class DryRun:
 async def turn(world: World, limits: Limits, memory: Memory, decider: Decider = decide) -> tuple[Plan, Memory]:
     """The plan that was carried out, and what to remember for the next turn."""
     plan, memory = decider(await world.observe(), limits, memory)
-    if plan.steps and limits.settle_seconds:
-        await world.settle(limits.settle_seconds)
+    if plan.steps and limits.action_validation_delay_seconds:
+        await world.settle(limits.action_validation_delay_seconds)
         plan = plan.still_valid(await world.observe())
     await world.expect(plan.homes)
     refused: list[Step] = []

@@ -73,7 +73,7 @@ class Memory:
         # what is measured next is of before the move: a card that was relieved must be hot anew for as long
         relieved = {step.card for step in gone if isinstance(step, Move)}
         stuck = sorted({step.owner for step in refused if isinstance(step, Evict | Move)})
-        moved = {owner: at for owner, at in self.moved.items() if plan.at - at < limits.immune_seconds}
+        moved = {owner: at for owner, at in self.moved.items() if plan.at - at < limits.move_cooldown_seconds}
         resting = {owner: rest for owner, rest in self.refused.items() if plan.at - rest.until < HOUR}
         return replace(
             self,
@@ -88,7 +88,7 @@ class Memory:
 
 def _longer(before: Backoff | None, limits: Limits, now: float) -> Backoff:
     # who has been well for long enough starts again with the shortest rest
-    if before is None or now - before.until > limits.backoff_longest_seconds:
-        return Backoff(now + limits.backoff_seconds, limits.backoff_seconds)
-    seconds = min(2 * before.seconds, limits.backoff_longest_seconds)
+    if before is None or now - before.until > limits.max_pool_backoff_seconds:
+        return Backoff(now + limits.initial_pool_backoff_seconds, limits.initial_pool_backoff_seconds)
+    seconds = min(2 * before.seconds, limits.max_pool_backoff_seconds)
     return Backoff(now + seconds, seconds)

@@ -60,7 +60,7 @@ class Home:
             return None
         cards = tuple(node.cards[position] for position in self.cards)
         if request.whole:
-            return Placement(node.name, tuple(Slice(c.uuid, c.index, c.offered_bytes, FULL_CORE) for c in cards))
+            return Placement(node.name, tuple(Slice(c.uuid, c.index, c.allocatable_bytes, FULL_CORE) for c in cards))
         return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in cards))
 
 
@@ -110,7 +110,7 @@ class Observation:
     def spare(self) -> dict[str, int]:
         """Machines that each pool has beyond its smallest size."""
         size = self.sizes()
-        return {name: size[name] - pool.smallest for name, pool in self.pools.items()}
+        return {name: size[name] - pool.min_nodes for name, pool in self.pools.items()}
 
     def coming(self) -> tuple[Machine, ...]:
         """Machines paid for and not usable yet, oldest first."""

@@ -8,7 +8,8 @@ A plan is made from one observation and carried out after the cluster has settle
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from autoscaler.budget import resident
 from autoscaler.lifecycle import COMING, State
@@ -71,7 +72,7 @@ class Move:
     owner: str
     home: Reservation
     kind: str
-    """`rescue`, `defragment` or `relieve`."""
+    """`make_room`, `defragment` or `mitigate_hot_card`."""
     reason: str
     serves: tuple[str, ...] = ()
     """UIDs of the waiting pods for which it makes room."""
@@ -97,6 +98,22 @@ class Discard:
 
 
 Step: TypeAlias = Buy | Keep | Drain | Evict | Move | Delete | Discard
+ACTIONS: Final = MappingProxyType(
+    {
+        Buy: "scale_up",
+        Keep: "cancel_drain",
+        Drain: "drain",
+        Evict: "evict",
+        Delete: "remove_node",
+        Discard: "remove_failed_node",
+    }
+)
+"""Public name of each step that has one name only: metric label, log, `plan`."""
+
+
+def action_of(step: Step) -> str:
+    """The public name of a step; of a move its kind."""
+    return step.kind if isinstance(step, Move) else ACTIONS[type(step)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +175,7 @@ class _Check:
 
     def _buy(self, step: Buy) -> bool:
         pool = self._fresh.pools.get(step.pool)
-        if pool is None or self._size[step.pool] >= (pool.largest if step.serves else pool.smallest):
+        if pool is None or self._size[step.pool] >= (pool.max_nodes if step.serves else pool.min_nodes):
             return False
         if step.serves and self._waiting.isdisjoint(step.serves):
             return False

@@ -29,8 +29,8 @@ class Pool:
 
     name: str
     template: Node
-    smallest: int = 0
-    largest: int = 1000
+    min_nodes: int = 0
+    max_nodes: int = 1000
     price: float = 1.0
     """Of one node, in any currency that all pools share."""
     priority: int = 0
@@ -40,11 +40,11 @@ class Pool:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise PoolError("a pool needs a name")
-        if not 0 <= self.smallest <= self.largest:
-            raise PoolError(f"pool {self.name}: smallest {self.smallest} and largest {self.largest} must be 0 or more")
+            raise PoolError("pool has no name")
+        if not 0 <= self.min_nodes <= self.max_nodes:
+            raise PoolError(f"pool {self.name}: smallest {self.min_nodes} must be from 0 to largest {self.max_nodes}")
         if not self.price > 0:
-            raise PoolError(f"pool {self.name}: price {self.price} must be more than 0")
+            raise PoolError(f"pool {self.name}: price {self.price} must be greater than 0")
 
     def node(self, name: str) -> Node:
         """A fresh node of this pool; the cards get identities that follow from the node's name."""
@@ -72,7 +72,7 @@ def load_of(node: Node, held: Iterable[tuple[Request, Placement]]) -> float:
     slices = [part for _, placement in held for part in placement.slices]
     if node.mode is Mode.EXCLUSIVE:
         return _ratio(len({part.uuid for part in slices}), len(node.cards))
-    offered = sum(card.offered_bytes for card in node.cards)
+    offered = sum(card.allocatable_bytes for card in node.cards)
     return max(
         _ratio(sum(part.bytes for part in slices), offered),
         _ratio(sum(part.core for part in slices), FULL_CORE * len(node.cards)),

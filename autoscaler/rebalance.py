@@ -39,12 +39,12 @@ def rescued(now: Situation, want: Demand) -> tuple[tuple[Move, ...], Demand]:
     for lot in reversed(want.lots):
         if len(lot.serves) <= rescuer.left:
             found = rescuer.all_of(lot.serves, now.weights.part_of_price(now.seen.pools[lot.pool].price))
-            moves += [move for each in found for move in _moves(each, f"instead of a node of {lot.pool}")]
+            moves += [move for each in found for move in _moves(each, f"instead of adding a node to pool {lot.pool}")]
             spared += [lot] * bool(found)
     saved = set[str]()
     for pod in (pod for pod in now.seen.pending if pod.uid in want.capped):
         found = rescuer.all_of((pod,), now.weights.part_of_price(_value(now.seen, pod)))
-        moves += [move for each in found for move in _moves(each, "no pool may grow for it")]
+        moves += [move for each in found for move in _moves(each, "because no pool can scale up for it")]
         saved |= {each.pod.uid for each in found}
     if not moves:
         return (), want
@@ -63,8 +63,8 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
         _move(
             each.pod,
             each.home,
-            "relieve",
-            f"its card has been {each.heat:.0%} busy for {each.seconds:.0f} s; {each.home.placement.node} is quieter",
+            "mitigate_hot_card",
+            f"to the less busy {each.home.placement.node}: its card is hot ({each.heat:.0%} for {each.seconds:.0f} s)",
             card=each.card,
         )
         for each in reliefs(now, most, since)
@@ -77,7 +77,7 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
                 each.pod,
                 each.home,
                 "defragment",
-                f"{_frees(each)}{each.gain:.2f} idle cards become useful when it is on {each.home.placement.node}",
+                f"to {each.home.placement.node}: {_frees(each)}makes {each.gain:.2f} stranded idle cards usable",
             )
             for each in shifts(now, most)
         ]
@@ -95,7 +95,7 @@ def _frees(shift: Shift) -> str:
     if source is None or not shift.frees:
         return ""
     which = ", ".join(str(index) for index in shift.frees)
-    return f"card{'s' * (len(shift.frees) > 1)} {which} of {source.node} will be free: "
+    return f"frees card{'s' * (len(shift.frees) > 1)} {which} of {source.node}, "
 
 
 def _value(seen: Observation, pod: Pod) -> float:
@@ -111,8 +111,8 @@ def _moves(rescue: Rescue, why: str) -> list[Move]:
         _move(
             mover,
             home,
-            "rescue",
-            f"to {home.placement.node}: makes room on {rescue.node} for {rescue.pod.key}, {why}",
+            "make_room",
+            f"to {home.placement.node}: makes room on {rescue.node} for {rescue.pod.key} {why}",
             (rescue.pod.uid,),
         )
         for mover, home in rescue.moves

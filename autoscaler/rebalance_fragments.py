@@ -44,7 +44,7 @@ def fragmented(seen: Observation, budget: Budget, *, before: bool) -> bool:
     """Whether to defragment now; `before`: whether it was so in the last turn."""
     ratio = ratio_of(*seen.engine.fragments())
     limits = budget.limits
-    return ratio is not None and ratio > (limits.fragments_low_ratio if before else limits.fragments_high_ratio)
+    return ratio is not None and ratio > (limits.defragment_stop_ratio if before else limits.defragment_start_ratio)
 
 
 def ratio_of(idle: float, lost: float) -> float | None:
@@ -59,8 +59,8 @@ def shifts(now: Situation, most: int) -> list[Shift]:
     stand, then = seen.engine.fork(), seen.engine.fork()
     idle, lost = then.fragments()
     found: list[Shift] = []
-    for pod in list(_candidates(seen, budget, owners))[: limits.trials_per_round]:
-        if len(found) >= most or (ratio_of(idle, lost) or 0.0) <= limits.fragments_low_ratio:
+    for pod in list(_candidates(seen, budget, owners))[: limits.defragment_max_trials_per_cycle]:
+        if len(found) >= most or (ratio_of(idle, lost) or 0.0) <= limits.defragment_stop_ratio:
             break
         source = pod.placement
         if source is None or pod.request.owner in owners or source.node in nodes:
@@ -76,7 +76,7 @@ def shifts(now: Situation, most: int) -> list[Shift]:
             then.release(f"then/{pod.uid}")
             then.hold(pod.uid, pod.request, source, force=True)
             continue
-        home = Reservation(pod.uid, pod.request, place, seen.at, seen.at + limits.move_seconds)
+        home = Reservation(pod.uid, pod.request, place, seen.at, seen.at + limits.move_timeout_seconds)
         stand.hold(home.hold, pod.request, place)
         owners.add(pod.request.owner)
         nodes |= {source.node, place.node}
@@ -88,7 +88,9 @@ def shifts(now: Situation, most: int) -> list[Shift]:
 def _freed(then: Engine, name: str, cards: Collection[str]) -> tuple[int, ...]:
     """Those of these cards that are wholly free."""
     pairs = zip(then.nodes[name].cards, then.room(name), strict=True)
-    return tuple(card.index for card, room in pairs if card.uuid in cards and room == (card.offered_bytes, FULL_CORE))
+    return tuple(
+        card.index for card, room in pairs if card.uuid in cards and room == (card.allocatable_bytes, FULL_CORE)
+    )
 
 
 def _candidates(seen: Observation, budget: Budget, restless: Collection[str]) -> Iterable[Pod]:
@@ -97,7 +99,7 @@ def _candidates(seen: Observation, budget: Budget, restless: Collection[str]) ->
     for name, pods in seen.on.items():
         if not seen.usable(name) or not pods or all(pod.deleting for pod in pods.values()):
             continue
-        cards = {card.uuid: (card.offered_bytes, free) for card, (free, _) in _room(seen, name)}
+        cards = {card.uuid: (card.allocatable_bytes, free) for card, (free, _) in _room(seen, name)}
         for uid, pod in pods.items():
             if pod.placement is None or not pod.request.shared or pod.deleting or uid in seen.reserved:
                 continue

@@ -39,13 +39,17 @@ class Relief:
 
 def hot_since(seen: Observation, limits: Limits, before: Mapping[str, float]) -> dict[str, float]:
     """Since when each card has been hot; one that was not measured begins anew."""
-    return {uuid: before.get(uuid, seen.at) for uuid, heat in sorted(seen.heat.items()) if heat > limits.hot_ratio}
+    return {
+        uuid: before.get(uuid, seen.at)
+        for uuid, heat in sorted(seen.heat.items())
+        if heat > limits.hot_card_threshold_ratio
+    }
 
 
 def reliefs(now: Situation, most: int, since: Mapping[str, float]) -> list[Relief]:
     """The moves of one turn, the card that has been hot longest first: one for each node, and one to each."""
     seen, limits = now.seen, now.limits
-    due = {uuid: at for uuid, at in since.items() if seen.at - at >= limits.hot_seconds}
+    due = {uuid: at for uuid, at in since.items() if seen.at - at >= limits.hot_card_seconds}
     if not due or most < 1:
         return []
     owners, nodes, trial = set(now.owners_moving), set[str](), seen.engine.fork()
@@ -59,7 +63,7 @@ def reliefs(now: Situation, most: int, since: Mapping[str, float]) -> list[Relie
                 place = _quiet(trial, now, pod, heat, nodes | {pod.placement.node})
             if place is None or pod.placement is None:
                 continue
-            home = Reservation(pod.uid, pod.request, place, seen.at, seen.at + limits.move_seconds)
+            home = Reservation(pod.uid, pod.request, place, seen.at, seen.at + limits.move_timeout_seconds)
             trial.hold(home.hold, pod.request, place)
             owners.add(pod.request.owner)
             nodes |= {pod.placement.node, place.node}
@@ -100,7 +104,7 @@ def _candidates(now: Situation, pods: list[Pod], heat: float) -> list[Pod]:
         if not pod.deleting
         and pod.uid not in seen.reserved
         and pod.request.shared
-        and heat - seen.busy[pod.uid] <= budget.limits.hot_ratio
+        and heat - seen.busy[pod.uid] <= budget.limits.hot_card_threshold_ratio
         and not budget.protected(pod)
         and weights.worth(weights.part_of_cards(heat), (pod,))
     ]
@@ -111,7 +115,7 @@ def _quiet(
     trial: Engine, now: Situation, pod: Pod, heat: Mapping[str, float], taken: Collection[str]
 ) -> Placement | None:
     """The best place whose every card stays quiet with the pod on it."""
-    most = now.limits.quiet_ratio - now.seen.busy[pod.uid]
+    most = now.limits.hot_card_target_ratio - now.seen.busy[pod.uid]
     names = [
         name
         for name, node in trial.nodes.items()

@@ -70,7 +70,7 @@ class Rescuer:
         self._parts: dict[str, dict[str, list[_Part]]] = {}
         self._hopeless: set[Shape] = set()
         """Shapes for which no move was found: none is found for the next pod alike either."""
-        self.left = min(now.budget.free, now.limits.moves_per_round)
+        self.left = min(now.budget.free, now.limits.max_moves_per_cycle)
         """Moves that this turn still has."""
 
     def all_of(self, pods: Sequence[Pod], saving: float) -> tuple[Rescue, ...]:
@@ -93,8 +93,12 @@ class Rescuer:
 
     def _one(self, pod: Pod, left: int) -> Rescue | None:
         """The cheapest rescue that works."""
-        most, key = min(left, self._limits.moves_per_rescue), shape_of(pod.request)
-        if most < 1 or key in self._hopeless or len(self._hopeless) >= self._limits.rescues_per_round:
+        most, key = min(left, self._limits.make_room_max_moves_per_pod), shape_of(pod.request)
+        if (
+            most < 1
+            or key in self._hopeless
+            or len(self._hopeless) >= self._limits.make_room_max_failed_pod_shapes_per_cycle
+        ):
             return None
         for option in self._options(pod.request, most)[:NODES_TRIED]:
             rescue = self._try(pod, option)
@@ -118,9 +122,9 @@ class Rescuer:
         node, here = self._trial.nodes[name], self._on_cards(name)
         core = FULL_CORE if request.whole else request.card_core
         for position, (card, (free, left)) in enumerate(zip(node.cards, self._trial.room(name), strict=True)):
-            asked = card.offered_bytes if request.whole else request.card_bytes
+            asked = card.allocatable_bytes if request.whole else request.card_bytes
             group = _group(here.get(card.uuid, ()), asked - free, core - left, most)
-            if group is not None and card.healthy and asked <= card.offered_bytes:
+            if group is not None and card.healthy and asked <= card.allocatable_bytes:
                 cards.append((sum(part.cost for part in group), position, group))
         if len(cards) < request.cards:
             return None
@@ -172,7 +176,9 @@ class Rescuer:
             if isinstance(home, Refusal):
                 self._undo(Rescue(pod, node, tuple(moves)))
                 return None
-            kept = Reservation(mover.uid, mover.request, home, self._seen.at, self._seen.at + self._limits.move_seconds)
+            kept = Reservation(
+                mover.uid, mover.request, home, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
+            )
             trial.hold(kept.hold, mover.request, home)
             self._restless.add(mover.request.owner)
             moves.append((mover, kept))
@@ -187,7 +193,7 @@ class Rescuer:
 
 def _where(pod: Pod) -> tuple[Request, Placement]:
     if pod.placement is None:
-        raise ValueError(f"{pod.key} holds nothing")
+        raise ValueError(f"pod {pod.key} has no placement")
     return pod.request, pod.placement
 
 

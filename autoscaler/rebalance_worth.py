@@ -32,9 +32,11 @@ HEAVIEST: Final = 10.0
 
 def disruption(pod: Pod, limits: Limits, cost: int = 0) -> float:
     """Seconds that a pod is away when it moves, weighed by how much it matters."""
-    away = limits.restart_seconds + pod.request.cards * pod.request.card_bytes / limits.reload_bytes_per_second
+    away = (
+        limits.pod_restart_seconds + pod.request.cards * pod.request.card_bytes / limits.memory_reload_bytes_per_second
+    )
     if pod.request.whole and pod.placement is not None:
-        away += sum(part.bytes for part in pod.placement.slices) / limits.reload_bytes_per_second
+        away += sum(part.bytes for part in pod.placement.slices) / limits.memory_reload_bytes_per_second
     factor = 1.0 + cost / COST_WEIGHT + pod.priority / PRIORITY_WEIGHT
     return away * min(HEAVIEST, max(LIGHTEST, factor))
 
@@ -74,7 +76,7 @@ class Weights:
 
     def worth(self, saving: float, pods: Iterable[Pod]) -> bool:
         """Whether a part saved of what the fleet costs outweighs moving these pods."""
-        return saving * self.limits.worth >= self.of_pods(pods)
+        return saving * self.limits.disruption_cost_ratio >= self.of_pods(pods)
 
     def part_of_price(self, price: float) -> float:
         """A price as a part of what the fleet costs; 1 where the fleet costs nothing yet."""

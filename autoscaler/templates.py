@@ -74,7 +74,7 @@ class Templates:
         self._never: dict[Shape, Refusal | None] = {}
         self.largest = Largest(
             cards=max((len(node.cards) for node in self.blanks), default=1) or 1,
-            card_bytes=max((card.offered_bytes for node in self.blanks for card in node.cards), default=1) or 1,
+            card_bytes=max((card.allocatable_bytes for node in self.blanks for card in node.cards), default=1) or 1,
             cpu_milli=max((node.cpu_milli for node in self.blanks), default=1) or 1,
             memory_bytes=max((node.memory_bytes for node in self.blanks), default=1) or 1,
         )
@@ -108,9 +108,10 @@ def _never(answer: Placement | Refusal) -> Refusal | None:
     # what to change stands first: a screen may have room for no more
     found, _, advice = answer.reason.partition(". ")
     if not advice:
-        return Refusal(answer.why, f"no pool can: {found}")
+        return Refusal(answer.why, f"no pool can host it: {found}")
     asked = found.partition(": ")[0]
-    return Refusal(answer.why, f"no pool can: {advice[0].lower()}{advice[1:].removesuffix('.')} (it asks for {asked})")
+    text = f"no pool can host it: {advice[0].lower()}{advice[1:].removesuffix('.')} (it requests {asked})"
+    return Refusal(answer.why, text)
 
 
 @lru_cache(maxsize=4)

@@ -47,7 +47,7 @@ CHURN: Final = 100
 BLOCK_SECONDS: Final = 1.0
 """A probe waits a second for its answer."""
 _TICK_SECONDS: Final = 0.001
-_LIMITS: Final = Limits(settle_seconds=1.0)
+_LIMITS: Final = Limits(action_validation_delay_seconds=1.0)
 _NOBODY: Final = cast("Any", None)
 """Who is not asked for anything here: the API server, whose objects are put into the store directly."""
 
@@ -102,7 +102,7 @@ class Stand:
             one.heard = time.monotonic()
         machines = cast("Provider", Machines(seen))
         configs = [
-            PoolConfig(pool.name, PoolSource(pool.name, "memory", At({})), largest=pool.largest, price=pool.price)
+            PoolConfig(pool.name, PoolSource(pool.name, "memory", At({})), max_nodes=pool.max_nodes, price=pool.price)
             for pool in seen.pools.values()
         ]
         parts = Parts(
@@ -152,7 +152,7 @@ class Stand:
         plan, _ = decide(seen, _LIMITS, Memory())
         await asyncio.sleep(0)
         decided = time.process_time()
-        await self.world.settle(_LIMITS.settle_seconds)
+        await self.world.settle(_LIMITS.action_validation_delay_seconds)
         plan.still_valid(await self.world.observe())
         done = time.process_time()
         return {"observe": read - began, "decide": decided - read, "recheck": done - decided, "turn": done - began}

@@ -73,7 +73,7 @@ def observed(size: Size, *, churned: bool) -> Observation:
     """A full fleet and pods that wait for room; churned: every second pod has left, and nobody waits."""
     nodes = fleet(size)
     fleet_pools = [supply.pool for supply in fleet_of(nodes).supplies]
-    pools = tuple(replace(pool, largest=2 * len(nodes)) for pool in fleet_pools)
+    pools = tuple(replace(pool, max_nodes=2 * len(nodes)) for pool in fleet_pools)
     kinds = {_kind(pool.template): pool.name for pool in pools}
     nodes = tuple(replace(node, pool=kinds[_kind(node)]) for node in nodes)
     engine, pods = Engine(nodes), list[Pod]()
@@ -127,7 +127,7 @@ def passes(seen: Observation, kind: str) -> tuple[list[float], Plan]:
     """
     since = dict.fromkeys(seen.engine.nodes, 0.0)
     memory = Memory(unneeded=since, hot=dict.fromkeys(seen.heat, 0.0), defragmenting=True)
-    limits, taken, plan = Limits(nodes_per_round=0) if kind == "still" else Limits(), [], Plan(0.0)
+    limits, taken, plan = Limits(max_scale_down_parallelism=0) if kind == "still" else Limits(), [], Plan(0.0)
     for _ in range(PASSES):
         began = time.process_time()
         plan, _memory = decide(seen, limits, memory)

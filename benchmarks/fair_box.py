@@ -160,7 +160,7 @@ class _Box:
         folder.mkdir(parents=True)
         policy = abi.Policy[job.policy.upper()]
         promise(entry, folder, policy, {card.uuid: card.model for card in self.cards})
-        (folder / "hold.json").write_text(dump(entry), "utf-8")
+        (folder / "promise.json").write_text(dump(entry), "utf-8")
         enforced = native.library_path() if job.core > 0 else None
         made = environment(
             dict(os.environ),

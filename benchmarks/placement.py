@@ -191,7 +191,7 @@ def _fill(engine: Engine, nodes: Sequence[Node], mix: Sequence[Request], random:
     single = [request for request in mix if request.cards == 1]
     uids: list[str] = []
     for node in nodes:
-        free, cpu, memory = [card.offered_bytes for card in node.cards], node.cpu_milli, node.memory_bytes
+        free, cpu, memory = [card.allocatable_bytes for card in node.cards], node.cpu_milli, node.memory_bytes
         floor = (1 - LEVEL) * sum(free)
         for at in random.integers(len(single), size=40).tolist():
             request = single[at]

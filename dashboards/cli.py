@@ -15,7 +15,7 @@ from dashboards.board import files
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def dashboards() -> None:
-    """Grafana dashboards as JSON, for provisioning or a ConfigMap."""
+    """Write and check the Grafana dashboards: JSON for provisioning or a ConfigMap."""
 
 
 @dashboards.command()
@@ -23,11 +23,11 @@ def dashboards() -> None:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=files.FOLDER,
-    show_default="the package's own folder",
-    help="Folder to write into; made if it is not there.",
+    show_default="the package's own directory",
+    help="Directory to write the JSON files to; created if missing.",
 )
 def build(out: Path) -> None:
-    """Write every dashboard, one file each."""
+    """Write all dashboards, one JSON file each."""
     try:
         paths = files.written(out)
     except OSError as exc:
@@ -42,21 +42,21 @@ def build(out: Path) -> None:
     "folder",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     default=files.FOLDER,
-    show_default="the package's own folder",
-    help="Folder with the files to check.",
+    show_default="the package's own directory",
+    help="Directory with the files to check.",
 )
 def check(folder: Path) -> None:
-    """Whether the files are what `build` writes; exit status 1 if not."""
+    """Check that the files are what `build` would write; exit status 1 if not."""
     problems = list(files.stale(folder))
     for problem in problems:
         click.echo(problem)
     if problems:
         raise click.ClickException(f"run: gpushare dashboards build --out {folder}")
-    click.echo(f"{len(files.BOARDS)} dashboards are current")
+    click.echo(f"{len(files.BOARDS)} dashboards are up to date")
 
 
 @dashboards.command("list")
 def listed() -> None:
-    """Names, addresses within Grafana, and what each shows."""
+    """List the title, the Grafana path and the content of each dashboard."""
     for board in files.BOARDS:
         click.echo(f"{board.title:<44}{board.address:<26}{board.text}")

@@ -24,16 +24,16 @@ TARGET_LABELS: Final = ("job", "instance", "cluster")
 """Labels that scraping adds; `cluster` only where several clusters' series meet in one place."""
 UP: Final = MetricSpec("up", Kind.GAUGE, (), Unit.NONE, "Whether the last scrape succeeded.", Group.NODE)
 SCRAPE_SECONDS: Final = MetricSpec(
-    "scrape_duration_seconds", Kind.GAUGE, (), Unit.SECONDS, "How long the scrape took.", Group.NODE
+    "scrape_duration_seconds", Kind.GAUGE, (), Unit.SECONDS, "Duration of the scrape.", Group.NODE
 )
 SCRAPED: Final = MetricSpec(
-    "scrape_samples_scraped", Kind.GAUGE, (), Unit.NONE, "Samples that the scrape found.", Group.NODE
+    "scrape_samples_scraped", Kind.GAUGE, (), Unit.NONE, "Number of samples in the scrape.", Group.NODE
 )
 PROCESS_CPU: Final = MetricSpec(
     "process_cpu_seconds_total", Kind.COUNTER, (), Unit.SECONDS, "CPU time of the process.", Group.NODE
 )
 PROCESS_MEMORY: Final = MetricSpec(
-    "process_resident_memory_bytes", Kind.GAUGE, (), Unit.BYTES, "Memory of the process.", Group.NODE
+    "process_resident_memory_bytes", Kind.GAUGE, (), Unit.BYTES, "Resident memory of the process.", Group.NODE
 )
 GENERAL: Final = (UP, SCRAPE_SECONDS, SCRAPED, PROCESS_CPU, PROCESS_MEMORY)
 """Not ours: Prometheus' own series of a target, and what its client libraries tell of a process."""
@@ -84,7 +84,7 @@ class Scope:
         """A selector of the metric; `more` are matchers as text, of labels that it has."""
         for matcher in more:
             if re.split("[=!]", matcher, maxsplit=1)[0] not in (*spec.labels, *TARGET_LABELS):
-                raise ValueError(f"{spec.name} has no label for {matcher}; it has {spec.labels}")
+                raise ValueError(f"{spec.name} has no label for matcher {matcher}; its labels are {spec.labels}")
         known = (*spec.labels, *TARGET_LABELS)
         picks = [f'{name}=~"${name}"' for name in self.variables if name in known and name not in without]
         return f"{spec.name}{suffix}{{{','.join((*picks, *more))}}}"

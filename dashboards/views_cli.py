@@ -51,26 +51,37 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(epilog=EXIT_CODES)
 @click.option(
-    "--by", type=click.Choice(BY), help="Card by default; node where cards do not fit on the screen, pod with -n."
+    "--by",
+    type=click.Choice(BY),
+    help="What each row shows. Default: card; node if the cards do not fit on the screen; pod with -n.",
 )
-@click.option("--sort", type=click.Choice(SORTS), help="By name while everything fits, else by what is allocated.")
-@click.option("--node", default="", metavar="NAME", help="This node only.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Pods of this namespace.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces, as without -n.")
-@click.option("--all", "whole", is_flag=True, help="Every row, also on a small terminal.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="Sort key. Default: name; allocated if the rows do not fit on the screen.",
+)
+@click.option("--node", default="", metavar="NAME", help="Show only this node.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Show only pods of this namespace.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
+@click.option("--all", "whole", is_flag=True, help="Show all rows, even if they do not fit on the screen.")
 @click.option(
     "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=click.FloatRange(0.5, 3600), metavar="[SECONDS]",
-    help="Read and draw again so often, 5 s if no time is named.",
+    help="Refresh every SECONDS; 5 if no value is given.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(("wide", "json", "yaml")), help="More columns, or data for programs.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("wide", "json", "yaml")),
+    help="Output format. wide: more columns; json, yaml: for programs.",
+)
 @where_options
 @_view
 def top(**given: Any) -> None:
     """
-    Cards with what is allocated, used and free of them.
+    Show allocated, used and free memory of cards.
 
-    From a cluster's API server and exporters, or from this machine's exporter. What cannot be read is shown
-    as ?, and a note says why.
+    Reads the API server and the exporters of a cluster, or the exporter of one machine. A value that cannot
+    be read is shown as ?, and a note gives the reason.
     """
     where, paper = taken(given)
     again = given["watch"]
@@ -89,7 +100,7 @@ def _drawn(where: Where, paper: Paper, given: dict[str, Any], again: float | Non
         except CannotReadError as exc:
             if not lines:
                 raise
-            shown = [*lines, *sentence(paper, f"not read again: {exc.message}", BAD)]
+            shown = [*lines, *sentence(paper, f"refresh failed: {exc.message}", BAD)]
         if again and paper.width:
             click.echo(_CLEAR, nl=False, color=True)
         written(shown)
@@ -104,7 +115,7 @@ def _top(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
     namespace = "" if given["everywhere"] else given["namespace"]
     reading = read(where, namespace, given["node"])
     if given["node"] and all(node.name != given["node"] for node in reading.fleet.nodes):
-        raise NoSuchError(f"no node {given['node']} with cards")
+        raise NoSuchError(f"node {given['node']} is unknown or has no cards")
     room = None if given["whole"] else lines_left(_HEAD_LINES + len(reading.fleet.notes))
     cards = sum(len(node.cards) for node in reading.fleet.nodes if given["node"] in ("", node.name))
     many = room is not None and cards > room and not given["node"]
@@ -117,15 +128,20 @@ def _top(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("node", required=False)
-@click.option("-d", "--details", "detailed", is_flag=True, help="Pods on each card.")
-@click.option("-o", "--output", type=click.Choice(("json", "yaml")), help="As the classic extender answers.")
+@click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods on each card.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("json", "yaml")),
+    help="Output format: the answer of the classic extender's inspect endpoint.",
+)
 @where_options
 @_view
 def inspect(**given: Any) -> None:
     """
-    Shared memory by node and card, in units: the classic tables of `kubectl inspect gpushare`.
+    Show allocated units of shared memory by node and card, in the tables of `kubectl inspect gpushare`.
 
-    NODE shows one node only. Allocation alone; `top` shows what is used.
+    NODE limits the output to one node. For the memory in use see `top`.
     """
     where, paper = taken(given)
     only: str | None = given["node"]
@@ -134,25 +150,35 @@ def inspect(**given: Any) -> None:
     if given["output"]:
         written([dumped(as_document(nodes, only), given["output"])])
     if only is not None and not nodes:
-        raise NoSuchError(f"node {only} has no shared cards, or is not known")
+        raise NoSuchError(f"node {only} is unknown or has no shared cards")
     if not given["output"]:
         unit = "GiB" if where.unit_bytes == 1 << 30 else f"units of {where.unit_bytes >> 20} MiB"
         lines = details(nodes, paper, fleet.notes) if given["detailed"] else summary(nodes, unit, paper, fleet.notes)
         written(lines)
 
 
-@click.command(epilog=f"{EXIT_CODES} With --exit-code: 1 a breach is open.")
-@click.option("--node", default="", metavar="NAME", help="This node only.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Pods of this namespace only.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces, as without -n.")
-@click.option("--ended", is_flag=True, help="Also those that have ended.")
-@click.option("--exit-code", "strict", is_flag=True, help="Exit with 1 where a breach is open.")
-@click.option("-o", "--output", type=click.Choice(("wide", "json", "yaml")), help="More columns, or data for programs.")
+@click.command(epilog=f"{EXIT_CODES} With --exit-code: 1 if a breach is open.")
+@click.option("--node", default="", metavar="NAME", help="Show only this node.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Show only pods of this namespace.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
+@click.option("--ended", is_flag=True, help="Also show breaches that have ended.")
+@click.option("--exit-code", "strict", is_flag=True, help="Exit with status 1 if a breach is open.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("wide", "json", "yaml")),
+    help="Output format. wide: more columns; json, yaml: for programs.",
+)
 @where_options
 @click.pass_context
 @_view
 def breaches(ctx: click.Context, **given: Any) -> None:
-    """Who goes against a promise now: over it, refused more, past the library, on no promise at all."""
+    """
+    Show open breaches of promises.
+
+    A breach is a container that uses more than its promise or is denied memory, a process without the isolation
+    library, or a process that uses a card without a promise.
+    """
     where, paper = taken(given)
     namespace = "" if given["everywhere"] else given["namespace"]
     reading: Reading = read(where, namespace, given["node"], breaches=True)
@@ -172,15 +198,21 @@ def breaches(ctx: click.Context, **given: Any) -> None:
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("pod")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Of the pod; the context's own by default.")
-@click.option("-o", "--output", type=click.Choice(("wide", "json", "yaml")), help="Every node, or data for programs.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of POD. Default: that of the context.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("wide", "json", "yaml")),
+    help="Output format. wide: all nodes; json, yaml: for programs.",
+)
 @where_options
 @_view
 def explain(**given: Any) -> None:
     """
-    Why POD waits, node by node and card by card, and what would help; or where it is, and by which record.
+    Explain why POD is pending and what would help, or where it is placed.
 
-    POD is a name, or NAMESPACE/NAME.
+    For a pending pod: the reason for each node and card. For a bound pod: its cards, the record that names them
+    and its use. POD is NAME or NAMESPACE/NAME.
     """
     where, paper = taken(given)
     written(import_module("dashboards.terminal.explain_cli").explained(where, paper, given))
@@ -189,7 +221,7 @@ def explain(**given: Any) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpushare")
 def views() -> None:
-    """Shared GPU cards of a cluster: who has what, who waits and why, who goes against a promise."""
+    """Show the shared GPU cards of a cluster: allocations, use, pending pods, breaches."""
 
 
 for _command in (top, inspect, explain, breaches):

@@ -161,7 +161,7 @@ def _reading(
         used_core_ratio=core[0],
         source=memory[1],
         core_source=core[1],
-        promised_by=claim.promised_by,
+        allocation_source=claim.allocation_source,
         policy=claim.policy,
         pod_uid=claim.pod_uid,
         peak_bytes=peak[0],
@@ -202,7 +202,7 @@ def _card(
     promised = None if book.allocated is None else book.allocated.get(card.uuid, 0)
     if any(claim.exclusive and claim.bytes is None for claim in claims):
         promised = None
-    unknown = set() if sized else {"total_bytes", "offered_bytes", "reserved_bytes"}
+    unknown = set() if sized else {"total_bytes", "allocatable_bytes", "reserved_bytes"}
     unknown |= {"reserved_bytes"} if card.reserved_bytes is None else set()
     unknown |= {"allocated_bytes"} if promised is None else set()
     offered = max(0, card.total_bytes - (card.reserved_bytes or 0)) // unit_bytes * unit_bytes
@@ -212,7 +212,7 @@ def _card(
     return _physical(
         card,
         allocated_bytes=promised or 0,
-        offered_bytes=offered,
+        allocatable_bytes=offered,
         used_bytes=used_bytes(card),
         unattributed_bytes=_unattributed(sight),
         largest_free_bytes=free,
@@ -237,10 +237,10 @@ def _divided(card: CardFacts) -> CardReading:
     return _physical(
         card,
         allocated_bytes=0,
-        offered_bytes=0,
+        allocatable_bytes=0,
         used_bytes=None,
         unattributed_bytes=None,
-        unknown=("total_bytes", "reserved_bytes", "allocated_bytes", "offered_bytes"),
+        unknown=("total_bytes", "reserved_bytes", "allocated_bytes", "allocatable_bytes"),
     )
 
 
@@ -248,7 +248,7 @@ def _physical(
     card: CardFacts,
     *,
     allocated_bytes: int,
-    offered_bytes: int,
+    allocatable_bytes: int,
     used_bytes: int | None,
     unattributed_bytes: int | None,
     unknown: tuple[str, ...],
@@ -265,7 +265,7 @@ def _physical(
         reserved_bytes=card.reserved_bytes or 0,
         used_bytes=used_bytes,
         allocated_bytes=allocated_bytes,
-        offered_bytes=offered_bytes,
+        allocatable_bytes=allocatable_bytes,
         unattributed_bytes=unattributed_bytes,
         utilisation_ratio=card.utilisation_ratio,
         power_watts=card.power_watts,

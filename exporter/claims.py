@@ -41,7 +41,7 @@ class Claim:
     container: str
     uuid: str
     index: int
-    promised_by: str
+    allocation_source: str
     """agent, run, kubelet or ids."""
     bytes: int | None
     """None: no memory was promised."""
@@ -143,7 +143,7 @@ def _of_hold(found: HoldFacts, cards: Mapping[str, CardFacts]) -> Iterator[Claim
             container=container,
             uuid=part.uuid,
             index=cards[part.uuid].index if part.uuid in cards else part.index,
-            promised_by="run" if tenant is None else "agent",
+            allocation_source="run" if tenant is None else "agent",
             bytes=part.bytes,
             core_ratio=part.core / FULL_CORE if part.core else None,
             policy=bounded(hold.policy),
@@ -196,7 +196,7 @@ class _Assignments:
                     *names,
                     uuid=part.uuid,
                     index=self._cards[part.uuid].index,
-                    promised_by=by,
+                    allocation_source=by,
                     bytes=part.bytes,
                     exclusive=part.exclusive,
                     core_ratio=1.0 if part.exclusive else None,

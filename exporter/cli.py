@@ -77,62 +77,83 @@ class _How:
     default=f"0.0.0.0:{settings.PORT}",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to serve; port 0: any free one.",
+    help="Address and port to listen on; port 0 picks a free port.",
 )
 @click.option(
-    "--cycle",
+    "--interval",
     "period",
     type=Parsed("duration", settings.cycle_seconds),
     default="2s",
     show_default=True,
     metavar="TIME",
-    envvar=f"{PREFIX}_CYCLE",
-    help="How often everything is read.",
+    envvar=f"{PREFIX}_INTERVAL",
+    help="Interval between two readings of all sources.",
 )
-@click.option("--once", is_flag=True, help="Read, print and end: a table on a terminal, else the metrics.")
-@click.option("--json", "as_data", is_flag=True, help="With --once: the reading, for programs.")
-@click.option("--compat", type=click.Choice(["ack"]), multiple=True, help="Also families under ACK's names.")
+@click.option("--once", is_flag=True, help="Print one reading and exit: a table on a terminal, otherwise the metrics.")
+@click.option("--json", "as_data", is_flag=True, help="With --once: print the reading as JSON.")
+@click.option(
+    "--compat-metrics", type=click.Choice(["ack"]), multiple=True, help="Also expose metrics under ACK's names."
+)
 @click.option(
     "--web-config",
     type=_PATH,
     metavar="FILE",
-    help="TLS and passwords: a web configuration file of the Prometheus exporter-toolkit; re-read when it changes.",
+    help="Web configuration file of the Prometheus exporter-toolkit (TLS, basic auth); reloaded when it changes.",
 )
 @click.option(
     "--node",
     type=Parsed("name", settings.node_name),
     envvar=[f"{PREFIX}_NODE", "NODE_NAME"],
     metavar="NAME",
-    help="This node's name; else NODE_NAME, else the host's.",
+    help="Name of this node. Default: $NODE_NAME, then the host name.",
 )
-@click.option("--pool", default="", metavar="NAME", help="Its node pool, for the card's info series.")
+@click.option(
+    "--pool", default="", metavar="NAME", help="Node pool of this node, for the pool label of gpushare_card_info."
+)
 @click.option(
     "--mode",
     type=click.Choice(["", *settings.MODES]),
     default="",
     metavar="MODE",
-    help="What it serves: share, cgpu, core_mem or default (whole cards).",
+    help="What this node serves: share, cgpu, core_mem or default (whole cards).",
 )
 @click.option(
     "--isolation",
     type=click.Choice(["", *settings.ISOLATIONS]),
     default="",
     metavar="WHAT",
-    help="What enforces its promises: none, library, mps or kernel; else what follows from the mode.",
+    help="What enforces promises on this node: none, library, mps or kernel. Default: derived from --mode.",
 )
-@click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
-@click.option("--book", type=_PATH, metavar="DIR", help="Book of `gpushare run`; else where it usually is.")
+@click.option("--simgpu", type=_PATH, metavar="FILE", help="Read simulated cards from this file (see gpushare simgpu).")
 @click.option(
-    "--run-dir", type=_PATH, default=_USUAL.run_dir, show_default=True, metavar="DIR", help="Of the node agent."
+    "--state-dir",
+    type=_PATH,
+    metavar="DIR",
+    help="Directory in which `gpushare run` stores allocations. Default: the same as for `gpushare run`.",
 )
-@click.option("--proc", type=_PATH, default=_USUAL.proc, show_default=True, metavar="DIR", help="The host's /proc.")
 @click.option(
-    "--cgroup", type=_PATH, default=_USUAL.cgroup, show_default=True, metavar="DIR", help="Its control groups."
+    "--agent-state-dir",
+    type=_PATH,
+    default=_USUAL.agent_state_dir,
+    show_default=True,
+    metavar="DIR",
+    help="State directory of the node agent.",
+)
+@click.option(
+    "--proc", type=_PATH, default=_USUAL.proc, show_default=True, metavar="DIR", help="Mount point of the host's /proc."
+)
+@click.option(
+    "--cgroup",
+    type=_PATH,
+    default=_USUAL.cgroup,
+    show_default=True,
+    metavar="DIR",
+    help="Mount point of the host's control groups.",
 )
 @click.option(
     "--kubernetes/--no-kubernetes",
     default=None,
-    help="Whether to ask a kubelet; else where there is one.",
+    help="Whether to query the kubelet. Default: if the directory of --kubelet-socket exists.",
 )
 @click.option(
     "--kubelet-socket",
@@ -140,7 +161,7 @@ class _How:
     default=_USUAL.kubelet_socket,
     show_default=True,
     metavar="FILE",
-    help="Pod resources.",
+    help="Socket of the kubelet's pod-resources API.",
 )
 @click.option(
     "--pods-socket",
@@ -148,7 +169,7 @@ class _How:
     default=_USUAL.pods_socket,
     show_default=True,
     metavar="FILE",
-    help="The kubelet's pods API.",
+    help="Socket of the kubelet's Pods API.",
 )
 @click.option(
     "--log-dir",
@@ -156,27 +177,27 @@ class _How:
     default=_USUAL.log_dir,
     show_default=True,
     metavar="DIR",
-    help="The kubelet's log links, for names of containers where it has no pods API.",
+    help="Directory of the kubelet's container log links, for container names if the kubelet has no Pods API.",
 )
 @click.option(
-    "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of what is said on stderr."
+    "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of log messages."
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning"]),
     default="info",
     show_default=True,
-    help="The least that is said.",
+    help="Minimum log level.",
 )
 def exporter(**given: Any) -> None:
     """
-    Serve metrics of this machine's cards and of what each container uses of them.
+    Serve Prometheus metrics of this machine's cards and of what each container uses of them.
 
-    Needs no Kubernetes, and on a Kubernetes node no API server. Every option can also be set by an environment
-    variable: GPUSHARE_EXPORTER_ and its name, as in GPUSHARE_EXPORTER_CYCLE=5s.
+    Works without Kubernetes. On a Kubernetes node it does not use the API server. Every option can also be set by an
+    environment variable: GPUSHARE_EXPORTER_ and the name of the option, for example GPUSHARE_EXPORTER_INTERVAL=5s.
     """
     if given["as_data"] and not given["once"]:
-        raise click.UsageError("--json goes with --once")
+        raise click.UsageError("--json requires --once")
     set_up(given.pop("log_format"), given.pop("log_level"), once=given["once"])
     how = _How(given.pop("once"), given.pop("as_data"), given.pop("web_config"))
     chosen = _settings(given)
@@ -195,7 +216,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         node=node,
         host=host,
         port=port,
-        compat=frozenset(given.pop("compat")),
+        compat_metrics=frozenset(given.pop("compat_metrics")),
         simgpu=simulated.resolve() if simulated else None,
         **given,
     )
@@ -236,7 +257,7 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
         except PortError as exc:
             raise click.ClickException(str(exc)) from None
         with server:
-            _log.info("metrics of %s at %s", chosen.node, server.url)
+            _log.info("serving metrics of node %s at %s", chosen.node, server.url)
             gc.freeze()  # what is loaded stays: looking through it again would hold up a scrape for 20 ms
             _until_told(node.cycle)
         # A source may hang in a driver for as long as it likes: nobody waits for it, the kernel lets go what is left.
@@ -266,4 +287,4 @@ def _until_told(cycle: Cycle) -> None:
     worker.start()
     told.get()
     stop.set()
-    _log.info("told to end")
+    _log.info("shutting down: received a signal")

@@ -34,7 +34,7 @@ FIRST_SHARE: Final = 0.5
 """Parts of the period for sources that need no other, for the kernel, and for those that need it."""
 THEN_SHARE: Final = 0.2
 LAST_SHARE: Final = 0.3
-_MISSING: Final[Outcome[Any]] = Outcome(None, "was not asked")
+_MISSING: Final[Outcome[Any]] = Outcome(None, "was not read")
 
 
 class Sources(Protocol):
@@ -99,12 +99,12 @@ class Cycle:
             try:
                 self.turn()
             except Exception:  # noqa: BLE001 (the next turn may well work)
-                _log.exception("a turn failed; nothing was published")
+                _log.exception("cycle failed: nothing is published")
             due += self._period
             late = self._clock.monotonic() - due
             if late > 0:
                 missed = int(late // self._period) + 1
-                _log.warning("a turn took %.1f s: %d left out", late + self._period, missed)
+                _log.warning("cycle took %.1f s: skipping %d cycles", late + self._period, missed)
                 self.skipped += missed
                 due += missed * self._period
             stop.wait(max(0.0, due - self._clock.monotonic()))
@@ -164,11 +164,11 @@ class Cycle:
             error = "" if outcome.ok else outcome.error
             if bool(error) != bool(before):
                 if error:
-                    _log.warning("%s: %s; its figures are absent", name, error)
+                    _log.warning("source %s failed: %s; the metrics of this source are absent", name, error)
                 else:
-                    _log.info("%s answers again", name)
+                    _log.info("source %s works again", name)
             elif error != before:
-                _log.debug("%s: %s", name, error)
+                _log.debug("source %s failed: %s", name, error)
             self._errors[name] = error
 
 

@@ -163,18 +163,19 @@ def _kept(ring: dict[int, Breach]) -> dict[int, Breach]:
 def to_json(episodes: Episodes, node: str) -> str:
     """Recent breaches for people and programs, the latest first."""
     found = [_record(breach) for breach in reversed(tuple(episodes.ring.values()))]
-    return json.dumps({"version": 1, "node": node, "begun": dict(episodes.counts), "breaches": found}) + "\n"
+    return json.dumps({"version": 1, "node": node, "totals": dict(episodes.counts), "breaches": found}) + "\n"
 
 
 def _record(breach: Breach) -> dict[str, object]:
     finding = asdict(breach.finding)
     finding.pop("times")
+    finding["message"] = finding.pop("text")
     return finding | {
         "number": breach.number,
-        "begun": breach.begun,
-        "last": breach.last,
+        "started": breach.begun,
+        "last_seen": breach.last,
         "seconds": breach.seconds,
         "open": breach.open,
         "peak_bytes": breach.peak_bytes,
-        "times": breach.times,
+        "count": breach.times,
     }

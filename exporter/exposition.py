@@ -69,7 +69,7 @@ def collect(
         try:
             mine = [family for family in run(snapshot) if family.samples]
         except Exception:  # noqa: BLE001 (any failure must cost this collector's series only)
-            _log.warning("collector %s failed; its series are absent", name, exc_info=True)
+            _log.warning("collector %s failed: its series are absent", name, exc_info=True)
             worked = 0.0
         else:
             found += mine

@@ -26,7 +26,7 @@ _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | Non
     (metrics.CARD_USED, lambda card: card.used_bytes),
     (metrics.CARD_RESERVED, lambda card: _told(card, "reserved_bytes", card.reserved_bytes)),
     (metrics.CARD_ALLOCATED, lambda card: _told(card, "allocated_bytes", card.allocated_bytes)),
-    (metrics.CARD_OFFERED, lambda card: _told(card, "offered_bytes", card.offered_bytes)),
+    (metrics.CARD_OFFERED, lambda card: _told(card, "allocatable_bytes", card.allocatable_bytes)),
     (metrics.CARD_UNATTRIBUTED, lambda card: card.unattributed_bytes),
     (metrics.CARD_LARGEST_FREE, lambda card: card.largest_free_bytes),
     (metrics.CARD_UTILISATION, lambda card: card.utilisation_ratio),
@@ -126,7 +126,7 @@ def _container_labels(node: str, use: ContainerReading) -> tuple[str, ...]:
 
 
 def _provenance(use: ContainerReading) -> tuple[str, ...]:
-    return (use.promise, use.promised_by, use.policy, use.source, use.core_source, use.peak_source)
+    return (use.promise, use.allocation_source, use.policy, use.source, use.core_source, use.peak_source)
 
 
 def _remainders(nodes: Iterable[NodeReading]) -> Rows:

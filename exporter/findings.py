@@ -42,10 +42,10 @@ def findings(found: Attribution, tracks: Mapping[Key, Track], now: float) -> Ite
         if found.views.get(claim.uuid) is View.CLEAR:
             yield from _uninstrumented(claim, of.get(claim.key, ()), slotted=track.slotted)
         if claim.region is not None and claim.region.reading is None:
-            text = f"the container's region cannot be read: {claim.region.error}"
+            text = f"cannot read the region of the container's isolation library: {claim.region.error}"
             yield _finding(BreachKind.UNREADABLE_REGION, claim, "library", text)
         if claim.limits_error:
-            text = f"the library is not told what was promised: {claim.limits_error}"
+            text = f"the isolation library does not have the promised limits: {claim.limits_error}"
             yield _finding(BreachKind.WRONG_LIMITS, claim, "limits", text)
     yield from _unallocated(found)
 
@@ -78,9 +78,9 @@ def _over(claim: Claim, one: ContainerReading, excess: Excess) -> Iterator[Findi
         return
     spike = excess.spiked and not excess.over
     most = excess.spike_bytes if spike else one.used_bytes
-    has = "had" if spike else "uses"
-    amount = "more" if most is None else show_bytes(most)
-    text = f"{has} {amount} of the card, {show_bytes(claim.bytes)} are promised"
+    verb = "used" if spike else "uses"
+    amount = "more memory" if most is None else show_bytes(most)
+    text = f"the container {verb} {amount} of the card; promised: {show_bytes(claim.bytes)}"
     yield _finding(BreachKind.OVER_LIMIT, claim, "accounting" if spike else "nvml", text, used_bytes=most)
 
 
@@ -89,8 +89,8 @@ def _denied(claim: Claim, track: Track, now: float) -> Iterator[Finding]:
         return
     records = claim.region.breaches if claim.region else ()
     asked = max((one.requested for one in records if one.kind is Reported.DENIED), default=None)
-    wanted = "" if asked is None else f", the largest for {show_bytes(asked)}"
-    text = f"allocations past the promise were refused{wanted}"
+    wanted = "" if asked is None else f", the largest of {show_bytes(asked)}"
+    text = f"the isolation library denied allocations beyond the promise{wanted}"
     yield _finding(BreachKind.DENIED, claim, "library", text, times=track.fresh_denied)
 
 
@@ -100,7 +100,7 @@ def _uninstrumented(claim: Claim, mine: Sequence[Stay], *, slotted: bool) -> Ite
     if booked is None or not mine:
         return
     if not booked and not slotted:
-        text = f"{_processes(len(mine))} on the card, and none ever went through the isolation library"
+        text = f"{_processes(len(mine))} on the card; none was ever registered with the isolation library"
         yield _measured(BreachKind.MISSING_LIBRARY, claim, mine, text)
         return
     pids = {stay.owner.namespace_pid for stay in mine if stay.owner is not None}
@@ -111,7 +111,7 @@ def _uninstrumented(claim: Claim, mine: Sequence[Stay], *, slotted: bool) -> Ite
         strange = [stay for stay in mine if stay.owner is not None and stay.owner.namespace_pid not in booked]
         named = True
     if strange:
-        text = f"{_processes(len(strange))} on the card without a slot in the container's region"
+        text = f"{_processes(len(strange))} on the card not registered with the isolation library"
         yield _measured(BreachKind.UNINSTRUMENTED, claim, strange if named else (), text)
 
 
@@ -140,7 +140,7 @@ def _unallocated(found: Attribution) -> Iterator[Finding]:
             continue
         groups.setdefault((stay.uuid, *names), []).append(stay)
     for (uuid, namespace, pod, container, process), stays in groups.items():
-        who = "a process of the host" if process else "a container"
+        who = "a host process" if process else "a container"
         yield Finding(
             kind=BreachKind.UNALLOCATED,
             uuid=uuid,
@@ -150,7 +150,7 @@ def _unallocated(found: Attribution) -> Iterator[Finding]:
             container=container,
             promise="",
             source="nvml",
-            text=f"{who} to which nothing of the card was promised: {_processes(len(stays))}",
+            text=f"{who} without a promise uses the card: {_processes(len(stays))}",
             process=process,
             pids=_pids(stays),
             used_bytes=_bytes(stays),

@@ -30,12 +30,14 @@ def _spec(name: str, kind: Kind, unit: Unit, text: str) -> MetricSpec:
     return MetricSpec(f"process_{name}", kind, (), unit, text, Group.EXPORTER)
 
 
-CPU: Final = _spec("cpu_seconds_total", Kind.COUNTER, Unit.SECONDS, "CPU time that the exporter has used.")
-RESIDENT: Final = _spec("resident_memory_bytes", Kind.GAUGE, Unit.BYTES, "Resident memory of the exporter.")
-VIRTUAL: Final = _spec("virtual_memory_bytes", Kind.GAUGE, Unit.BYTES, "Virtual memory of the exporter.")
-OPEN_FDS: Final = _spec("open_fds", Kind.GAUGE, Unit.NONE, "Descriptors that the exporter has open.")
-MAX_FDS: Final = _spec("max_fds", Kind.GAUGE, Unit.NONE, "Descriptors that the exporter may have open.")
-START: Final = _spec("start_time_seconds", Kind.GAUGE, Unit.SECONDS, "When the exporter began, since the epoch.")
+CPU: Final = _spec("cpu_seconds_total", Kind.COUNTER, Unit.SECONDS, "Total user and system CPU time spent in seconds.")
+RESIDENT: Final = _spec("resident_memory_bytes", Kind.GAUGE, Unit.BYTES, "Resident memory size in bytes.")
+VIRTUAL: Final = _spec("virtual_memory_bytes", Kind.GAUGE, Unit.BYTES, "Virtual memory size in bytes.")
+OPEN_FDS: Final = _spec("open_fds", Kind.GAUGE, Unit.NONE, "Number of open file descriptors.")
+MAX_FDS: Final = _spec("max_fds", Kind.GAUGE, Unit.NONE, "Maximum number of open file descriptors.")
+START: Final = _spec(
+    "start_time_seconds", Kind.GAUGE, Unit.SECONDS, "Start time of the process since unix epoch in seconds."
+)
 PROCESS: Final = (CPU, RESIDENT, VIRTUAL, OPEN_FDS, MAX_FDS, START)
 
 

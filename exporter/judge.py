@@ -72,7 +72,7 @@ class Judge:
         try:
             found = attribute(snapshot, claimed(snapshot, self._place.unit_bytes), self._place)
         except Exception:  # noqa: BLE001 (one snapshot that we misjudge must not end the exporter)
-            _log.exception("a snapshot could not be attributed")
+            _log.exception("cannot attribute snapshot")
             found = None
         return Look(snapshot, found, self._clock() - begun)
 
@@ -84,7 +84,7 @@ class Judge:
             try:
                 judged = judge(look.found, self.state, now=look.snapshot.at, epoch=look.snapshot.epoch)
             except Exception:  # noqa: BLE001 (as above)
-                _log.exception("breaches could not be judged")
+                _log.exception("cannot detect breaches")
             else:
                 self.state = judged.state
                 told = replace(told, found=replace(look.found, reading=judged.reading), begun=judged.begun)

@@ -53,7 +53,9 @@ class Kubelet:
 
     def _granted(self, now: float, pods: frozenset[tuple[str, str, str]]) -> KubeletFacts:
         if self._agent is None:
-            raise SourceError("not asked: whether a node agent keeps this node is not known (see promises)")
+            raise SourceError(
+                "not queried, because it is unknown whether a node agent manages this node (see source promises)"
+            )
         return self._grants.read(now, pods if self._agent else None)
 
     def close(self) -> None:

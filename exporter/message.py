@@ -82,9 +82,9 @@ def split(raw: bytes | bytearray) -> tuple[Request, int] | None:
     method, path, version = _line(lines[0])
     fields = _fields(lines[1:])
     if version == "HTTP/1.1" and "host" not in fields:
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "the Host field is missing")
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "the Host header field is missing")
     if "transfer-encoding" in fields or fields.get("content-length", "0") != "0":
-        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
+        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request bodies are not supported")
     wishes = {wish.strip().lower() for wish in fields.get("connection", "").split(",")}
     keeps = "close" not in wishes and (version == "HTTP/1.1" or "keep-alive" in wishes)
     return Request(method, path, fields, keeps), end + len(_END)
@@ -95,14 +95,14 @@ def _line(line: bytes) -> tuple[str, str, str]:
     if len(line) > _MOST_LINE_BYTES:
         raise BadRequest(HTTPStatus.REQUEST_URI_TOO_LONG, "the request line is too long")
     if len(parts) != 3 or not parts[0] or not _TOKEN.issuperset(parts[0]):  # noqa: PLR2004 (method, target, version)
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "no request line")
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "the request line is malformed")
     method, target, version = parts
     if version not in {b"HTTP/1.1", b"HTTP/1.0"}:
         major = version.startswith(b"HTTP/") and version[5:6].isdigit()
         status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED if major else HTTPStatus.BAD_REQUEST
-        raise BadRequest(status, "HTTP/1.1 is spoken here")
+        raise BadRequest(status, "only HTTP/1.0 and HTTP/1.1 are supported")
     if not all(0x21 <= byte <= 0x7E for byte in target):  # noqa: PLR2004 (printable ASCII)
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "the target has characters that belong in percent signs")
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "the request target has characters that must be percent-encoded")
     text = target.decode("ascii")
     if text.lower().startswith(("http://", "https://")):  # the form that proxies are sent
         text = "/" + text.partition("://")[2].partition("/")[2]
@@ -119,7 +119,7 @@ def _fields(lines: list[bytes]) -> Mapping[str, str]:
             raise BadRequest(HTTPStatus.BAD_REQUEST, "a header field is malformed")
         key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
         if key in found and key in {"host", "content-length", "authorization"}:
-            raise BadRequest(HTTPStatus.BAD_REQUEST, f"two {key} fields")
+            raise BadRequest(HTTPStatus.BAD_REQUEST, f"the {key} header field is repeated")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return MappingProxyType(found)
 

@@ -53,7 +53,7 @@ class Node:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
         self.judge = Judge(_place(chosen))
-        self.pages = Exposition(collectors(chosen.compat), clock=time.perf_counter, release=release())
+        self.pages = Exposition(collectors(chosen.compat_metrics), clock=time.perf_counter, release=release())
         self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
         self.fresh = Fresh(self.pages, chosen.stale_seconds, time.monotonic)
         self.site = Site(self.fresh, documents={"/breaches": partial(self._breaches, chosen.node)})
@@ -86,8 +86,8 @@ class NodeSources:
         self._chosen = chosen
         self._nvml = NvmlSource(chosen.simgpu)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
-        books = usual_books(chosen.simgpu, chosen.book)
-        self._promises = PromiseSource(books, chosen.run_dir, chosen.proc, chosen.cgroup)
+        books = usual_books(chosen.simgpu, chosen.state_dir)
+        self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
         self._kubelet: Kubelet | None = None
         self._find_kubelet()
 
@@ -132,7 +132,7 @@ def _has_kubelet(chosen: Settings) -> bool:
 def _place(chosen: Settings) -> Place:
     """What stays the same of this node for as long as the exporter runs."""
     enforced = chosen.isolation or enforcement(
-        chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.run_dir / "alloc").is_dir()
+        chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.agent_state_dir / "alloc").is_dir()
     )
     return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 

@@ -39,7 +39,7 @@ _ASK: Final = ("WWW-Authenticate", 'Basic realm="gpushare"')
 
 def refusal() -> Answer:
     """Once more, with a password."""
-    return plain(HTTPStatus.UNAUTHORIZED, "a name and a password are needed", _ASK)
+    return plain(HTTPStatus.UNAUTHORIZED, "user name and password are required", _ASK)
 
 
 class Passwords:
@@ -69,7 +69,9 @@ class Passwords:
             if digest in self._wrong:
                 return refusal()
             if address in self._busy or len(self._busy) >= MOST_WAITING:
-                return plain(HTTPStatus.TOO_MANY_REQUESTS, "one password at a time", ("Retry-After", "1"))
+                return plain(
+                    HTTPStatus.TOO_MANY_REQUESTS, "too many password checks at the same time", ("Retry-After", "1")
+                )
             self._busy.add(address)
             self._waiting.append((address, digest, secret, wanted, done))
             if self._thread is None:

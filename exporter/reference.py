@@ -22,46 +22,50 @@ _HEAD = """\
 <!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics.py instead. -->
 # Metrics
 
-Base units, ratios from 0 to 1. What cannot be told is absent, never 0; a collector that failed has
-`gpushare_exporter_collector_success` 0 and none of its series. A value stands once per card or once
-per (card, container), so `sum()` over any labels counts nothing twice. On every card
+Values are in base units; ratios go from 0 to 1. An unknown value is absent, never 0. A collector that failed has
+`gpushare_exporter_collector_success` 0 and none of its series. Each value appears once per card or once per
+(card, container), so `sum()` over any labels counts nothing twice. For every card:
 
     memory_used = sum over containers (memory_used) + memory_unattributed + memory_reserved + memory_remainder
 
-and `memory_remainder` is 0 where the measurement explains the card. Allocated and used series of
-containers carry the same labels, so that they divide without `on()`:
+`memory_remainder` is 0 if the measurement explains all used memory of the card. Allocated and used series of
+containers carry the same labels, so they can be divided without `on()`:
 
     gpushare_container_memory_used_bytes / gpushare_container_memory_allocated_bytes > 1
 
-Card series carry no pod labels, and do not change when pods come and go: join them with container series on
+Card series carry no pod labels and do not change when pods come and go. Join them with container series on
 `node`, `uuid` and `card`.
 
-- **Who.** A container of a pod, or a command of `gpushare run`: then `namespace` is empty, `pod` is the run's
-  name and `container` its promise id. Pods of one name one after the other are told apart by `promise` on
-  `gpushare_container_info`; while both live, the other series are their sum.
-- **Where a figure comes from** stands on `gpushare_container_info`. Page on `source="nvml"`: `library` is the
-  container's own word. `gpushare_card_attributable` 0 says that NVML cannot be split by container on this card.
-- **Used is 0 from allocation on.** A time slice (`UUID::n`) promises no memory and has no allocated series.
-- **Energy.** What a card draws idle (the lowest power seen while nobody computed) is put down to containers by
-  the memory that they were promised, the rest by their part of all compute. What nobody was promised, and what
-  strangers compute, is nobody's: containers never add up to more than `gpushare_card_energy_joules_total`.
-- **MIG.** An instance is a card with `parent` and `profile`; power, energy, temperature and errors stand with
-  the divided card, memory and containers with its instances.
-- **Breaches.** An over-limit begins 1 % (at most 64 MiB) above the promise and ends at the promise; what is
-  measured otherwise must be seen in two samples in a row. Counters of a container are kept for ten minutes
-  after it has gone. Processes outside any claim are a breach on Kubernetes nodes and on cards of which
-  something is promised; a display server is none.
-- **Size.** At most 10 samples per (container, card), about 30 per card and 60 besides.
+- **Containers and runs.** Container series describe a container of a pod or a command of `gpushare run`. For a
+  command, `namespace` is empty, `pod` is the name of the run and `container` is its promise id. If a pod is replaced
+  by a new pod of the same name, `promise` on `gpushare_container_info` distinguishes them; while both exist, the
+  other series are their sum.
+- **Source of a value.** `gpushare_container_info` states it. Page only on `source="nvml"`: `library` is what the
+  container's own library reports. If `gpushare_card_usage_attributable` is 0, NVML's values for this card cannot be
+  split by container.
+- **Used memory is 0 from allocation on**, until the container uses the card. A time slice (`UUID::n`) promises no
+  memory and has no allocated series.
+- **Energy.** The idle power of a card is the lowest power measured while no process computes. It is attributed to
+  containers by their promised memory; the rest is attributed by their share of all compute. Idle power of memory
+  that is not promised, and energy of processes without a promise, is attributed to no container: the sum over
+  containers never exceeds `gpushare_card_energy_joules_total`.
+- **MIG.** A MIG instance is a card with `parent` and `profile`. Power, energy, temperature and errors are series of
+  the physical card; memory and containers are series of its instances.
+- **Breaches.** An over-limit breach begins 1 % (at most 64 MiB) above the promise and ends at the promise. Other
+  measured breaches begin when two samples in a row show them. Counters of a container are kept for ten minutes after
+  the container ends. Processes without a promise are a breach on Kubernetes nodes and on cards with promises; a
+  display server is not a breach.
+- **Size.** At most 10 samples per (container, card), about 30 per card and 60 others.
 """
 _COMPAT = """\
-## Names of ACK's exporters (`--compat ack`)
+## Names of ACK's exporters (`--compat-metrics ack`)
 
-The same facts once more, with ACK's names, labels and units, so that dashboards and HPA rules for them keep
-working. `_PROCESS_` stands for one GPU process of a container, `_ILLEGAL_PROCESS_` for one of a container that
-was promised nothing of the card. `SupportDCGM` is No, `PodSource` ecs, `NodePoolId` the pool. Not emitted: DCGM's
-profiling fields, which need DCGM. Power and temperature of a shared card stand once, under no pod. Series of
-single processes come and go with them, and with the names that processes give themselves, as ACK's do: turn this
-on where something asks for these names.
+The same values under ACK's names, labels and units, so that existing dashboards and HPA rules keep working.
+`_PROCESS_` metrics describe one GPU process of a container, `_ILLEGAL_PROCESS_` metrics one of a container without a
+promise on the card. `SupportDCGM` is always No, `PodSource` is always ecs, `NodePoolId` is the pool. DCGM's profiling
+fields are not emitted, because they need DCGM. Power and temperature of a shared card appear once, without a pod.
+Process series come and go with the processes and with the names that processes give themselves, as in ACK's
+exporters: use this option only if something needs these names.
 
 | metric | labels | meaning |
 |---|---|---|"""

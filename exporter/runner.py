@@ -73,7 +73,7 @@ class Runner:
     def _refused(self, name: str) -> Outcome[Any]:
         now = self._clock()
         hung = now - self._workers[name].begun
-        return Outcome(None, f"has not answered for {hung:.1f} s; it is asked again when it has", hung, now)
+        return Outcome(None, f"no answer for {hung:.1f} s: waiting for the pending read", hung, now)
 
 
 class _Job:
@@ -91,7 +91,7 @@ class _Job:
         """The worker's answer, or that there was none in time."""
         self._done.wait(max(0.0, patience))
         now = self._clock()
-        return self._settle(Outcome(None, f"did not answer within {deadline:g} s", now - self._begun, now))
+        return self._settle(Outcome(None, f"timed out after {deadline:g} s", now - self._begun, now))
 
     def finish(self, value: Any, error: str) -> None:
         """Leave the answer where the caller finds it."""
@@ -151,8 +151,8 @@ class _Worker:
         try:
             value = job.read()
         except SourceError as exc:
-            return None, str(exc) or "failed without a reason"
+            return None, str(exc) or "failed without an error message"
         except BaseException as exc:  # noqa: BLE001 (whatever a source does, its worker must live on)
             _log.warning("source %s failed", self._name, exc_info=True)
             return None, f"{type(exc).__name__}: {exc}"
-        return value, "" if value is not None else "told nothing"
+        return value, "" if value is not None else "returned nothing"

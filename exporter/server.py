@@ -104,7 +104,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OverflowError as exc:
-        raise PortError(f"port {port} does not exist; use 0 (any free one) to 65535") from exc
+        raise PortError(f"port {port} is out of range: use 0 (any free port) to 65535") from exc
     except OSError as exc:
         raise PortError(_advice(host, port, exc)) from exc
     return listener
@@ -112,12 +112,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _advice(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use; choose another, or 0 for any free one"
+        return f"port {port} on {host} is in use: choose another port, or 0 for any free port"
     if error.errno == errno.EACCES:
-        return f"port {port} needs privileges; choose one above 1023, or 0 for any free one"
+        return f"port {port} requires privileges: choose a port above 1023, or 0 for any free port"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine; 0.0.0.0 is all of them"
-    return f"cannot serve on {host}:{port}: {error.strerror}; choose another port, or 0 for any free one"
+        return f"{host} is not an address of this machine: use 0.0.0.0 for all addresses"
+    return f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or 0 for any free port"
 
 
 class _Loop:
@@ -199,7 +199,7 @@ class _Loop:
 
     def _rest(self, now: float) -> None:
         """Out of descriptors: without a pause the listener would be ready again at once, for ever."""
-        _log.warning("out of file descriptors: no new connections for %s s", _REST_SECONDS)
+        _log.warning("cannot accept connections: out of file descriptors; retrying in %s s", _REST_SECONDS)
         self._selector.unregister(self._listener)
         self._resting_until = now + _REST_SECONDS
         self._make_room()
@@ -245,7 +245,7 @@ class _Loop:
         except (OSError, ValueError):
             self._drop(connection)
         except Exception:  # noqa: BLE001 (whatever it was, the other connections go on)
-            _log.exception("a request from %s failed", connection.address)
+            _log.exception("cannot answer request from %s", connection.address)
             self._drop(connection)
         else:
             self._watch(connection)

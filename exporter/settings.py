@@ -42,9 +42,9 @@ class Settings:
     """Seconds from one turn to the next."""
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
-    run_dir: Path = Path("/var/lib/gpushare")
+    agent_state_dir: Path = Path("/var/lib/gpushare")
     """Where the node agent keeps what it promised."""
-    book: Path | None = None
+    state_dir: Path | None = None
     """Of `gpushare run`; None: where it usually is."""
     kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     pods_socket: Path = Path("/var/lib/kubelet/pods-api/pods-api.sock")
@@ -54,7 +54,7 @@ class Settings:
     """Whether a kubelet is asked; None: where there is one."""
     simgpu: Path | None = None
     """A simulated machine's file instead of the machine."""
-    compat: frozenset[str] = frozenset()
+    compat_metrics: frozenset[str] = frozenset()
     """Further families under other people's names: ack."""
     pool: str = ""
     mode: str = ""
@@ -84,7 +84,7 @@ def seconds(text: str) -> float:
     """A duration: 2s, 500ms, 1m, or plain seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text[:40]!r} is no duration: write 2s or 500ms")
+        raise ValueError(f"{text[:40]!r} is not a duration: use for example 2s or 500ms")
     return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -92,7 +92,7 @@ def cycle_seconds(text: str) -> float:
     """A duration that a cycle may have."""
     found = seconds(text)
     if not SHORTEST_CYCLE <= found <= LONGEST_CYCLE:
-        raise ValueError(f"{text[:40]!r}: a cycle takes from 100ms to 1m")
+        raise ValueError(f"{text[:40]!r} is out of range: a cycle must take 100ms to 1m")
     return found
 
 
@@ -100,10 +100,10 @@ def address(text: str) -> tuple[str, int]:
     """Host and port: 0.0.0.0:9445, [::]:9445, :9445 or 9445."""
     found = _LISTEN.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text[:60]!r} is no address: write 0.0.0.0:9445, [::]:9445 or :9445")
+        raise ValueError(f"{text[:60]!r} is not an address: use for example 0.0.0.0:9445, [::]:9445 or :9445")
     port = int(found[2])
     if port > 0xFFFF:  # noqa: PLR2004 (16 bits)
-        raise ValueError(f"{port} is no port: 0 (any free one) to 65535")
+        raise ValueError(f"{port} is not a port: use 0 (any free port) to 65535")
     return (found[1] or "0.0.0.0").strip("[]"), port  # noqa: S104 (as above)
 
 
@@ -111,5 +111,5 @@ def node_name(text: str) -> str:
     """A name that can stand in a label."""
     name = text.strip()
     if not name or len(name) > _MOST_NAME or not name.isprintable():
-        raise ValueError(f"{name[:40]!r} is no name of a node: 1 to {_MOST_NAME} printable characters")
+        raise ValueError(f"{name[:40]!r} is not a node name: use 1 to {_MOST_NAME} printable characters")
     return name

@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 _NOTHING: Final = "-"
 _MOST_WORD: Final = 48
-_CARD_HEAD: Final = ("CARD", "MODEL", "USED", "TOTAL", "PROMISED", "FREE", "UNATTRIB.", "BUSY", "POWER", "STATE")
-_USE_HEAD: Final = ("WHO", "CARD", "MODE", "USED", "PROMISED", "BUSY", "SHARE", "SOURCE")
+_CARD_HEAD: Final = ("CARD", "MODEL", "USED", "TOTAL", "PROMISED", "FREE", "UNATTRIB.", "UTIL", "POWER", "STATE")
+_USE_HEAD: Final = (
+    "CONTAINER",
+    "CARD",
+    "MODE",
+    "MEM USED",
+    "MEM PROMISED",
+    "COMPUTE USED",
+    "COMPUTE PROMISED",
+    "SOURCE",
+)
 
 
 def as_json(told: Told) -> str:
@@ -49,12 +58,12 @@ def table(told: Told) -> str:
     """Cards, then who uses them."""
     reading = told.reading
     if reading is None:
-        return "nothing could be judged; see the log"
+        return "no reading: the attribution failed, see the log"
     cards = _columns(_CARD_HEAD, [_card_row(card) for card in reading.cards])
     uses = _columns(_USE_HEAD, [_use_row(use) for use in reading.containers])
     title = f"{reading.node}  driver {reading.driver or _NOTHING}"
     if not reading.containers:
-        return "\n".join([title, "", *cards, "", "nothing is promised"])
+        return "\n".join([title, "", *cards, "", "no promises"])
     return "\n".join([title, "", *cards, "", *uses])
 
 

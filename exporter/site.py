@@ -50,13 +50,13 @@ class Site:
         """Answer one request; whatever goes wrong inside is an answer too."""
         if request.method not in _METHODS:
             return plain(
-                HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are understood", ("Allow", ", ".join(_METHODS))
+                HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are supported", ("Allow", ", ".join(_METHODS))
             )
         try:
             return self._at(request.path, request.fields)
         except Exception:  # noqa: BLE001 (the client gets an answer, the log the cause)
-            _log.exception("%s could not be made", request.path[:100])
-            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be made; see the log")
+            _log.exception("cannot render %s", request.path[:100])
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "cannot render the page: see the log")
 
     def _at(self, path: str, fields: Mapping[str, str]) -> Answer:
         document = (self.documents or {}).get(path)
@@ -88,7 +88,7 @@ class Site:
     def _metrics(self, fields: Mapping[str, str]) -> Answer:
         packed = negotiate.gzip(fields.get("accept-encoding"))
         if packed is None:
-            return plain(HTTPStatus.NOT_ACCEPTABLE, "we send gzip, or identity", _VARY)
+            return plain(HTTPStatus.NOT_ACCEPTABLE, "supported content encodings: gzip and identity", _VARY)
         try:
             page = self.pages.page(Form(negotiate.openmetrics(fields.get("accept", "")), packed))
         except Silent as exc:

@@ -90,7 +90,7 @@ class Guard:
         sock.do_handshake()
         tls = self._loaded.config.tls
         if tls is not None and tls.allowed_sans and not _names(sock.getpeercert()).intersection(tls.allowed_sans):
-            raise ssl.CertificateError("the client's certificate has none of the allowed names")
+            raise ssl.CertificateError("the client certificate has none of the allowed names")
 
     def wants(self, error: OSError) -> int:
         """TLS may have to write in order to read."""
@@ -143,21 +143,21 @@ class Guard:
             self._like_before(loaded)
         except WebConfigError as exc:
             self._failed = stamp
-            _log.error("%s; the configuration that was read before stays in force", exc)
+            _log.error("cannot load web configuration %s; keeping the previous one", exc)
             return
         self._failed = None
         self._loaded = loaded
-        _log.info("%s was read again", self._path)
+        _log.info("reloaded web configuration %s", self._path)
 
     def _like_before(self, loaded: _Loaded) -> None:
         if (loaded.context is None) != (self._loaded.context is None):
-            raise WebConfigError(f"{self._path}: TLS cannot be switched on or off while we run: restart for that")
+            raise WebConfigError(f"{self._path}: TLS can be switched on or off only by a restart")
 
     def _load(self) -> _Loaded:
         try:
             text = self._path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
-            raise WebConfigError(f"{self._path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from None
+            raise WebConfigError(f"{self._path}: cannot read file: {getattr(exc, 'strerror', None) or exc}") from None
         try:
             config = load(text)
             # the stamp is taken first: what changes while we read is read again
@@ -205,7 +205,7 @@ def _context(tls: Tls, folder: Path) -> ssl.SSLContext:
     except (OSError, ValueError) as exc:
         names = ", ".join(_files(tls)) or "cert, key"
         reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or exc
-        raise WebConfigError(f"tls_server_config: {names} cannot be used: {reason}") from None
+        raise WebConfigError(f"tls_server_config: cannot load {names}: {reason}") from None
     context.verify_mode = _VERIFY[tls.verify]
     return context
 

@@ -94,11 +94,11 @@ class WebConfig:
 def load(text: str) -> WebConfig:
     """The configuration of this text."""
     if len(text) > MOST_CHARS:
-        raise WebConfigError("larger than any web configuration")
+        raise WebConfigError(f"the file has more than {MOST_CHARS} characters")
     try:
         record = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
-        raise WebConfigError(f"not YAML: {' '.join(str(exc).split())[:300]}") from None
+        raise WebConfigError(f"invalid YAML: {' '.join(str(exc).split())[:300]}") from None
     wrong: list[str] = []
     top = _Part(record if record is not None else {}, "", wrong)
     found = WebConfig(
@@ -123,7 +123,7 @@ class _Part:
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             self.values = value
         elif value is not None:
-            wrong.append(f"{place or 'the file'} is no mapping")
+            wrong.append(f"{place or 'the file'} must be a mapping")
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -139,35 +139,35 @@ class _Part:
         if isinstance(value, str):
             return value
         if value is not None:
-            self.blame(key, "not a string")
+            self.blame(key, "must be a string")
         return default
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.values.get(key) or []
         if isinstance(value, list) and all(isinstance(one, str) for one in value):
             return tuple(value)
-        self.blame(key, "not a list of strings")
+        self.blame(key, "must be a list of strings")
         return ()
 
     def one_of(self, key: str, known: tuple[str, ...], default: str) -> str:
         value = self.text(key, default) or default
         if value in known:
             return value
-        self.blame(key, f"{value!r} is none of {', '.join(known)}")
+        self.blame(key, f"{value!r} is not one of {', '.join(known)}")
         return default
 
     def only(self, *known: str) -> None:
         for key in sorted(set(self.values) - set(known)):
-            self.blame(key[:60], "not known here")
+            self.blame(key[:60], "unknown key")
 
 
 def _tls(part: _Part) -> Tls:
     given = {key: part.text(key) for key in _TLS_TEXTS}
     for name in ("cert", "key"):
         if bool(given[name]) == bool(given[f"{name}_file"]):
-            part.blame(f"{name}_file", f"one of {name}_file and {name} is needed")
+            part.blame(f"{name}_file", f"set exactly one of {name}_file and {name}")
     if given["client_ca"] and given["client_ca_file"]:
-        part.blame("client_ca_file", "stands beside client_ca")
+        part.blame("client_ca_file", "set only one of client_ca_file and client_ca")
     verify, sans = _clients(part, given["client_ca"] or given["client_ca_file"])
     lowest, highest = part.one_of("min_version", VERSIONS, "TLS12"), part.one_of("max_version", VERSIONS, "TLS13")
     if lowest > highest:
@@ -175,9 +175,9 @@ def _tls(part: _Part) -> Tls:
     suites = part.texts("cipher_suites")
     for suite in suites:
         if suite not in CIPHERS:
-            part.blame("cipher_suites", f"{suite[:60]} is none of {', '.join(CIPHERS)}")
+            part.blame("cipher_suites", f"{suite[:60]} is not one of {', '.join(CIPHERS)}")
     if part.has("curve_preferences"):
-        part.blame("curve_preferences", "cannot be chosen here: leave it out")
+        part.blame("curve_preferences", "not supported: remove it")
     part.only(
         *_TLS_TEXTS,
         *("client_allowed_sans", "min_version", "max_version", "cipher_suites", "prefer_server_cipher_suites"),
@@ -193,11 +193,11 @@ def _clients(part: _Part, authority: str) -> tuple[str, tuple[str, ...]]:
     kind = part.one_of("client_auth_type", tuple(VERIFY), "NoClientCert")
     verify, sans = VERIFY[kind], part.texts("client_allowed_sans")
     if verify != "none" and not authority:
-        part.blame("client_auth_type", f"{kind} needs client_ca_file")
+        part.blame("client_auth_type", f"{kind} requires client_ca_file")
     if verify == "none" and authority:
-        part.blame("client_ca_file", "does nothing without client_auth_type: RequireAndVerifyClientCert")
+        part.blame("client_ca_file", "has no effect without client_auth_type: RequireAndVerifyClientCert")
     if sans and verify != "required":
-        part.blame("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
+        part.blame("client_allowed_sans", "requires client_auth_type: RequireAndVerifyClientCert")
     return verify, sans
 
 
@@ -205,14 +205,14 @@ def _users(part: _Part) -> tuple[tuple[str, str], ...]:
     for name in part.values:
         secret = part.text(name)
         if not _BCRYPT.fullmatch(secret):
-            part.blame(name[:60], "not a bcrypt hash of cost 4 to 18, such as `htpasswd -nBC 10 NAME` prints")
+            part.blame(name[:60], "must be a bcrypt hash of cost 4 to 18, for example from `htpasswd -nBC 10 NAME`")
     return tuple((name, part.text(name)) for name in part.values)
 
 
 def _headers(part: _Part) -> tuple[tuple[str, str], ...]:
     part.only("http2", "headers")
     if not isinstance(part.values.get("http2", True), bool):
-        part.blame("http2", "not true or false")
+        part.blame("http2", "must be true or false")
     headers = _Part(part.values.get("headers"), "http_server_config.headers", part.wrong)
     headers.only(*HEADERS)
     found = []
@@ -221,9 +221,9 @@ def _headers(part: _Part) -> tuple[tuple[str, str], ...]:
         if not value:
             continue
         if not value.isprintable() or not value.isascii():
-            headers.blame(name, "not printable ASCII")
+            headers.blame(name, "must be printable ASCII")
         elif allowed and value.lower() not in allowed:
-            headers.blame(name, f"{value!r} is none of {', '.join(allowed)}")
+            headers.blame(name, f"{value!r} is not one of {', '.join(allowed)}")
         else:
             found.append((name, value))
     return tuple(found)
@@ -234,7 +234,7 @@ def _interval(part: _Part) -> float:
     text = part.text("interval", "0s") or "0s"
     pieces = _DURATION.findall(text)
     if text != "0" and "".join(number + unit for number, unit in pieces) != text:
-        part.blame("interval", f"{text[:40]!r} is no duration such as 1s or 500ms")
+        part.blame("interval", f"{text[:40]!r} is not a duration such as 1s or 500ms")
     seconds: Callable[[tuple[str, str]], float] = lambda piece: float(piece[0]) * _SECONDS[piece[1]]  # noqa: E731
     return sum(map(seconds, pieces))
 
@@ -242,6 +242,6 @@ def _interval(part: _Part) -> float:
 def _burst(part: _Part) -> int:
     value = part.values.get("burst", 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        part.blame("burst", "not a number of requests")
+        part.blame("burst", "must be a number of requests, 0 or more")
         return 0
     return value

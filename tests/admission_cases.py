@@ -29,19 +29,24 @@ from admission_pods import (
 )
 
 AMOUNTS = (
-    Case("8-over-3", labelled(COUNT, "3", amount(MEM, "8")), "ask for 6 or 9", "does not split evenly"),
+    Case(
+        "8-over-3",
+        labelled(COUNT, "3", amount(MEM, "8")),
+        "request 6 or 9",
+        "must be a multiple of the number of cards",
+    ),
     Case("count-0", labelled(COUNT, "0"), "whole number from 1 to 64", "whole number from 1 to 64"),
     Case(
         "count-65", labelled(COUNT, "65", amount(MEM, "65")), "whole number from 1 to 64", "whole number from 1 to 64"
     ),
     Case("count-text", labelled(COUNT, "two"), "whole number from 1 to 64", "whole number from 1 to 64"),
-    Case("zero", amount(MEM, "0"), "ask for 1 or more", "whole number of 1 or more"),
+    Case("zero", amount(MEM, "0"), "request 1 or more", "whole number of 1 or more"),
     Case("negative", amount(MEM, "-1"), "negative", "must be greater than or equal to 0"),
     Case("fraction", amount(MEM, "1500m"), "a fraction", "must be an integer"),
     Case("requests-differ", amount(MEM, "3", "2"), "make them equal", "must be equal to"),
-    Case("bytes-for-units", amount(MEM, "8Gi"), "it counts units of 1 GiB"),
-    Case("core-step", amount(CORE, "7"), "not a multiple of 5", "not a multiple of 5"),
-    Case("core-step-by-2", labelled(COUNT, "2", amount(CORE, "15")), "multiple of 10", "not a multiple of 5"),
+    Case("bytes-for-units", amount(MEM, "8Gi"), "the unit is 1 GiB"),
+    Case("core-step", amount(CORE, "7"), "not a multiple of 5", "must be a multiple of 5"),
+    Case("core-step-by-2", labelled(COUNT, "2", amount(CORE, "15")), "multiple of 10", "must be a multiple of 5"),
     Case("core-105", amount(CORE, "105"), "more than 100", "more than 100"),
     Case(
         "core-alone",
@@ -50,15 +55,15 @@ AMOUNTS = (
             main_of(p)["resources"]["requests"].pop(MEM, None),
             amount(CORE, "5")(p),
         ),
-        "without aliyun.com/gpu-mem",
-        "without aliyun.com/gpu-mem",
+        "needs aliyun.com/gpu-mem",
+        "needs aliyun.com/gpu-mem",
     ),
-    Case("shares-and-whole", amount(WHOLE, "1"), "not for both", "not for both"),
+    Case("shares-and-whole", amount(WHOLE, "1"), "cannot request both", "cannot request both"),
     Case(
         "whole-in-another",
         beside("containers", resources={"limits": {WHOLE: "1"}, "requests": {WHOLE: "1"}}),
-        "not for both",
-        "not for both",
+        "cannot request both",
+        "cannot request both",
     ),
     Case(
         "cores-of-two",
@@ -66,7 +71,7 @@ AMOUNTS = (
             amount(CORE, "60")(p),
             beside("containers", resources={"limits": {MEM: "1", CORE: "60"}, "requests": {MEM: "1", CORE: "60"}})(p),
         ),
-        "100 is all it has",
+        "request at most 100",
     ),
     Case(
         "init-on-two-cards",
@@ -76,7 +81,7 @@ AMOUNTS = (
     Case(
         "mode-of-whole-cards",
         spec(nodeSelector={"ack.node.gpu.schedule": "default"}),
-        "serves no such shares; write cgpu or share",
+        "do not support this kind of GPU share; set ack.node.gpu.schedule to cgpu or share",
     ),
 )
 SAFETY = (
@@ -94,17 +99,17 @@ SAFETY = (
     Case("cap-dotless", capability("SYS_ADM\u0131N"), "capability", "capabilities"),
     Case("cap-long-s", capability("\u017fys_admin"), "capability", "capabilities"),
     Case("cap-twice", capability("CAP_CAP_SYS_ADMIN"), "capability", "capabilities"),
-    Case("host-pid", spec(hostPID=True), "hostPID shows", "hostPID shows"),
-    Case("scheduler", spec(schedulerName="volcano"), "gpushare-scheduler", "placed by gpushare-scheduler"),
-    Case("visible", env("NVIDIA_VISIBLE_DEVICES"), "NVIDIA_VISIBLE_DEVICES", "would choose cards"),
-    Case("preload", env("LD_PRELOAD"), "LD_PRELOAD", "would choose cards"),
-    Case("ours", env("GPUSHARE_LIMITS"), "GPUSHARE_LIMITS", "would choose cards"),
-    Case("units", env("ALIYUN_COM_GPU_MEM_DEV"), "ALIYUN_COM_GPU_MEM_DEV", "would choose cards"),
+    Case("host-pid", spec(hostPID=True), "hostPID exposes", "hostPID exposes"),
+    Case("scheduler", spec(schedulerName="volcano"), "gpushare-scheduler", "scheduled by gpushare-scheduler"),
+    Case("visible", env("NVIDIA_VISIBLE_DEVICES"), "NVIDIA_VISIBLE_DEVICES", "would select cards"),
+    Case("preload", env("LD_PRELOAD"), "LD_PRELOAD", "would select cards"),
+    Case("ours", env("GPUSHARE_LIMITS"), "GPUSHARE_LIMITS", "would select cards"),
+    Case("units", env("ALIYUN_COM_GPU_MEM_DEV"), "ALIYUN_COM_GPU_MEM_DEV", "would select cards"),
     Case(
         "visible-from",
         env("NVIDIA_VISIBLE_DEVICES", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
         "NVIDIA_VISIBLE_DEVICES",
-        "would choose cards",
+        "would select cards",
     ),
     Case(
         "env-prefix",
@@ -113,10 +118,10 @@ SAFETY = (
         "change the prefix",
     ),
     Case(
-        "beside-env", beside("containers", env=[{"name": "LD_AUDIT", "value": "x"}]), "LD_AUDIT", "would choose cards"
+        "beside-env", beside("containers", env=[{"name": "LD_AUDIT", "value": "x"}]), "LD_AUDIT", "would select cards"
     ),
     *(
-        Case(f"host-{path}", host(path), "mount another folder", "mount another folder")
+        Case(f"host-{path}", host(path), "mount another directory", "mount another directory")
         for path in (
             "/",
             "/dev",
@@ -157,11 +162,11 @@ SAFETY = (
         )
     ),
     *(
-        Case(f"host-{path}", host(path), "write it plainly", "written plainly")
+        Case(f"host-{path}", host(path), "use a plain path", "plain path")
         for path in ("/srv//data", "/srv/./x", "//dev")
     ),
     *(
-        Case(f"mount-{path}", mount(path), "files of ours", "files of ours")
+        Case(f"mount-{path}", mount(path), "files of gpushare", "files of gpushare")
         for path in (
             "/etc/ld.so.preload",
             "etc/ld.so.preload",
@@ -178,14 +183,14 @@ SAFETY = (
         )
     ),
     *(
-        Case(f"mount-{path}", mount(path), "plainly", "written plainly")
+        Case(f"mount-{path}", mount(path), "use a plain path", "plain path")
         for path in ("/etc//ld.so.preload", "/x/../etc/ld.so.preload", "/./run", "//run")
     ),
     Case(
         "message-path",
         container(terminationMessagePath="/etc/ld.so.preload"),
         "terminationMessagePath",
-        "files of ours",
+        "files of gpushare",
     ),
     Case(
         "block-device",
@@ -194,16 +199,18 @@ SAFETY = (
             spec(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}])(p),
         ),
         "has a device at",
-        "files of ours",
+        "files of gpushare",
     ),
     Case(
         "cdi",
         annotated("cdi.k8s.io/x", "gpushare.dev/alloc=1"),
-        "asks the container runtime",
-        "asks the container runtime",
+        "devices from the container runtime",
+        "devices from the container runtime",
     ),
     *(
-        Case(f"runtime-{key}", annotated(key), "asks the container runtime", "asks the container runtime")
+        Case(
+            f"runtime-{key}", annotated(key), "devices from the container runtime", "devices from the container runtime"
+        )
         for key in (
             "devices.nri.io",
             "devices.nri.io/container.main",
@@ -216,10 +223,14 @@ SAFETY = (
         )
     ),
     *(
-        Case(f"forged-{key}", annotated(key), "scheduler's record", "scheduler's record")
-        for key in ("gpushare.dev/allocation", "gpushare.dev/reservation", "scheduler.framework.gpushare.allocation")
+        Case(f"forged-{key}", annotated(key), "allocation record", "allocation record")
+        for key in (
+            "gpushare.dev/allocation",
+            "gpushare.dev/consumed-reservation",
+            "scheduler.framework.gpushare.allocation",
+        )
     ),
-    Case("label-false", labelled(SHARED, "false"), "so remove it", "label gpushare.dev/shared"),
+    Case("label-false", labelled(SHARED, "false"), "remove it: admission sets it", "label gpushare.dev/shared"),
 )
 REFUSED = AMOUNTS + SAFETY
 
@@ -228,16 +239,16 @@ FORGED = (
     Case(
         "plain-record",
         lambda p: (p.update(plain()), annotated("gpushare.dev/allocation")(p)),
-        "scheduler's record",
-        "scheduler's record",
+        "allocation record",
+        "allocation record",
     ),
     Case(
         "plain-label",
         lambda p: (p.update(plain()), labelled(SHARED, "true")(p)),
-        "asks for no aliyun.com/gpu-mem",
+        "does not request aliyun.com/gpu-mem",
         "set by admission",
     ),
-    Case("count-alone", lambda p: (p.update(plain()), labelled(COUNT, "2")(p)), "ask for memory or remove the label"),
+    Case("count-alone", lambda p: (p.update(plain()), labelled(COUNT, "2")(p)), "request it or remove the label"),
 )
 
 GOOD = (

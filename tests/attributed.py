@@ -30,4 +30,4 @@ def values(found):
 
 def residual(found, at=0):
     """Used less containers, unattributed and reserved; None where that cannot be told."""
-    return values(found)["card_memory_remainder_bytes"].get(("n-0", uuid(at), str(at)))
+    return values(found)["card_memory_unaccounted_bytes"].get(("n-0", uuid(at), str(at)))

@@ -13,7 +13,7 @@ from autoscaler.sim.world import SCHEDULE_SECONDS
 if TYPE_CHECKING:
     from autoscaler.sim.fleet import Embedded
 
-QUICK = Limits(fewest_replicas=1, fresh_seconds=0).scaled(0.1)
+QUICK = Limits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""
 a_few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -27,7 +27,7 @@ def check_room(embedded: Embedded) -> None:
         held = [(p.request, p.placement) for p in pods.values()] + [(h.request, h.placement) for h in kept]
         for card, (free, core) in zip(machine.cards, book.engine.room(name), strict=True):
             parts = [(r, part) for r, placed in held for part in placed.slices if part.uuid == card.uuid]
-            assert card.offered_bytes - free == sum(part.bytes for _, part in parts)
+            assert card.allocatable_bytes - free == sum(part.bytes for _, part in parts)
             assert free >= 0
             assert sum(part.core for _, part in parts) <= 100
             assert core == 100 - sum(part.core for _, part in parts)
@@ -46,7 +46,7 @@ def check_frame(embedded: Embedded) -> None:
             assert card.used_bytes <= card.total_bytes
             assert card.allocated_bytes >= sum(c.allocated_bytes for c in mine)
             assert 0 <= card.utilisation_ratio <= 1.0000001
-            assert card.largest_free_bytes == card.offered_bytes - card.allocated_bytes
+            assert card.largest_free_bytes == card.allocatable_bytes - card.allocated_bytes
             assert card.holders == len(mine)
             assert card.exclusive == any(c.exclusive for c in mine)
             over = sum(c.used_bytes > c.allocated_bytes for c in mine)

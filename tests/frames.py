@@ -48,7 +48,7 @@ def card(index=0, *, node="n-0", total=16.0, reserved=0.5, unattributed=0.0, use
         "reserved_bytes": int(reserved * GIB),
         "used_bytes": sums + int((reserved + unattributed) * GIB) if known else None,
         "allocated_bytes": sum(u.allocated_bytes for u in mine),
-        "offered_bytes": int(total - reserved) * GIB,
+        "allocatable_bytes": int(total - reserved) * GIB,
         "unattributed_bytes": int(unattributed * GIB),
         "utilisation_ratio": 0.5,
         "power_watts": 70.0,
@@ -65,12 +65,12 @@ def node(name="n-0", *, cards=2, uses=(), **more):
     return NodeReading(node=name, cards=made, containers=tuple(uses), **(fields | more))
 
 
-def frame(nodes=(), *, at=750.0, pools=None, waiting=(), happenings=(), counts=(), phantoms=None):
+def frame(nodes=(), *, at=750.0, pools=None, waiting=(), events=(), counts=(), phantoms=None):
     """One frame; pools follow from the nodes unless they are given."""
     if pools is None:
         names = sorted({n.pool for n in nodes})
         pools = [PoolReading(p, sum(n.pool == p for n in nodes), 0, 0, 10) for p in names]
-    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(happenings), tuple(counts), phantoms)
+    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(events), tuple(counts), phantoms)
 
 
 def told_in_full():
@@ -95,7 +95,7 @@ def told_in_full():
     }
     of_use = {
         "core_source": "simulation",
-        "promised_by": "agent",
+        "allocation_source": "agent",
         "policy": "fixed",
         "peak_bytes": 4 * GIB,
         "peak_source": "accounting",
@@ -130,11 +130,11 @@ def small_fleet():
             Waiting("team/big", 42.0, "card_too_small", "20 GiB per card, but no card offers more than 15 GiB"),
             Waiting("team/next", 5.0, "fragmented", "4 GiB per card on 2 cards: no node has them free together"),
         ],
-        happenings=[
+        events=[
             Happening(690.0, "place", "team/tiny", "on shared-2, card 0"),
-            Happening(700.0, "buy", "shared-3", "team/next needs 2 cards with 4 GiB each"),
+            Happening(700.0, "scale_up", "shared-3", "team/next needs 2 cards with 4 GiB each"),
             Happening(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
         ],
-        counts=[("pods_placed", 7), ("nodes_bought", 3)],
+        counts=[("pods_placed", 7), ("nodes_added", 3)],
         phantoms=1,
     )

@@ -91,7 +91,7 @@ class HoldWriter:
             files.write_limits(limits / "limits", abi.Limits(1, hold.id, tuple(cards)))
             files.create_region(region / "region", hold.id)
         (folder / ".hold").write_text(dump(hold))
-        (folder / ".hold").rename(folder / "hold.json")
+        (folder / ".hold").rename(folder / "promise.json")
 
 
 def settle() -> None:

@@ -31,7 +31,7 @@ from isolation.contract.names import ALLOCATION, CARDS, SCHEDULER
 from isolation.contract.quantity import GIB
 
 START = 1_800_000_000.0
-LIMITS = Limits(settle_seconds=0.0)
+LIMITS = Limits(action_validation_delay_seconds=0.0)
 
 
 def a_node(name, **spec):
@@ -217,7 +217,7 @@ class Stand:
         described = a_node("any")
         described["metadata"]["labels"]["disk"] = "fast"
         profile = template_of(node_of(described))
-        config = PoolConfig("a", PoolSource("a", "memory", At({})), largest=5, profile=profile)
+        config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=5, profile=profile)
         providers = Providers({"a": machines})
         parts = Parts(
             api,

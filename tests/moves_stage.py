@@ -12,8 +12,8 @@ from autoscaler.limits import Limits
 from autoscaler.memory import Memory
 
 NOW = 10_000.0
-LIMITS = Limits(fewest_replicas=1, restart_seconds=30)
-FULL = pool(largest=0)
+LIMITS = Limits(min_replicas=1, pod_restart_seconds=30)
+FULL = pool(max_nodes=0)
 
 
 def two_nodes(*, small=4, free=4):

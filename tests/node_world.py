@@ -128,7 +128,7 @@ class World:
             )
             files.write_limits(folder / "limits/limits", abi.Limits(1, ident, limits))
             files.create_region(folder / "region/region", ident)
-        (folder / "hold.json").write_text(dump(hold))
+        (folder / "promise.json").write_text(dump(hold))
         return folder
 
     def process(self, pod: Pod | None, container: str = "", *, gib: float, card: int = 0, **more: object) -> Program:
@@ -150,7 +150,7 @@ class World:
     def end(self, pod: Pod) -> None:
         """The pod is gone: its holds, its control groups; an old kubelet still lists it."""
         for folder in pod.folders:
-            (folder / "hold.json").unlink()
+            (folder / "promise.json").unlink()
         self.tree.end_pod(pod.uid)
         if (pod.namespace, pod.name, pod.uid) in self.kubelet.pods:
             self.kubelet.end(pod.namespace, pod.name, pod.uid)
@@ -187,7 +187,7 @@ class World:
             assert card.used_bytes == card.reserved_bytes + sum(books.values())
             parts = sum(one.used_bytes for one in mine) + card.unattributed_bytes + card.reserved_bytes
             assert abs(card.used_bytes - parts) <= card.total_bytes // 100
-            remainder = self.samples()["gpushare_card_memory_remainder_bytes"][str(card.index), "n", card.uuid]
+            remainder = self.samples()["gpushare_card_memory_unaccounted_bytes"][str(card.index), "n", card.uuid]
             assert abs(remainder) <= card.total_bytes // 100
         self.joins()
 

@@ -23,10 +23,17 @@ _serial = count()
 
 
 def pool(
-    name: str = "p", cards: int = 1, size: int = 15, *, smallest: int = 0, largest: int = 100, price: float = 1, **rest
+    name: str = "p",
+    cards: int = 1,
+    size: int = 15,
+    *,
+    min_nodes: int = 0,
+    max_nodes: int = 100,
+    price: float = 1,
+    **rest,
 ) -> Pool:
     """A pool of nodes with `cards` cards of `size` GiB."""
-    return Pool(name, node(name, cards, size, **rest), smallest, largest, price)
+    return Pool(name, node(name, cards, size, **rest), min_nodes, max_nodes, price)
 
 
 def pod(request: Request, name: str = "", *, on: Placement | None = None, **rest: object) -> Pod:
@@ -66,7 +73,8 @@ def arrival(at: float, name: str, request: Request, lifetime: float | None = Non
 def fleet(*pools: Pool, standing: int = 0, boot: float = 30, stock: int | None = None) -> Fleet:
     """Pools that boot at the same speed; `standing` nodes of each at the start."""
     supplies = tuple(
-        Supply(each, boot_seconds=boot, devices_seconds=2, return_seconds=5, stock=stock) for each in pools
+        Supply(each, boot_seconds=boot, max_device_registration_seconds=2, return_seconds=5, stock=stock)
+        for each in pools
     )
     nodes = tuple(each.node(f"{each.name}-{n + 1}") for each in pools for n in range(standing))
     return Fleet(supplies, nodes)

@@ -54,5 +54,5 @@ def begin(box, *arguments, before=HEEDS_SIGNALS, **more):
 
 def holds(box):
     """Name and cards (index, GiB) of every hold."""
-    listed = json.loads(go(box, "--list", "--json").stdout)["holds"]
-    return {one["name"]: [(card["index"], card["gib"]) for card in one["cards"]] for one in listed}
+    listed = json.loads(go(box, "--list", "--json").stdout)["allocations"]
+    return {one["name"]: [(card["index"], card["memory_gib"]) for card in one["cards"]] for one in listed}

@@ -49,7 +49,7 @@ def exit_code(pid):
 
 def book_of(hardware):
     """The simulated machine's book."""
-    return Book(hardware.with_name(f"{hardware.name}.book"))
+    return Book(hardware.with_name(f"{hardware.name}.allocations"))
 
 
 def held(book):

@@ -71,7 +71,7 @@ class Server:
         await asyncio.sleep(0)
         step = self.script.pop(0) if self.script else "ok"
         if self.down or step == "dropped":
-            raise UnreachableError("no answer within 5.0 s")
+            raise UnreachableError("request timed out after 5.0 s")
         if step in ("blocked", "refused"):
             return Answer(Outcome(step), "as scripted")
         if target.uid not in self.alive:
@@ -81,7 +81,7 @@ class Server:
         self.nodes[target.uid] = node
         self.records[target.uid] = dict(annotations)
         if step == "lost":
-            raise UnreachableError("no answer within 5.0 s")
+            raise UnreachableError("request timed out after 5.0 s")
         return Answer(Outcome.DONE)
 
     async def placed(self, target: Any, seconds: float | None = None) -> Whereabouts | None:

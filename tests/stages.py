@@ -77,25 +77,25 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage("lint", "ruff, mypy --strict, import contracts", lint, "make lint"),
         Stage(
             "tests",
-            "units, the library on simulated cards, every command",
+            "unit tests, the isolation library on simulated cards, every command",
             (pytest(many, "-m", "not slow and not e2e", *searching),),
             "make stage S=tests",
         ),
         Stage(
             "cluster",
-            "the main stories on a real control plane",
+            "main scenarios on a real control plane",
             (pytest(few, "-m", "e2e and not slow", no_kubelet, *searching, "tests/e2e"),),
             "make stage S=cluster",
         ),
         Stage(
             "slow-tests",
-            "long searches for faults, installs, days of simulated fleets",
+            "long random tests, installs, simulated days of a cluster",
             (pytest(many, "-m", "slow and not e2e", *searching),),
             "make stage S=slow-tests",
         ),
         Stage(
             "slow-cluster",
-            "every other story on a real control plane",
+            "all other scenarios on a real control plane",
             (pytest(max(3, few), "-m", "e2e and slow", no_kubelet, *searching, "tests/e2e"),),
             "make stage S=slow-cluster",
         ),
@@ -206,7 +206,7 @@ def exit_text(status: int | str) -> str:
     if isinstance(status, str):
         return status
     if status == 5:
-        return "no test was found"
+        return "no tests found"
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
 
 
@@ -272,7 +272,7 @@ class Bars:
             elif run.began:
                 state, done = clock(time.monotonic() - run.began), run.percent()
             else:
-                state, done = "[dim]waits[/]", 0
+                state, done = "[dim]waiting[/]", 0
             self._bars.update(self._tasks[name], completed=done, state=state)
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ def report(runs: list[Run]) -> None:
     """What failed, whole; then each stage's closing line; then one table."""
     for run in runs:
         if run.failed:
-            say(f"\n----- {run.stage.name} failed; its whole log: {run.log.relative_to(ROOT)}")
+            say(f"\n----- {run.stage.name} failed; full log: {run.log.relative_to(ROOT)}")
             say(failure_text(run.log.read_text(errors="replace")))
     say("")
     for run in runs:
@@ -315,7 +315,7 @@ def report(runs: list[Run]) -> None:
         for line, *_ in closing:
             say(f"===== {line} ===== ({run.stage.name})")
     table = Table(box=None, pad_edge=False)
-    for heading in ("stage", "result", "minutes", "repeat it with"):
+    for heading in ("stage", "result", "minutes", "repeat with"):
         table.add_column(heading, no_wrap=True)
     for run in runs:
         colour = "red" if run.failed else "yellow" if run.why else "green"
@@ -323,7 +323,7 @@ def report(runs: list[Run]) -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     for run in runs:
         for name in _FAILED.findall(run.log.read_text(errors="replace"))[:10] if run.failed else ():
-            say(f"one test again: make one T={shlex.quote(name)}")
+            say(f"repeat one test: make one T={shlex.quote(name)}")
 
 
 def failure_text(log: str) -> str:
@@ -332,7 +332,7 @@ def failure_text(log: str) -> str:
     lines = (log[start.start() :] if start else log).splitlines()
     if len(lines) > LINES_SHOWN:
         half = LINES_SHOWN // 2
-        lines = [*lines[:half], f"... {len(lines) - LINES_SHOWN} lines more in the log ...", *lines[-half:]]
+        lines = [*lines[:half], f"... {len(lines) - LINES_SHOWN} more lines in the log ...", *lines[-half:]]
     return "\n".join(lines)
 
 
@@ -341,7 +341,7 @@ def chosen(words: list[str], without: str | None) -> list[list[str]]:
     known = {name for lane in GROUPS["all"] for name in lane}
     unknown = [word for word in (*words, *([without] if without else [])) if word not in known and word not in GROUPS]
     if unknown:
-        raise ValueError(f"no stage {', '.join(unknown)}; there are {', '.join([*GROUPS, *sorted(known)])}")
+        raise ValueError(f"unknown stage {', '.join(unknown)}; choose from {', '.join([*GROUPS, *sorted(known)])}")
     wanted = expanded(words) - expanded([without] if without else [])
     return [[name for name in lane if name in wanted] for lane in GROUPS["all"]]
 
@@ -353,17 +353,21 @@ def expanded(words: list[str]) -> set[str]:
 
 def main() -> int:
     """0 if every stage passed."""
-    parser = argparse.ArgumentParser(description="Runs stages of the tests and says at the end which failed.")
-    parser.add_argument("stages", nargs="+", help=f"{', '.join(GROUPS)}, or names of stages: {', '.join(stages(1))}")
-    parser.add_argument("--without", metavar="STAGE", help="leave this stage or group out")
-    parser.add_argument("--budget", type=int, default=1, metavar="N", help="search for faults N times as long")
+    parser = argparse.ArgumentParser(description="Run test stages and list those that failed.")
+    parser.add_argument(
+        "stages", nargs="+", help=f"a group of stages ({', '.join(GROUPS)}) or single stages: {', '.join(stages(1))}"
+    )
+    parser.add_argument("--without", metavar="STAGE", help="skip this stage or group")
+    parser.add_argument(
+        "--budget", type=int, default=1, metavar="N", help="run random tests N times as long (default: 1)"
+    )
     options = parser.parse_args()
     try:
         lanes = chosen(options.stages, options.without)
     except ValueError as exc:
         parser.error(str(exc))
     if options.budget < 1:
-        parser.error("--budget takes a whole number, 1 or more")
+        parser.error("--budget must be a whole number of 1 or more")
     known = stages(options.budget)
     LOGS.mkdir(parents=True, exist_ok=True)
     made = [[Run(known[name], LOGS / f"{name}.log") for name in lane] for lane in lanes]

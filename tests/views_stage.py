@@ -86,7 +86,7 @@ def fleet_of_cards(count):
                 if number != 2:
                     tenants.append(tenant(pods[-1], (index % 3) + 1 + 3.5 * (part == 2 and index == 1)))
     pods += [pod("waits-0", "", 15), pod("waits-1", "", 8, (0, 1), namespace="other")]
-    fleet = Fleet(tuple(nodes), tuple(pods), notes=() if count < 24 else ("what is used on gpu-node-02 is not known",))
+    fleet = Fleet(tuple(nodes), tuple(pods), notes=() if count < 24 else ("memory in use on gpu-node-02 is unknown",))
     return fleet, usage(fleet, tenants, ("gpu-node-02",))
 
 
@@ -100,7 +100,7 @@ def page_of(told):
         labels = f'node="{card.node}",uuid="{card.uuid}",card="{card.index}"'
         lines.append(f'gpushare_card_info{{{labels},model="{card.model}",pool="",mode="{card.mode}"}} 1')
         names = {"total": "memory_total_bytes", "used": "memory_used_bytes", "reserved": "memory_reserved_bytes"}
-        names |= {"utilisation": "utilisation_ratio", "offered": "memory_offered_bytes", "healthy": "healthy"}
+        names |= {"utilisation": "utilisation_ratio", "offered": "memory_allocatable_bytes", "healthy": "healthy"}
         lines += [f"gpushare_card_{names[key]}{{{labels}}} {value}" for key, value in card.figures.items()]
     for one in told.tenants:
         labels = f'namespace="{one.namespace}",pod="{one.pod}",container="{one.container}",node="{one.node}"'

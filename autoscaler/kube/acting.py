@@ -19,7 +19,7 @@ from autoscaler.kube.moves import Moves
 from autoscaler.kube.tools import RefusedStepError, Tools
 from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, action_of
 from autoscaler.providers.base import DeniedError, OutOfStockError, ProviderError
 from isolation.cluster.failure import ClusterError, UnreachableError
 from isolation.contract.model import Refusal, Why
@@ -111,7 +111,7 @@ class Actor:
         return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
 
     def _refused(self, doubt: Doubt) -> Refusal:
-        log.warning("not done: %s", doubt.text)
+        log.warning("step refused: %s", doubt.text)
         if len(self._doubts) < _MOST_DOUBTS:
             self._doubts.append(doubt)
         return Refusal(Why.NOT_READY, doubt.text)
@@ -133,7 +133,7 @@ class Actor:
         try:
             await self._moves.forget(seen.over)
         except (RefusedStepError, ClusterError) as exc:
-            log.info("reservations that are over stay for now: %s", exc)
+            log.info("cannot delete expired reservations: retrying later: %s", exc)
 
     # -- one kind of step each -------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Actor:
         while left:
             target = self._targets.get(pool)
             if target is None:
-                raise RefusedStepError(Kind.PROVIDER, f"pool {pool} cannot be told: nothing is bought", pool=pool)
+                raise RefusedStepError(Kind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool)
             part = min(part, left)
             self._tools.allowed()
             try:
@@ -176,7 +176,7 @@ class Actor:
             yield got
             left -= got
             if got < part:
-                text = f"pool {pool} was asked for {part} more and has {got} more"
+                text = f"pool {pool}: provider added {got} of {part} requested nodes"
                 raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
 
     def _stands(self, step: Buy, seen: Seen) -> None:
@@ -192,8 +192,8 @@ class Actor:
         for uid in step.serves:
             pod = seen.observation.pods.get(uid)
             if pod is not None:
-                note = f"A node of pool {step.pool} was asked for: {step.reason}"
-                await self._tools.events.pod(pod.key, uid, "NodeBought", note)
+                note = f"Scaling up pool {step.pool}: {step.reason}"
+                await self._tools.events.pod(pod.key, uid, "TriggeredScaleUp", note)
 
     async def _discard(self, step: Discard, seen: Seen) -> None:
         if step.node == f"{step.pool}/dry":
@@ -206,21 +206,21 @@ class Actor:
         else:
             await self._remove(step.pool, (step.node,))
         if step.node in seen.uids:
-            await self._tools.events.node(step.node, seen.uids[step.node], "GivenUp", step.reason, warning=True)
+            await self._tools.events.node(
+                step.node, seen.uids[step.node], "ProvisioningFailed", step.reason, warning=True
+            )
 
     def _empty(self, node: str) -> None:
         """Raise where somebody runs there, by the watch's latest word."""
         late = [pod.key for pod in self._tools.on(node) if not resident(pod)]
         if late:
-            raise RefusedStepError(Kind.CONFLICT, f"node {node} is not empty any more: {late[0]}", node=node)
+            raise RefusedStepError(Kind.CONFLICT, f"node {node} is no longer empty: pod {late[0]}", node=node)
 
     async def _remove(self, pool: str, names: Sequence[str]) -> None:
         gone = await self._tools.providers.remove(pool, names)
         missing = set(names) - set(gone)
         if missing:
-            raise RefusedStepError(
-                Kind.CONFLICT, f"pool {pool} has no {', '.join(sorted(missing))} (any more)", pool=pool
-            )
+            raise RefusedStepError(Kind.CONFLICT, f"pool {pool} no longer has {', '.join(sorted(missing))}", pool=pool)
 
     async def _drain(self, step: Drain, seen: Seen) -> None:
         made: list[str] = []
@@ -233,7 +233,7 @@ class Actor:
             try:
                 await self._moves.forget(made)
             except (RefusedStepError, ClusterError) as exc:
-                log.info("homes of a drain that was not begun stay for now: %s", exc)
+                log.info("cannot delete reservations of a failed drain: they expire later: %s", exc)
             raise
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
 
@@ -242,16 +242,16 @@ class Actor:
         staying = {uid for uid, pod in here.items() if not pod.deleting}
         await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
         await self._marks.take(step.node)
-        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Kept", step.reason)
+        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
 
     async def _delete(self, step: Delete, seen: Seen) -> None:
         machine = seen.observation.machines[step.node]
         self._empty(step.node)
         self._tools.allowed()
-        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "GivenBack", step.reason)
+        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "NodeRemoved", step.reason)
         await self._remove(machine.pool, (step.node,))
 
 
 def _name(step: Step) -> str:
     what = step.pool if isinstance(step, Buy) else step.pod if isinstance(step, Evict | Move) else step.node
-    return f"{type(step).__name__.lower()} {what}"
+    return f"{action_of(step)} {what}"

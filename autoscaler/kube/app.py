@@ -113,7 +113,7 @@ class Autoscaler:
     async def _more_doors(self, stack: contextlib.AsyncExitStack) -> dict[str, int]:
         """What was asked for besides metrics; their ports."""
         options, found = self._options, {}
-        settings = options.metrics_api.settings(self.turns.wired.config.figures.stale_seconds)
+        settings = options.metrics_api.settings(self.turns.wired.config.metrics.stale_seconds)
         if settings is not None:
             found["metrics-api"] = await stack.enter_async_context(metrics_api(self._access, self.board, settings))
         return found
@@ -129,7 +129,7 @@ class Autoscaler:
         while True:
             await self._until(leads=True)
             given = ports(
-                grpc.settings(self.turns.wired.config.figures.stale_seconds),
+                grpc.settings(self.turns.wired.config.metrics.stale_seconds),
                 state=self._relay,
                 known=self._known if grpc.expander is not None else None,
                 readings=self.board if grpc.listen is not None else None,
@@ -137,7 +137,9 @@ class Autoscaler:
             )
             async with given as there:
                 log.info(
-                    "gRPC is served: cloud provider and scaler %s, expander %s", there.number, there.expander_number
+                    "serving gRPC: cloud provider and KEDA scaler port=%s, expander port=%s",
+                    there.number,
+                    there.expander_number,
                 )
                 await self._until(leads=False)
             log.info("gRPC is not served any more: another replica leads")
@@ -154,17 +156,17 @@ class Autoscaler:
             await self.turns.once()
             self._known.seen = self.turns.last.seen or self._known.seen
             await self.voice.say(self.turns)
-            rest = self.turns.wired.config.limits.period_seconds - (loop.time() - began)
+            rest = self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), max(0.0, rest))
 
     async def _end(self, turning: asyncio.Task[None]) -> None:
         """No further step; what was done is written."""
         self.turns.stopping = True
-        log.info("stopping: no further step is taken, then the Lease is given back")
+        log.info("stopping: taking no further steps, then releasing the Lease")
         done, _ = await asyncio.wait((turning,), timeout=GRACE_SECONDS)
         if not done:
-            log.warning("the turn under way did not end within %.0f s and is broken off", GRACE_SECONDS)
+            log.warning("cancelling the running reconcile cycle: it did not end within %.0f s", GRACE_SECONDS)
             turning.cancel()
             await asyncio.gather(turning, return_exceptions=True)
         await self.turns.finish()
@@ -172,7 +174,7 @@ class Autoscaler:
     def unready(self) -> str:
         """Why readiness is denied; empty: ready."""
         missing = self.sources.missing()
-        return f"not read yet: {missing}" if missing else ""
+        return f"waiting for the initial list of: {missing}" if missing else ""
 
 
 async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:

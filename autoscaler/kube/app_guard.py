@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler.decide import decide
 from autoscaler.loop import Grouping, applied
-from autoscaler.plan import Evict, Move
+from autoscaler.plan import Evict, Move, action_of
 from autoscaler.providers.base import ProviderError
 from isolation.cluster.failure import ClusterError
 from isolation.contract.model import Refusal, Why
@@ -118,10 +118,10 @@ class GuardedWorld:
         if hold is None and isinstance(steps[0], Evict | Move) and not self.turn.failed:
             hold = await self._paid()
         if hold is not None:
-            return [self._not_done(step, self.turn.withheld, "withheld", hold.text) for step in steps]
+            return [self._not_done(step, self.turn.withheld, "inhibited", hold.text) for step in steps]
         if self.turn.failed:
-            broke = "an earlier step of this turn broke off"
-            return [self._not_done(step, self.turn.withheld, "withheld", broke) for step in steps]
+            broke = "an earlier step of this cycle failed"
+            return [self._not_done(step, self.turn.withheld, "inhibited", broke) for step in steps]
         began = self._manners.clock()
         try:
             refused = await applied(self._world, steps)
@@ -151,7 +151,7 @@ class GuardedWorld:
     ) -> Refusal:
         """Note it; what the world refused it has said itself."""
         if loud:
-            log.warning("%s: %s: %s", outcome, told(step), why)
+            log.warning("step %s: %s: %s", outcome, told(step), why)
         where.append((step, why))
         self._manners.telemetry.stepped(step, outcome)
         return Refusal(Why.NOT_READY, why)
@@ -177,6 +177,6 @@ class GuardedWorld:
 
 def told(step: Step) -> str:
     """A step on one line, for the log."""
-    parts = [type(step).__name__.lower()]
+    parts = [action_of(step)]
     parts += [str(value) for name in ("pool", "node", "pod", "owner") if (value := getattr(step, name, ""))]
     return f"{' '.join(parts)}: {step.reason}"

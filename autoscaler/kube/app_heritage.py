@@ -58,10 +58,10 @@ class Heritage:
         try:
             found = await self._store.load(now)
         except ClusterError as exc:
-            self._trouble = f"what was remembered ({self._store.where}) cannot be read: {exc}; nothing is done"
+            self._trouble = f"cannot read saved state {self._store.where}: {exc}; no actions are taken"
             return None
         except CodecError as exc:
-            why = f"what was remembered ({self._store.where}) cannot be believed, it is begun anew: {exc}"
+            why = f"saved state {self._store.where} is corrupt: starting from empty state: {exc}"
             log.error("%s", why)  # noqa: TRY400 (the text says it all)
             self._be_quiet(why, QUIET_SECONDS)
             self._read(epoch, "nothing")
@@ -75,10 +75,10 @@ class Heritage:
 
     def _read(self, epoch: int, what: str) -> None:
         self.epoch, self._overwritten = epoch, False
-        log.info("acting with epoch %d; remembered: %s", epoch, what)
+        log.info("acting as leader: epoch=%d, saved state=%s", epoch, what)
 
     def _be_quiet(self, why: str, seconds: float) -> None:
-        self._trouble = f"{why}; nothing is done for {seconds:.0f} s"
+        self._trouble = f"{why}; no actions are taken for {seconds:.0f} s"
         self._quiet_until = self._steady() + seconds
 
     async def left(self, remembered: Remembered, quiet_seconds: float) -> str:
@@ -86,11 +86,11 @@ class Heritage:
         try:
             saved = await self._store.save(remembered)
         except ClusterError as exc:
-            log.warning("what is remembered cannot be written: %s", exc)
-            self._be_quiet(f"what is remembered cannot be written ({exc})", quiet_seconds)
+            log.warning("cannot write saved state: %s", exc)
+            self._be_quiet(f"cannot write saved state: {exc}", quiet_seconds)
             return "failed"
         if saved is Saved.CONFLICT:
-            why = f"somebody else wrote {self._store.where}: it is read anew"
+            why = f"another client wrote saved state {self._store.where}: reading it again"
             log.warning("%s", why)
             self._be_quiet(why, quiet_seconds)
             self.epoch, self._overwritten = None, True

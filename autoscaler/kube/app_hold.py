@@ -68,19 +68,19 @@ class Facts:
 def hold_of(facts: Facts) -> Hold | None:
     """Why not to act now; None: nothing of ours is in the way."""
     if facts.stopping:
-        return Hold(Why.STOPPING, "this process is about to end")
+        return Hold(Why.STOPPING, "this process is shutting down")
     if facts.epoch is None:
-        who = "nobody knows who has" if facts.holder is None else f"{facts.holder or 'nobody'} has"
-        return Hold(Why.STANDBY, f"{who} the Lease; this replica watches")
+        holder = "unknown" if facts.holder is None else facts.holder or "none"
+        return Hold(Why.STANDBY, f"this replica is on standby (Lease holder: {holder})")
     if facts.position.problem:
-        return Hold(Why.SWITCH, f"the switch ({facts.where}) cannot be followed: {facts.position.problem}")
+        return Hold(Why.SWITCH, f"cannot use the switch {facts.where}: {facts.position.problem}")
     if facts.position.enabled is False:
-        return Hold(Why.SWITCH, f"switched off by {facts.where}; enabled=true there, or deleting it, switches it on")
+        return Hold(Why.SWITCH, f"switched off by {facts.where}; set enabled=true there or delete it to switch on")
     if facts.only_says:
         by = facts.where if facts.position.dry_run is not None else "--dry-run"
-        return Hold(Why.DRY_RUN, f"dry run, by {by}: it only says what it would do")
+        return Hold(Why.DRY_RUN, f"dry run (set by {by}): steps are logged, not taken")
     if facts.trouble:
         return Hold(Why.STATE, facts.trouble)
     if facts.inherited != facts.epoch:
-        return Hold(Why.STATE, "what was remembered has not been read yet")
+        return Hold(Why.STATE, "the saved state has not been read yet")
     return None

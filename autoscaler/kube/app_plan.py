@@ -78,14 +78,14 @@ async def _asked(access: Access, seconds: float) -> None:
                 except RefusedError as exc:
                     denied += [path] if exc.status in _NO_RIGHTS else []
     except TimeoutError:
-        raise CannotTellError(f"the API server has not answered within {seconds:.0f} s") from None
+        raise CannotTellError(f"the API server did not respond within {seconds:.0f} s") from None
     except CredentialsError as exc:
         raise CannotTellError(str(exc)) from None
     except (UnreachableError, MalformedError) as exc:
-        raise CannotTellError(f"the API server cannot be asked: {exc}; look at --kubeconfig and --context") from None
+        raise CannotTellError(f"cannot reach the API server: {exc}; check --kubeconfig and --context") from None
     if denied:
-        needed = "a plan needs the right to list and watch these"
-        raise CannotTellError(f"these may not be read with the credentials given: {', '.join(denied)}; {needed}")
+        needed = "grant list and watch on these resources"
+        raise CannotTellError(f"these credentials cannot read {', '.join(denied)}: {needed}")
 
 
 async def _looked(options: Options, access: Access, wired: Wired, seconds: float) -> Prospect:
@@ -98,14 +98,16 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
         try:
             await asyncio.wait_for(sources.synced(), seconds)
         except TimeoutError:
-            raise CannotTellError(f"not read within {seconds:.0f} s: {sources.missing()}") from None
+            raise CannotTellError(
+                f"the initial lists did not complete within {seconds:.0f} s: {sources.missing()}"
+            ) from None
         parts = Parts(
             access=access,
             sources=sources,
             providers=wired.providers,
             figures=wired.figures,
             events=_Silent(),
-            fence=lambda: "this is only a plan",
+            fence=lambda: "this command only plans",
             now=time.time,
             board=board,
         )
@@ -125,8 +127,8 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
 def _nothing(options: Options, wired: Wired) -> Iterator[str]:
     """That nothing can be planned, where there is nothing to plan with."""
     if not wired.config.pools:
-        where = "give --config FILE" if options.config is None else f"{options.config} names none"
-        yield f"there are no pools to grow or shrink: {where} (docs/autoscaler.md says what stands in it)"
+        where = "set --config FILE" if options.config is None else f"{options.config} lists none"
+        yield f"no pools are configured: {where} (docs/autoscaler.md describes the file)"
 
 
 async def _remembered(options: Options, access: Access) -> tuple[Remembered, tuple[str, ...]]:
@@ -135,7 +137,7 @@ async def _remembered(options: Options, access: Access) -> tuple[Remembered, tup
     try:
         return await store.load(time.time()) or Remembered(), ()
     except (ClusterError, CodecError) as exc:
-        return Remembered(), (f"what the running autoscaler remembers ({store.where}) cannot be read: {exc}",)
+        return Remembered(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
 
 
 def _holds(options: Options, switch: Switch) -> tuple[str, ...]:

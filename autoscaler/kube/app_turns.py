@@ -158,12 +158,12 @@ class Turns:
         except DoubtError:
             # there is no picture: what was seen last is not shown as if it were so now
             guard.turn.seen = None
-            return "withheld" if self._leads() else "standby"
+            return "inhibited" if self._leads() else "standby"
         except Exception as exc:
             self.broken = f"{type(exc).__name__}: {exc}"
             # turn after turn the same defect: its trace once
             if self.broken != said:
-                log.exception("the turn broke")
+                log.exception("reconcile cycle failed")
             self.memory = _as_done(guard, before, limits)
             guard.turn.seen = None
             return "failed"
@@ -187,7 +187,7 @@ class Turns:
             return
         except Exception as exc:
             # an SDK that does not like its settings raises errors of its own
-            log.exception("the configuration cannot be taken over")
+            log.exception("cannot apply the new configuration")
             self._file.refuse(f"{type(exc).__name__}: {exc}")
             return
         self._file.accept()
@@ -242,7 +242,7 @@ class Turns:
             await self._leave(Remembered(self.memory, self.world.kept, facts.epoch))
 
     async def _leave(self, remembered: Remembered) -> None:
-        outcome = await self.heritage.left(remembered, 2 * self.wired.config.limits.period_seconds)
+        outcome = await self.heritage.left(remembered, 2 * self.wired.config.limits.scan_interval_seconds)
         if outcome:
             self._around.telemetry.wrote(outcome)
 
@@ -277,7 +277,7 @@ def _as_done(guard: GuardedWorld, before: Memory, limits: Limits) -> Memory:
 def _outcome(turned: Turn) -> str:
     if turned.hold is not None:
         said = {Why.DRY_RUN: "dry_run", Why.STANDBY: "standby"}
-        return said.get(turned.hold.why, "withheld" if turned.decided is not None and turned.decided.steps else "idle")
+        return said.get(turned.hold.why, "inhibited" if turned.decided is not None and turned.decided.steps else "idle")
     if turned.withheld or turned.failed:
-        return "withheld"
+        return "inhibited"
     return "done" if turned.done or turned.refused else "idle"

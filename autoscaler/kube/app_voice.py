@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.kube.app_guard import told
 from autoscaler.kube.app_hold import Why
 from autoscaler.kube.doubt import Kind
-from autoscaler.kube.telemetry import step_name
+from autoscaler.plan import action_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,11 +56,11 @@ class Voice:
         fresh = {key: text for key, text in now.items() if key not in self._said}
         over = {key: text for key, text in self._said.items() if key not in now}
         for key, text in list(fresh.items())[:_MOST_LINES]:
-            log.warning("withheld (%s): %s", key[0], text)
+            log.warning("actions inhibited: reason=%s: %s", key[0], text)
         if len(fresh) > _MOST_LINES:
-            log.warning("withheld: %d more reasons; `gpushare autoscaler plan` tells all", len(fresh) - _MOST_LINES)
+            log.warning("actions inhibited: %d more reasons: see `gpushare autoscaler plan`", len(fresh) - _MOST_LINES)
         for key, text in list(over.items())[:_MOST_LINES]:
-            log.info("no longer (%s): %s", key[0], text)
+            log.info("condition cleared: reason=%s: %s", key[0], text)
         self._said = now
         turned = self._say_hold(turns)
         self._say_would(turns)
@@ -74,7 +74,7 @@ class Voice:
         why = "" if hold is None else hold.why.value
         before, self._hold = self._hold, why
         if why != before:
-            log.info("%s", "it acts" if hold is None else f"it does not act: {hold.text}")
+            log.info("%s", "taking actions" if hold is None else f"not taking actions: {hold.text}")
         return why != before
 
     def _say_would(self, turns: Turns) -> None:
@@ -83,10 +83,10 @@ class Voice:
         if turned.hold is None or turned.hold.why is not Why.DRY_RUN or turned.decided is None:
             self._would = frozenset()
             return
-        steps = {(step_name(step), _subject(step)): step for step in turned.decided.steps}
+        steps = {(action_of(step), _subject(step)): step for step in turned.decided.steps}
         for key, step in list(steps.items())[:_MOST_LINES]:
             if key not in self._would:
-                log.info("would %s", told(step))
+                log.info("dry run: would %s", told(step))
         self._would = frozenset(steps)
 
     async def _event(self, turns: Turns) -> None:
@@ -98,9 +98,9 @@ class Voice:
             return
         if self.doubts:
             texts = "; ".join(text for _, text in self.doubts)
-            await self._events.pod(f"{namespace}/{name}", uid, "Withheld", texts, warning=True)
+            await self._events.pod(f"{namespace}/{name}", uid, "Inhibited", texts, warning=True)
         elif turns.hold() is None:
-            await self._events.pod(f"{namespace}/{name}", uid, "Acting", "nothing is withheld any more")
+            await self._events.pod(f"{namespace}/{name}", uid, "Resumed", "No condition inhibits actions any more")
 
 
 def _all(turns: Turns) -> dict[tuple[str, ...], str]:
@@ -110,9 +110,10 @@ def _all(turns: Turns) -> dict[tuple[str, ...], str]:
     if hold is not None and hold.doubt:
         found[hold.why.value, hold.text if hold.why is Why.SWITCH else ""] = hold.text
     if turns.problem:
-        found[CONFIG, turns.problem] = f"the configuration file cannot be used, the old one stays: {turns.problem}"
+        text = f"invalid configuration file, the previous configuration stays active: {turns.problem}"
+        found[CONFIG, turns.problem] = text
     if turns.broken:
-        found[FAILED, turns.broken] = f"the turn broke: {turns.broken}"
+        found[FAILED, turns.broken] = f"reconcile cycle failed: {turns.broken}"
     for doubt in turns.world.doubts() if turns.world is not None else ():
         found[doubt.kind.value, doubt.pool, doubt.node] = doubt.text
     return found

@@ -42,31 +42,52 @@ class BadInput(click.ClickException):
 
 def _number(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
     if value != value:  # noqa: PLR0124 (click's range lets what is no number pass)
-        raise click.BadParameter("nan is no number; write seconds, for instance 60")
+        raise click.BadParameter("nan is not a number of seconds; write for example 60")
     return value
 
 
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     """Options of the gRPC ports and of the metrics APIs."""
     given = [
-        click.option("--grpc-listen", type=Listen(), help="gRPC for cluster-autoscaler and KEDA; 0.0.0.0:8086."),
-        click.option("--expander-listen", type=Listen(), help="cluster-autoscaler's expander; 0.0.0.0:8087."),
-        click.option("--grpc-cert", type=_FILE, help="Certificate of both ports; read again when it changes."),
-        click.option("--grpc-key", type=_FILE, help="Its key."),
-        click.option("--grpc-client-ca", type=_FILE, help="Who signs certificates of those who ask on --grpc-listen."),
+        click.option(
+            "--grpc-listen",
+            type=Listen(),
+            help="Address of gRPC for cluster-autoscaler (cloud provider) and KEDA (scaler), e.g. 0.0.0.0:8086.",
+        ),
+        click.option(
+            "--expander-listen",
+            type=Listen(),
+            help="Address of the gRPC expander for cluster-autoscaler, e.g. 0.0.0.0:8087.",
+        ),
+        click.option(
+            "--grpc-cert",
+            type=_FILE,
+            help="TLS certificate of --grpc-listen and --expander-listen; reloaded when it changes.",
+        ),
+        click.option("--grpc-key", type=_FILE, help="Private key of --grpc-cert."),
+        click.option("--grpc-client-ca", type=_FILE, help="CA that signs the client certificates for --grpc-listen."),
         click.option(
             "--metrics-api",
             "api_groups",
             type=click.Choice(["custom", "external"]),
             multiple=True,
-            help="Serve custom.metrics.k8s.io, external.metrics.k8s.io; may be given twice.",
+            help="Serve custom.metrics.k8s.io or external.metrics.k8s.io; repeat for both.",
         ),
-        click.option("--metrics-api-listen", type=Listen(), help="Where, over TLS; 0.0.0.0:8444."),
-        click.option("--metrics-api-cert", type=_FILE, help="Certificate of our Service's name."),
-        click.option("--metrics-api-key", type=_FILE, help="Its key."),
-        click.option("--metrics-api-ca", type=_FILE, help="Who signed it, for the APIServices."),
-        click.option("--metrics-api-service", help="namespace/name by which kube-apiserver finds us."),
-        click.option("--metrics-api-only-look", is_flag=True, help="Do not make APIServices that are missing."),
+        click.option("--metrics-api-listen", type=Listen(), help="TLS address of the metrics APIs, e.g. 0.0.0.0:8444."),
+        click.option(
+            "--metrics-api-cert",
+            type=_FILE,
+            help="TLS certificate of --metrics-api-listen, issued for the name of --metrics-api-service.",
+        ),
+        click.option("--metrics-api-key", type=_FILE, help="Private key of --metrics-api-cert."),
+        click.option("--metrics-api-ca", type=_FILE, help="CA of --metrics-api-cert, written to the APIServices."),
+        click.option(
+            "--metrics-api-service",
+            help="Service through which kube-apiserver reaches the metrics APIs, as namespace/name.",
+        ),
+        click.option(
+            "--metrics-api-no-register", is_flag=True, help="Check the APIServices but do not create missing ones."
+        ),
     ]
     for option in reversed(given):
         command = option(command)
@@ -74,32 +95,57 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--config", type=_FILE, envvar="GPUSHARE_CONFIG", help="Pools, limits, figures; read again on change.")
-@click.option("--kubeconfig", type=_FILE, help="Credentials; default: the pod's account, else $KUBECONFIG.")
-@click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, touch nothing.")
-@click.option("--metrics", type=Listen(), default=METRICS, show_default=True, help="/metrics and probes; or none.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
 @click.option(
-    "--unit", type=click.Choice(sorted(UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
+    "--config",
+    type=_FILE,
+    envvar="GPUSHARE_CONFIG",
+    help="Configuration file (pools, limits, figures); reloaded when it changes.",
+)
+@click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; default: the pod's service account, else $KUBECONFIG.")
+@click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig to use.")
+@click.option("--dry-run", is_flag=True, help="Log the steps instead of taking them; change nothing.")
+@click.option(
+    "--metrics-listen",
+    "metrics",
+    type=Listen(),
+    default=METRICS,
+    show_default=True,
+    help="Address for /metrics, /healthz and /readyz; none disables it.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Port for /metrics and probes on all interfaces; overrides --metrics-listen.",
+)
+@click.option(
+    "--memory-unit",
+    "unit",
+    type=click.Choice(sorted(UNITS)),
+    default="1GiB",
+    show_default=True,
+    help="Size of one unit of shared card memory.",
 )
 @click.option(
     "--namespace",
     envvar="POD_NAMESPACE",
     default=SYSTEM_NAMESPACE,
     show_default=True,
-    help="Of our Lease, our switch and what is remembered.",
+    help="Namespace of the Lease, the switch ConfigMap and the saved state.",
 )
-@click.option("--lease", default=AUTOSCALER, show_default=True, help="Name of our Lease.")
-@click.option("--identity", default="", help="This process and no other; default: pod name and something random.")
+@click.option("--lease-name", "lease", default=AUTOSCALER, show_default=True, help="Name of the leader election Lease.")
+@click.option(
+    "--identity",
+    default="",
+    help="Unique identity of this replica in leader election; default: pod name and a random suffix.",
+)
 @logs.options
 @_grpc
 @click.pass_context
 def autoscaler(ctx: click.Context, /, **given: Any) -> None:
     """
-    Keep the fleet the right size, counted card by card.
+    Scale node pools up and down and move pods, counting room card by card.
 
-    Without a sub-command: run until SIGTERM.
+    Without a subcommand: run until SIGTERM.
     """
     options = _options(given)
     problems = list(options.problems())
@@ -114,25 +160,25 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 
 @autoscaler.command(
     "plan",
-    short_help="What would be done now, and why; touches nothing.",
+    short_help="Show what the autoscaler would do now, and why; changes nothing.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--config", type=_FILE, help="As before `plan`.")
-@click.option("--kubeconfig", type=_FILE, help="As before `plan`.")
-@click.option("--context", metavar="NAME", help="As before `plan`.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("--exit-code", is_flag=True, help=f"End with {_WORK} where there is something to do.")
+@click.option("--config", type=_FILE, help="Configuration file; same as --config of `autoscaler`.")
+@click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; same as --kubeconfig of `autoscaler`.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig; same as --context of `autoscaler`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has steps.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1, 600),
     callback=_number,
     default=60.0,
     show_default=True,
-    help="Seconds to read all.",
+    help="Timeout for reading the cluster, in seconds.",
 )
 @click.pass_obj
 def print_plan(options: Options, /, *, as_json: bool, exit_code: bool, timeout: float, **where: Any) -> None:
-    """What would be done now, and why; touches nothing and needs rights to read only."""
+    """Show what the autoscaler would do now, and why; changes nothing and needs read access only."""
     from autoscaler.kube import app_plan, plan_view  # noqa: PLC0415 (numpy, gRPC and tables are for this only)
 
     options = replace(options, **{name: value for name, value in where.items() if value is not None})
@@ -142,7 +188,7 @@ def print_plan(options: Options, /, *, as_json: bool, exit_code: bool, timeout: 
         click.echo(plan_view.as_json(prospect))
     else:
         plan_view.show(prospect, sys.stdout)
-    if exit_code and prospect.steps:
+    if exit_code and prospect.actions:
         sys.exit(_WORK)
 
 
@@ -186,7 +232,7 @@ def _options(given: Mapping[str, Any]) -> Options:
         certificate=given["metrics_api_cert"],
         key=given["metrics_api_key"],
         authority=given["metrics_api_ca"],
-        enter=not given["metrics_api_only_look"],
+        enter=not given["metrics_api_no_register"],
         **({"service": given["metrics_api_service"]} if given["metrics_api_service"] else {}),
     )
     grpc = Grpc(

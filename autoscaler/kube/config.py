@@ -9,16 +9,16 @@ its settings, `autoscaler.providers.registry`.
       - name: gpu-a
         provider: scale
         settings: {name: gpu-a, namespace: default}
-        smallest: 0
-        largest: 20
+        min_nodes: 0
+        max_nodes: 20
         price: 3.1
         priority: 10
-        buffer: 1
+        spare_nodes: 1
         mode: cgpu
         placement: binpack
-        profile: {cpu: 16000, memory: 68719476736, cards: {...}}
-    limits: {unneeded_seconds: 900}
-    figures: {source: exporter, scrape_seconds: 15}
+        node_template: {cpu: 16000, memory: 68719476736, cards: {...}}
+    limits: {scale_down_unneeded_seconds: 900}
+    metrics: {source: exporter, scrape_interval_seconds: 15}
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class PoolConfig:
     name: str
     source: PoolSource
     """Provider and its settings."""
-    smallest: int = 0
-    largest: int = 10
+    min_nodes: int = 0
+    max_nodes: int = 10
     price: float = 1.0
     priority: int = 0
     """A pool of a higher one is asked first, whatever it costs."""
-    buffer: int = 0
+    spare_nodes: int = 0
     """So many nodes more than those in use are kept ready, up to the largest."""
     mode: Mode | None = None
     """What its nodes serve; None: as the profile says."""
@@ -81,13 +81,13 @@ class Figures:
     """Of Prometheus."""
     port: int = 9445
     """Of the exporters."""
-    scrape_seconds: float = 15.0
+    scrape_interval_seconds: float = 15.0
     """How often they measure; figures older than three of these are not used."""
 
     @property
     def stale_seconds(self) -> float:
         """Older ones are not used."""
-        return 3 * self.scrape_seconds
+        return 3 * self.scrape_interval_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Config:
 
     pools: tuple[PoolConfig, ...] = ()
     limits: Limits = field(default_factory=Limits)
-    figures: Figures = field(default_factory=Figures)
+    metrics: Figures = field(default_factory=Figures)
 
     def ranked(self, pools: Mapping[str, Pool]) -> dict[str, Pool]:
         """The pools of a reading, with their priorities."""

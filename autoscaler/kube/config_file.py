@@ -61,14 +61,14 @@ class ConfigFile:
     def accept(self) -> None:
         """What was read last is in force."""
         if self.loaded is not None and self._path is not None:
-            log.info("%s was read again and is in force", self._path)
+            log.info("reloaded configuration file %s", self._path)
         self.problem, self.loaded = "", time.time()
 
     def refuse(self, why: str) -> None:
         """What was read last cannot be used."""
         said = "; ".join(why.splitlines())
         if said != self.problem:
-            log.error("the configuration in force stays, because the file cannot be used: %s", said)
+            log.error("invalid configuration file: keeping the previous configuration: %s", said)
         self.problem = said
 
     def _read(self, path: Path) -> bytes:
@@ -76,7 +76,7 @@ class ConfigFile:
             with path.open("rb") as file:
                 raw = file.read(MOST_BYTES + 1)
         except OSError as exc:
-            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+            raise ConfigError(f"{path}: cannot read the file: {exc.strerror}") from None
         if not raw.strip():
-            raise ConfigError(f"{path}: is empty; write at least `pools: []`")
+            raise ConfigError(f"{path}: the file is empty; write at least `pools: []`")
         return raw

@@ -38,7 +38,8 @@ _HIGHEST_PRIORITY: Final = 1000
 _LARGEST_AMOUNT: Final = 1e12
 _LONGEST_URL: Final = 2048
 _POOL_KEYS: Final = (
-    "name", "provider", "settings", "smallest", "largest", "price", "priority", "buffer", "mode", "placement", "profile"
+    "name", "provider", "settings", "min_nodes", "max_nodes", "price", "priority", "spare_nodes", "mode", "placement",
+    "node_template",
 )  # fmt: skip
 _COUNTS: Final = frozenset(f.name for f in fields(Limits) if f.type == "int")
 
@@ -67,21 +68,21 @@ class _Reader:
         at = self._doc.at
         if not self._mapping(at):
             return Config()
-        self._only(at, "version", "pools", "limits", "figures")
+        self._only(at, "version", "pools", "limits", "metrics")
         self._try(lambda: _version(at["version"]), VERSION)
-        return Config(self._pools(at["pools"]), self._limits(at["limits"]), self._figures(at["figures"]))
+        return Config(self._pools(at["pools"]), self._limits(at["limits"]), self._figures(at["metrics"]))
 
     def _pools(self, at: At) -> tuple[PoolConfig, ...]:
         nothing: list[At] = []
         items = self._try(at.items, nothing)
         if len(items) > MOST_POOLS:
-            self._say(at.wrong(f"{len(items)} pools; {MOST_POOLS} are the most"))
+            self._say(at.wrong(f"{len(items)} pools: the maximum is {MOST_POOLS}"))
             return ()
         found: dict[str, PoolConfig] = {}
         for item in items:
             pool = self._pool(item)
             if pool is not None and pool.name in found:
-                self._say(item["name"].wrong(f"a pool {pool.name} stands above already; every pool needs its own name"))
+                self._say(item["name"].wrong(f"duplicate pool {pool.name}; give every pool its own name"))
             elif pool is not None:
                 found[pool.name] = pool
         return tuple(found.values())
@@ -92,21 +93,21 @@ class _Reader:
         self._only(at, *_POOL_KEYS)
         name = self._try(at["name"].label_name, "")
         provider = self._try(lambda: _needed(at["provider"]), "")
-        smallest = self._try(lambda: at["smallest"].integer(0, 0, _LARGEST_POOL), 0)
-        largest = self._try(lambda: at["largest"].integer(10, 0, _LARGEST_POOL), _LARGEST_POOL)
-        if smallest > largest:
-            self._say(at["smallest"].wrong(f"{smallest} is more than the largest, {largest}"))
+        min_nodes = self._try(lambda: at["min_nodes"].integer(0, 0, _LARGEST_POOL), 0)
+        max_nodes = self._try(lambda: at["max_nodes"].integer(10, 0, _LARGEST_POOL), _LARGEST_POOL)
+        if min_nodes > max_nodes:
+            self._say(at["min_nodes"].wrong(f"{min_nodes} is greater than max_nodes, {max_nodes}"))
         pool = PoolConfig(
             name=name,
             source=PoolSource(name, provider, at["settings"]),
-            smallest=smallest,
-            largest=largest,
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
             price=self._try(lambda: _amount(at["price"], 1.0, lowest=1e-9), 1.0),
             priority=self._try(lambda: at["priority"].integer(0, -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY), 0),
-            buffer=self._try(lambda: at["buffer"].integer(0, 0, _LARGEST_POOL), 0),
+            spare_nodes=self._try(lambda: at["spare_nodes"].integer(0, 0, _LARGEST_POOL), 0),
             mode=self._try(lambda: _choice(at["mode"], Mode), None),
             choice=self._try(lambda: _choice(at["placement"], CardChoice), None),
-            profile=self._try(lambda: profile.template_at(at["profile"]) if at["profile"] else None, None),
+            profile=self._try(lambda: profile.template_at(at["node_template"]) if at["node_template"] else None, None),
         )
         return pool if name and provider else None
 
@@ -114,7 +115,7 @@ class _Reader:
         given: dict[str, float | int] = {}
         for key, value in self._fields(at):
             if key not in BOUNDS:
-                self._say(value.wrong(f"unknown{_meant(key, BOUNDS)}; docs/autoscaler.md lists the limits"))
+                self._say(value.wrong(f"unknown limit{_meant(key, BOUNDS)}; docs/autoscaler.md lists all limits"))
                 continue
             usual, (lowest, highest) = getattr(Limits(), key), BOUNDS[key]
             if key in _COUNTS:
@@ -135,20 +136,25 @@ class _Reader:
         source = self._try(lambda: _one_of(at["source"], SOURCES, usual.source), usual.source)
         url = self._try(lambda: _url(at["url"]), "")
         if source == "prometheus" and not url and at["url"].value is None:
-            self._say(at["url"].wrong("missing; source prometheus needs its address, http://prometheus:9090"))
+            self._say(
+                at["url"].wrong("missing; source prometheus needs the URL of Prometheus, e.g. http://prometheus:9090")
+            )
         return Figures(
             source=source,
             url=url,
             port=self._try(lambda: at["port"].integer(usual.port, 1, 65_535), usual.port),
-            scrape_seconds=self._try(
-                lambda: _amount(at["scrape_seconds"], usual.scrape_seconds, lowest=1.0, highest=600.0), 15.0
+            scrape_interval_seconds=self._try(
+                lambda: _amount(
+                    at["scrape_interval_seconds"], usual.scrape_interval_seconds, lowest=1.0, highest=600.0
+                ),
+                15.0,
             ),
         )
 
     def _only(self, at: At, *known: str) -> None:
         for key, value in self._fields(at):
             if key not in known:
-                self._say(value.wrong(f"unknown{_meant(key, known)}; here stand {', '.join(known)}"))
+                self._say(value.wrong(f"unknown key{_meant(key, known)}; known keys: {', '.join(known)}"))
 
     def _mapping(self, at: At) -> bool:
         return self._try(lambda: at.mapping() is not None, default=False)
@@ -171,7 +177,7 @@ class _Reader:
 
 def _version(at: At) -> int:
     if at.integer(VERSION) != VERSION:
-        raise at.wrong(f"{show(at.value)} is unknown; this program reads version {VERSION}")
+        raise at.wrong(f"unsupported version {show(at.value)}; this program reads version {VERSION}")
     return VERSION
 
 
@@ -184,7 +190,7 @@ def _needed(at: At) -> str:
 def _amount(at: At, default: float, lowest: float = 0.0, highest: float = _LARGEST_AMOUNT) -> float:
     value = default if at.value is None else at.value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise at.wrong(f"{show(value)} stands where a number is expected; write digits without quotes, 900 or 0.5")
+        raise at.wrong(f"{show(value)} is not a number; write digits without quotes, e.g. 900 or 0.5")
     if not isfinite(value) or not lowest <= value <= highest:
         raise at.wrong(f"{show(value)} is outside {lowest:.15g} to {highest:.15g}")
     return float(value)
@@ -193,7 +199,7 @@ def _amount(at: At, default: float, lowest: float = 0.0, highest: float = _LARGE
 def _one_of(at: At, allowed: tuple[str, ...], default: str) -> str:
     value = at.text(default)
     if value not in allowed:
-        raise at.wrong(f"{show(value)} is none of {', '.join(allowed)}")
+        raise at.wrong(f"{show(value)} is not one of {', '.join(allowed)}")
     return value
 
 
@@ -206,7 +212,7 @@ def _choice(at: At, kind: type[Word]) -> Word | None:
 def _url(at: At) -> str:
     url = at.text()
     if url and (len(url) > _LONGEST_URL or not url.isprintable() or not _is_address(url)):
-        raise at.wrong(f"{show(url)} is no address; write http://prometheus.monitoring:9090")
+        raise at.wrong(f"{show(url)} is not a URL; write for example http://prometheus.monitoring:9090")
     return url.rstrip("/")
 
 
@@ -226,4 +232,4 @@ def _meant(key: str, known: Iterable[str]) -> str:
     plain = key.replace("-", "_").replace(" ", "_").lower()
     names = {name.replace("_", "").lower(): name for name in known}
     meant = names.get(plain.replace("_", ""))
-    return f" (is {meant} meant?)" if meant and meant != key else ""
+    return f" (did you mean {meant}?)" if meant and meant != key else ""

@@ -50,7 +50,7 @@ class Document:
 def document(raw: bytes) -> Document:
     """The value of a file; raises CodecError, its message with the line where that is known."""
     if len(raw) > MOST_BYTES:
-        raise CodecError((), f"{len(raw)} bytes; a configuration has {MOST_BYTES} at most")
+        raise CodecError((), f"{len(raw)} bytes: a configuration file has at most {MOST_BYTES}")
     try:
         text = raw.decode()
         _bounded(text)
@@ -58,14 +58,14 @@ def document(raw: bytes) -> Document:
         root = yaml.compose(text, Loader=_PARSER)
         value = None if root is None else _value(yaml.SafeLoader(""), root, (), lines)
     except UnicodeDecodeError:
-        raise CodecError((), "not text in UTF-8") from None
+        raise CodecError((), "not UTF-8 text") from None
     except yaml.MarkedYAMLError as exc:
         where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark is not None else ""
-        raise CodecError((), f"{where}not YAML: {exc.problem or exc.context}") from None
+        raise CodecError((), f"{where}invalid YAML: {exc.problem or exc.context}") from None
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as exc:
         if isinstance(exc, CodecError):
             raise
-        raise CodecError((), f"not YAML: {str(exc)[:200]}") from None
+        raise CodecError((), f"invalid YAML: {str(exc)[:200]}") from None
     return Document(At(value), lines)
 
 
@@ -74,14 +74,14 @@ def _bounded(text: str) -> None:
     depth = values = 0
     for event in yaml.parse(text, Loader=_PARSER):
         if isinstance(event, yaml.AliasEvent):
-            raise CodecError((), "aliases (*name) are not read; write the value out")
+            raise CodecError((), "aliases (*name) are not supported; write the value out")
         values += isinstance(event, yaml.NodeEvent)
         if values > MOST_VALUES:
-            raise CodecError((), f"more than {MOST_VALUES} keys and values; a configuration has fewer")
+            raise CodecError((), f"too many keys and values: the maximum is {MOST_VALUES}")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             where = f"line {event.start_mark.line + 1}: " if event.start_mark is not None else ""
-            raise CodecError((), f"{where}nested more than {_DEEPEST} deep")
+            raise CodecError((), f"{where}nested too deeply: the maximum is {_DEEPEST} levels")
 
 
 def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: dict[Path, int]) -> object:
@@ -96,16 +96,16 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: dict[Pat
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> object:
     line = node.start_mark.line + 1
     if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
-        raise CodecError((), f"line {line}: a number of {len(node.value)} characters; {_LONGEST_NUMBER} at most")
+        raise CodecError((), f"line {line}: number has {len(node.value)} characters: the maximum is {_LONGEST_NUMBER}")
     if node.tag in _NUMBERS and (":" in node.value or _OCTAL.fullmatch(node.value)):
-        kind = "parts of sixty" if ":" in node.value else "octal"
-        told = f"YAML reads {node.value} as {kind}; write a plain number, or quote it where text is meant"
+        kind = "base 60" if ":" in node.value else "octal"
+        told = f"YAML reads {node.value} as {kind}; write a decimal number, or quote it if you mean text"
         raise CodecError((), f"line {line}: {told}")
     try:
         found: object = loader.construct_object(node)
     except (KeyError, AttributeError, TypeError):
         # PyYAML's own constructors break on a tag that does not go with its text
-        raise CodecError((), f"line {line}: {node.tag} does not go with this text; drop the tag") from None
+        raise CodecError((), f"line {line}: tag {node.tag} does not match the value; remove the tag") from None
     return found
 
 
@@ -115,9 +115,9 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path, lines:
         line = key_node.start_mark.line + 1
         key = _scalar(loader, key_node) if isinstance(key_node, yaml.ScalarNode) else None
         if not isinstance(key, str):
-            raise CodecError((), f"line {line}: a key that is not text; quote it")
+            raise CodecError((), f"line {line}: key is not a string; quote it")
         if key in found:
-            raise CodecError((), f"line {line}: {key} stands here twice; keep one of them")
+            raise CodecError((), f"line {line}: duplicate key {key}; keep one of them")
         lines[(*path, key)] = line
         found[key] = _value(loader, value_node, (*path, key), lines)
     return found

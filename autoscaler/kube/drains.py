@@ -43,10 +43,12 @@ class Marks:
             taints = [item.mapping() for item in at["spec"]["taints"].items()]
             other = taken_by(Taint(At(item)["key"].text()) for item in taints)
             if at["spec"]["unschedulable"].flag() or other:
-                text = f"node {node}: somebody else takes it out of service ({other or 'cordoned'})"
+                text = f"node {node}: another client takes it out of service ({other or 'cordoned'})"
                 raise RefusedStepError(Kind.CONFLICT, text, node=node)
             if uid and at["metadata"]["uid"].text() != uid:
-                raise RefusedStepError(Kind.CONFLICT, f"node {node} is another one of that name now", node=node)
+                raise RefusedStepError(
+                    Kind.CONFLICT, f"node {node} was replaced by another node of the same name", node=node
+                )
             rest = [item for item in taints if not ours(str(item.get("key")))]
             return {"mark": mark, "taints": [*rest, {"key": DRAIN, "effect": "NoSchedule"}]}
 
@@ -75,7 +77,7 @@ class Marks:
                 raise RefusedStepError(Kind.UNREADABLE, f"node {node}: {exc}", node=node) from None
             except RefusedError as exc:
                 if exc.status == _NOT_FOUND:
-                    raise RefusedStepError(Kind.CONFLICT, f"node {node} is gone", node=node) from None
+                    raise RefusedStepError(Kind.CONFLICT, f"node {node} no longer exists", node=node) from None
                 raise
             if wanted is None:
                 return
@@ -89,5 +91,5 @@ class Marks:
             else:
                 return
         raise RefusedStepError(
-            Kind.CONFLICT, f"node {node}: others change it all the time; nothing was written", node=node
+            Kind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node
         )

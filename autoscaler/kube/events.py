@@ -63,7 +63,7 @@ class Recorder:
             await self._access.send("POST", path, self._body(namespace, about, reason, note, kind), seconds=_SECONDS)
         except ClusterError as exc:
             self.dropped += 1
-            log.info("no Event %s for %s: %s", reason, about["name"], exc)
+            log.info("cannot write Event %s for %s: %s", reason, about["name"], exc)
 
     def _body(self, namespace: str, about: dict[str, str], reason: str, note: str, kind: str) -> dict[str, Any]:
         now = dt.datetime.now(dt.UTC)

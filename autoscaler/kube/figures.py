@@ -91,7 +91,7 @@ class Ages:
             own = [row for row in rows if row.labels.get("node", node) in {"", node}]
             stamp = next((row.value for row in own if row.metric == metrics.SAMPLE_TIME.name), None)
             if stamp is None or not isfinite(stamp):
-                wrong[node] = "its exporter does not say when it measured"
+                wrong[node] = "its exporter reports no sample time"
                 continue
             before = self._last.get(node)
             if before is None:
@@ -104,7 +104,9 @@ class Ages:
         self._last = {node: seen for node, seen in self._last.items() if node in told or node in failed}
         stale = {node for node in self._last if self._age(node, now) > self.stale_seconds}
         for node in stale:
-            wrong.setdefault(node, f"figures are {self._age(node, now):.0f} s old; no card there is relieved for heat")
+            wrong.setdefault(
+                node, f"measurements are {self._age(node, now):.0f} s old; its hot cards are not mitigated"
+            )
         times = {node: seen for node, (_, seen) in self._last.items()}
         return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong)
 

@@ -58,19 +58,19 @@ class _Http:
                 self._session.get(url, params=query, allow_redirects=False) as answer,
             ):
                 if answer.status != _OK:
-                    raise TellError(f"answers {answer.status}")
+                    raise TellError(f"returned HTTP {answer.status}")
                 return await self._bounded(answer)
         except TimeoutError:
-            raise TellError(f"no whole answer within {self._seconds:.0f} s") from None
+            raise TellError(f"timed out after {self._seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise TellError(f"cannot be reached: {type(exc).__name__}") from None
+            raise TellError(f"is unreachable: {type(exc).__name__}") from None
 
     async def _bounded(self, answer: aiohttp.ClientResponse) -> bytes:
         found = bytearray()
         async for chunk in answer.content.iter_any():
             found += chunk
             if len(found) > self._most:
-                raise TellError(f"an answer of more than {self._most} bytes")
+                raise TellError(f"returned more than {self._most} bytes")
         return bytes(found)
 
     async def close(self) -> None:
@@ -84,11 +84,11 @@ class _Reader(ABC):
     """What both ways have in common: one reading serves whoever asks again soon after."""
 
     def __init__(
-        self, scrape_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
+        self, scrape_interval_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
     ) -> None:
         self._http = _Http(SECONDS, most_bytes)
-        self._ages = Ages(3 * scrape_seconds)
-        self._pause, self._steady, self._wall = scrape_seconds / 3, steady, wall
+        self._ages = Ages(3 * scrape_interval_seconds)
+        self._pause, self._steady, self._wall = scrape_interval_seconds / 3, steady, wall
         self._latest: tuple[float, Measured] | None = None
 
     async def __aenter__(self) -> Self:
@@ -116,12 +116,12 @@ class Exporters(_Reader):
     def __init__(
         self,
         port: int,
-        scrape_seconds: float,
+        scrape_interval_seconds: float,
         steady: Callable[[], float] = boottime,
         whole_seconds: float = WHOLE_SECONDS,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(scrape_seconds, steady, wall, MOST_BYTES)
+        super().__init__(scrape_interval_seconds, steady, wall, MOST_BYTES)
         self._port, self._whole = port, whole_seconds
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -132,7 +132,7 @@ class Exporters(_Reader):
         told: dict[str, list[Row]] = {}
         failed: dict[str, str] = {}
         for node, task in asked.items():
-            answer = task.result() if task.done() else "was not heard in time"
+            answer = task.result() if task.done() else "did not respond in time"
             task.cancel()
             if isinstance(answer, str):
                 failed[node] = f"its exporter {answer}"
@@ -156,11 +156,11 @@ class Prometheus(_Reader):
     def __init__(
         self,
         url: str,
-        scrape_seconds: float,
+        scrape_interval_seconds: float,
         steady: Callable[[], float] = boottime,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(scrape_seconds, steady, wall, 8 * MOST_BYTES)
+        super().__init__(scrape_interval_seconds, steady, wall, 8 * MOST_BYTES)
         self._url = url.rstrip("/")
 
     async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
@@ -173,7 +173,7 @@ class Prometheus(_Reader):
         except TellError as exc:
             return {}, dict.fromkeys(addresses, f"Prometheus {exc}")
         known = {node: rows for node, rows in told.items() if node in addresses}
-        return known, {node: "Prometheus has no figures of it" for node in addresses if node not in known}
+        return known, {node: "Prometheus has no measurements of it" for node in addresses if node not in known}
 
 
 def rows_of(text: str) -> list[Row]:
@@ -199,7 +199,7 @@ def vector_of(body: bytes, name: str) -> list[Row]:
     try:
         at = At(msgspec.json.decode(body))
         if at["status"].text() != "success" or at["data"]["resultType"].text() != "vector":
-            raise TellError(f"refuses: {at['error'].text()[:200]}")
+            raise TellError(f"refused the query: {at['error'].text()[:200]}")
         rows = []
         for item in at["data"]["result"].items()[:MOST_ROWS]:
             moment_and_value = item["value"].items()
@@ -207,7 +207,7 @@ def vector_of(body: bytes, name: str) -> list[Row]:
             if value is not None:
                 rows.append(Row(name, item["metric"].texts(), value))
     except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise TellError("answers what is no vector") from None
+        raise TellError("returned something other than an instant vector") from None
     return rows
 
 

@@ -95,7 +95,7 @@ def _missed(at: At) -> Iterator[tuple[str, tuple[int, float]]]:
 def _moment(at: At) -> float:
     value = at.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise at.wrong("no moment")
+        raise at.wrong("not a timestamp")
     return float(value)
 
 

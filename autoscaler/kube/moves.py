@@ -60,13 +60,13 @@ class Moves:
         """Why nobody is evicted."""
         if self._stopped is None or self._tools.now() >= self._stopped[0]:
             return ()
-        return (Doubt(Kind.EVICTION, f"{self._stopped[1]}; nothing is evicted for a while"),)
+        return (Doubt(Kind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
 
     async def reserve(self, home: Wanted, seen: Seen) -> str:
         """Keep the home; its name."""
         pod = seen.observation.pods.get(home.pod)
         if pod is None or not pod.owner_uid:
-            raise RefusedStepError(Kind.CONFLICT, f"pod {home.pod} has nobody who would make it again")
+            raise RefusedStepError(Kind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
         now = self._tools.now()
         made = Reservation(
             name=name_of(pod.uid, now),
@@ -81,7 +81,7 @@ class Moves:
         try:
             await self._tools.write("POST", RESERVATIONS_PATH, thing)
         except RefusedError as exc:
-            raise RefusedStepError(Kind.CONFLICT, f"no home can be reserved for {pod.key}: {exc.message}") from None
+            raise RefusedStepError(Kind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}") from None
         return made.name
 
     async def forget(self, names: Iterable[str]) -> None:
@@ -125,7 +125,7 @@ class Moves:
         except RefusedError as exc:
             self._answered(pod, exc)
             return
-        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted: {why}")
+        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted, moving {why}")
 
     def _answered(self, pod: Pod, exc: RefusedError) -> None:
         """Return where the pod is gone; else raise what it means."""
@@ -133,34 +133,34 @@ class Moves:
             return
         said = exc.message or exc.reason
         if exc.status >= _OWN_TROUBLE:
-            text = f"the API server failed at evicting {pod.key}: {said}"
-            self._stopped = (self._tools.now() + self._limits.backoff_longest_seconds, text)
-            log.error("%s; nothing is evicted for %.0f s", text, self._limits.backoff_longest_seconds)
+            text = f"eviction of {pod.key} failed on the API server: {said}"
+            self._stopped = (self._tools.now() + self._limits.max_pool_backoff_seconds, text)
+            log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
             raise RefusedStepError(Kind.EVICTION, text)
         kind = Kind.EVICTION if exc.status != _TOO_MANY else Kind.CONFLICT
-        raise RefusedStepError(kind, f"{pod.key} may not go now: {said}")
+        raise RefusedStepError(kind, f"eviction of {pod.key} refused: {said}")
 
     async def _home_stands(self, pod: Pod, name: str) -> None:
         """Whether the home is still stored, for nobody else yet, with room on its cards: asked past the watch."""
         sources = self._tools.sources
         stored = sources.reservations.all().get(name)
         if stored is None:
-            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no home reserved")
+            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no reserved target")
         if not await self._tools.stored(RESERVATIONS_PATH, name):
-            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no home reserved any more")
+            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} no longer exists")
         if name in used_by({name: stored}, sources.notes.pods.values()):
-            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} was used up by a sibling")
+            raise RefusedStepError(Kind.CONFLICT, f"another replica used the reservation for {pod.key}")
         if stored.made.expires < self._tools.now() + LEFT_SECONDS:
-            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} lapses too soon")
+            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} expires too soon")
         if full := self._crowded(stored.made.placement):
-            raise RefusedStepError(Kind.CONFLICT, f"the home of {pod.key} is gone: {full}")
+            raise RefusedStepError(Kind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
 
     def _crowded(self, place: Placement) -> str:
         """Why a reserved place is none, by what is held on its cards now; empty: it is one."""
         sources = self._tools.sources
         node = sources.notes.nodes.get(place.node)
         if node is None or not node.ready or node.cordoned:
-            return f"node {place.node} is not usable"
+            return f"node {place.node} is not schedulable"
         kept, now = sources.reservations.all(), self._tools.now()
         used = used_by(kept, sources.notes.pods.values())
         slices = [
@@ -175,8 +175,8 @@ class Moves:
         for part in place.slices:
             card = next((card for card in node.cards if card.uuid == part.uuid), None)
             if card is None or not card.healthy:
-                return f"card {part.uuid} is not there"
+                return f"card {part.uuid} is missing or unhealthy"
             on_it = [other for other in slices if other.uuid == part.uuid]
-            if sum(one.bytes for one in on_it) > card.offered_bytes or sum(one.core for one in on_it) > FULL_CORE:
+            if sum(one.bytes for one in on_it) > card.allocatable_bytes or sum(one.core for one in on_it) > FULL_CORE:
                 return f"card {part.index} of {place.node} is full"
         return ""

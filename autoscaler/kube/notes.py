@@ -123,7 +123,7 @@ class _Pod(msgspec.Struct):
 
 _NODE: Final = msgspec.json.Decoder(_Node)
 _POD: Final = msgspec.json.Decoder(_Pod)
-_UNREAD: Final = PodNote(beyond=("constraints that cannot be read",))
+_UNREAD: Final = PodNote(beyond=("unreadable constraints",))
 
 
 class Notes(Store):

@@ -103,7 +103,9 @@ def observing(
     """The same, step by step: others may have their turn at each; what is begun may be left, the books stay good."""
     yield from books.follow(now)
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    standing = Standing(now.at, nodes, now.notes.of_node, kept.machines, books.lived(), limits.provision_seconds)
+    standing = Standing(
+        now.at, nodes, now.notes.of_node, kept.machines, books.lived(), limits.max_node_provision_seconds
+    )
     failed = [one.name for one in configs if one.name not in now.states]
     fleet = fleet_of(standing, now.states, failed, {one.name: mode_of(one, kept.profiles) for one in configs})
     _will_not_sell(fleet, now)

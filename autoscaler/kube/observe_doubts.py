@@ -26,13 +26,14 @@ _SHOWN: Final = 3
 def doubts_of(now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: Mapping[str, str]) -> list[Doubt]:
     """What rests on something that cannot be told; `unknown` are pools without a template."""
     found = [
-        Doubt(Kind.PROVIDER, f"pool {pool}: {error}; it neither grows nor shrinks", pool=pool)
+        Doubt(Kind.PROVIDER, f"pool {pool}: {error}; the pool is not scaled", pool=pool)
         for pool, error in sorted(now.failed.items())
     ]
     for name, why in sorted(fleet.lost.items()):
-        found.append(Doubt(Kind.LOST, f"node {name}: {why}; left alone", pool=fleet.machines[name].pool, node=name))
+        text = f"node {name}: {why}; the autoscaler does not change this node"
+        found.append(Doubt(Kind.LOST, text, pool=fleet.machines[name].pool, node=name))
     for pool in unknown:
-        text = f"pool {pool}: nobody knows what its nodes look like; give it a profile, or one node to learn from"
+        text = f"pool {pool}: node template unknown; set its profile, or add one node to learn from"
         found.append(Doubt(Kind.TEMPLATE, text, pool=pool))
     if now.held_still:
         found.append(Doubt(Kind.CLOCK, now.held_still))
@@ -40,10 +41,10 @@ def doubts_of(now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: M
         found.append(Doubt(Kind.FIGURES, f"node {node}: {why}", node=node))
     if unanswered:
         few = "; ".join(list(dict.fromkeys(unanswered.values()))[:_SHOWN])
-        found.append(Doubt(Kind.UNMODELLED, f"{len(unanswered)} waiting pods: {few}"))
+        found.append(Doubt(Kind.UNMODELLED, f"{len(unanswered)} pending pods: {few}"))
     if now.view.unreadable:
         few = ", ".join(sorted(now.view.unreadable)[:_SHOWN])
-        found.append(Doubt(Kind.UNREADABLE, f"{len(now.view.unreadable)} objects cannot be read: {few}"))
+        found.append(Doubt(Kind.UNREADABLE, f"cannot read {len(now.view.unreadable)} objects: {few}"))
     return found
 
 
@@ -53,10 +54,13 @@ def unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Do
     old = [
         node
         for name, node in nodes.items()
-        if node.ready or node.cards or (name in notes and now.at - notes[name].created > limits.provision_seconds)
+        if node.ready
+        or node.cards
+        or (name in notes and now.at - notes[name].created > limits.max_node_provision_seconds)
     ]
     bad = [node.name for node in old if not node.ready]
     if not bad or len(bad) <= len(old) * UNREADY_RATIO:
         return []
     few = ", ".join(sorted(bad)[:_SHOWN])
-    return [Doubt(Kind.UNREADY, f"{len(bad)} of {len(old)} nodes are not ready ({few}); nothing is done", blocks=True)]
+    text = f"{len(bad)} of {len(old)} nodes are not ready ({few}); no actions are taken"
+    return [Doubt(Kind.UNREADY, text, blocks=True)]

@@ -112,9 +112,9 @@ def expected_of(
 
 def in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
     """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
-    text = "{} nodes came for it and it runs on none of them: the scheduler knows something that is not known here"
+    text = "{} nodes were added for it and it still does not schedule: it has a constraint unknown to the autoscaler"
     return {
         uid: text.format(count)
         for uid, (count, at) in missed.items()
-        if count >= IN_VAIN and now - at < limits.backoff_longest_seconds
+        if count >= IN_VAIN and now - at < limits.max_pool_backoff_seconds
     }

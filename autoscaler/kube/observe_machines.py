@@ -156,7 +156,7 @@ def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None
         now.put(fleet, Machine(node.name, pool, State.DRAINING, note.drain.since if note.drain is not None else 0.0))
         return
     registered = _registered(node, shape)
-    why = _why_lost(node, note) if registered else "its cards are gone"
+    why = _why_lost(node, note) if registered else "its cards are no longer registered"
     if why and _rising(now, node, note, registered=registered):
         now.put(fleet, Machine(node.name, pool, State.NO_DEVICES, note.created))
     elif why:
@@ -187,12 +187,12 @@ def _rising(now: Standing, node: Node, note: NodeNote, *, registered: bool) -> b
 def _why_lost(node: Node, note: NodeNote) -> str:
     other = taken_by(node.taints)
     if other:
-        return f"somebody else removes it (taint {other})"
+        return f"another client is removing it (taint {other})"
     if node.cordoned and note.drain is None:
-        return "somebody has cordoned it"
+        return "another client cordoned it"
     if not node.ready or any(taint.key in _NOT_UP for taint in node.taints):
         return "it is not ready"
-    return "" if node.serving else "its node agent has left"
+    return "" if node.serving else "its node agent has stopped serving"
 
 
 def _unknown(fleet: Fleet, now: Standing, pool: str, shape: Mode | None) -> None:

@@ -71,13 +71,13 @@ def guarded(pods: Iterable[Pod], budgets: Sequence[Budget]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pod in pods if by_namespace else ():
         if len(by_namespace.get(pod.namespace, ())) > MOST_BUDGETS:
-            found[pod.uid] = f"namespace {pod.namespace} has more than {MOST_BUDGETS} disruption budgets"
+            found[pod.uid] = f"namespace {pod.namespace} has more than {MOST_BUDGETS} PodDisruptionBudgets"
             continue
         over = [budget for budget in by_namespace.get(pod.namespace, ()) if budget.covers(pod.labels)]
         if len(over) > 1:
-            found[pod.uid] = f"{len(over)} disruption budgets are about it, and the API server evicts under one only"
+            found[pod.uid] = f"{len(over)} PodDisruptionBudgets select it; the API server allows at most one"
         elif over and over[0].allowed < 1:
-            found[pod.uid] = f"disruption budget {over[0].name} has nothing left"
+            found[pod.uid] = f"PodDisruptionBudget {over[0].name} allows no disruption now"
     return found
 
 
@@ -96,7 +96,7 @@ def waiting(
         note = notes.get(pod.uid, _NOBODY)
         why = beyond(pod.request, note) or domains.too_many(pod, note.spreads)
         if why:
-            left[pod.uid] = f"its constraints are not understood: {why}; nothing is bought for it"
+            left[pod.uid] = f"unsupported scheduling constraints: {why}; no scale-up for this pod"
             continue
         request = pod.request
         for spread in note.spreads:
@@ -119,14 +119,14 @@ class _Domains:
         """Why this one is not weighed; empty: it is."""
         new = sum((pod.namespace, spread) not in self._counts for spread in spreads)
         full = max(len(self._counts) + new, len(self._fitting) + len(spreads)) > MOST_KINDS
-        return f"more than {MOST_KINDS} kinds of topology spread" if new and full else ""
+        return f"more than {MOST_KINDS} different topology spread constraints" if new and full else ""
 
     def served(self, pod: Pod, request: Request, spread: Spread) -> Request:
         """The request as it may be served now; counts the pod where it will be."""
         if self._placed is None:
             # most fleets have nobody who spreads
             self._placed = [one for one in self._everyone if one.placement is not None and one.phase is not Phase.DONE]
-            fresh = [(pool.template, True) for pool in self._pools if pool.largest > 0]
+            fresh = [(pool.template, True) for pool in self._pools if pool.max_nodes > 0]
             self._blanks = fresh + [(one, False) for one in self._nodes]
         key = (pod.namespace, spread)
         if key not in self._counts:

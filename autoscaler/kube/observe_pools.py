@@ -51,28 +51,28 @@ def bounds_of(
         # its provider cannot tell: it neither grows nor shrinks
         size = sum(machine.state in STANDING for machine in mine)
         return size, size
-    smallest = max(one.smallest, state.smallest or 0)
-    if one.buffer:
+    min_nodes = max(one.min_nodes, state.min_nodes or 0)
+    if one.spare_nodes:
         used = sum(any(not resident(pod) for pod in on.get(machine.name, {}).values()) for machine in mine)
-        smallest = max(smallest, used + one.buffer)
-    most = one.largest if state.largest is None else min(one.largest, state.largest)
-    largest = max(0, most - fleet.count.get(one.name, 0))
-    return min(smallest, largest), largest
+        min_nodes = max(min_nodes, used + one.spare_nodes)
+    most = one.max_nodes if state.max_nodes is None else min(one.max_nodes, state.max_nodes)
+    max_nodes = max(0, most - fleet.count.get(one.name, 0))
+    return min(min_nodes, max_nodes), max_nodes
 
 
 def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, told: bool) -> Pool | None:
     """None where nobody knows what its nodes look like and it need not have any."""
-    smallest, largest = bounds
-    if shaped is None and not smallest:
+    min_nodes, max_nodes = bounds
+    if shaped is None and not min_nodes:
         return None
     template = _labelled((shaped or NodeTemplate()).node(one.name))
-    return Pool(one.name, template, smallest, largest, one.price, told=told)
+    return Pool(one.name, template, min_nodes, max_nodes, one.price, told=told)
 
 
 def _labelled(node: Node) -> Node:
     """With the labels that our agent will give it: admission has made pods ask for them."""
     if not node.cards:
         return node
-    units = max(card.offered_bytes // card.unit_bytes for card in node.cards)
+    units = max(card.allocatable_bytes // card.unit_bytes for card in node.cards)
     own = {CARD_UNITS: str(units), CARD_COUNT: str(len(node.cards))}
     return replace(node, labels={**own, **node.labels})

@@ -43,7 +43,7 @@ class Grpc:
     def problems(self) -> Iterator[str]:
         """What cannot be served as asked."""
         if (self.certificate is None) != (self.key is None):
-            yield "--grpc-cert and --grpc-key go together"
+            yield "--grpc-cert and --grpc-key must be set together"
             return
         for option, where in (("--grpc-listen", self.listen), ("--expander-listen", self.expander)):
             if where is not None:
@@ -52,7 +52,7 @@ class Grpc:
                 except ServingError as exc:
                     yield f"{option}: {exc} (--grpc-cert, --grpc-key)"
         if self.listen is not None and self.expander is not None and self.listen.host != self.expander.host:
-            yield "--grpc-listen and --expander-listen are of one host; write the same before both ports"
+            yield "--grpc-listen and --expander-listen must have the same host"
 
     @property
     def files(self) -> Files | None:
@@ -96,11 +96,11 @@ class MetricsApi:
         if not self.groups:
             return
         if self.listen is None:
-            yield "--metrics-api needs --metrics-api-listen, for instance 0.0.0.0:8444"
+            yield "--metrics-api needs --metrics-api-listen, e.g. 0.0.0.0:8444"
         if self.certificate is None or self.key is None:
-            yield "--metrics-api serves TLS: give --metrics-api-cert and --metrics-api-key"
+            yield "--metrics-api serves TLS: set --metrics-api-cert and --metrics-api-key"
         if not _SERVICE.fullmatch(self.service):
-            yield f"--metrics-api-service {self.service!r} is no service; write {SERVICE.namespace}/{SERVICE.name}"
+            yield f"--metrics-api-service {self.service!r} is not valid; write {SERVICE.namespace}/{SERVICE.name}"
 
     def settings(self, fresh_seconds: float) -> ApiSettings | None:
         """For the server; None where it is not served."""
@@ -142,9 +142,9 @@ class Options:
 
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
-        for option, name in (("--lease", self.lease), ("--namespace", self.namespace)):
+        for option, name in (("--lease-name", self.lease), ("--namespace", self.namespace)):
             if not _NAME.fullmatch(name):
-                yield f"{option} {name!r} is no name"
+                yield f"{option} {name!r} is not a valid Kubernetes name"
         yield from self.grpc.problems()
         yield from self.metrics_api.problems()
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from autoscaler.kube.telemetry import step_name
 from autoscaler.kube.telemetry_rows import Reading, answer_of, why_of
 from autoscaler.lifecycle import STANDING
+from autoscaler.plan import action_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ _LINE = 200
 class StepLine:
     """One step."""
 
-    step: str
-    what: str
+    action: str
+    target: str
     """The pool, node or pod it is about."""
     reason: str
 
@@ -42,10 +42,10 @@ class PodLine:
     """One waiting pod."""
 
     pod: str
-    seconds: float
-    answer: str
-    why: str
+    pending_seconds: float
+    status: str
     reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class PoolLine:
 
     pool: str
     nodes: int
-    coming: int
-    smallest: int | None
+    starting: int
+    min_nodes: int | None
     """None, as the largest: the pool's provider cannot tell, and it neither grows nor shrinks."""
-    largest: int | None
-    resting_seconds: float
+    max_nodes: int | None
+    backoff_seconds: float
     """Back-off left."""
-    trouble: str = ""
+    error: str = ""
     """Why its provider cannot tell; empty: it can."""
 
 
@@ -68,12 +68,12 @@ class PoolLine:
 class Prospect:
     """Everything that is shown."""
 
-    steps: tuple[StepLine, ...] = ()
+    actions: tuple[StepLine, ...] = ()
     pods: tuple[PodLine, ...] = ()
     pools: tuple[PoolLine, ...] = ()
-    doubts: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
     """What is not known, or may not be touched."""
-    holds: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
     """What keeps the running autoscaler from doing any of it."""
 
 
@@ -92,14 +92,14 @@ def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Pr
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
     return Prospect(
-        steps=tuple(StepLine(step_name(step), _what(step, keys), step.reason) for step in steps),
+        actions=tuple(StepLine(action_of(step), _what(step, keys), step.reason) for step in steps),
         pods=tuple(
             PodLine(pod.key, max(0.0, seen.at - pod.created), answer_of(reading, pod.uid), *why_of(reading, pod.uid))
             for pod in seen.pending
         ),
         pools=_pools(reading, beside.silent),
-        doubts=beside.doubts,
-        holds=beside.holds,
+        conditions=beside.doubts,
+        inhibited_by=beside.holds,
     )
 
 
@@ -113,8 +113,8 @@ def _pools(reading: Reading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
             name,
             sizes[name],
             coming[name],
-            None if name in silent else seen.pools[name].smallest,
-            None if name in silent else seen.pools[name].largest,
+            None if name in silent else seen.pools[name].min_nodes,
+            None if name in silent else seen.pools[name].max_nodes,
             max(0.0, closed[name].until - seen.at) if name in closed else 0.0,
             silent.get(name, ""),
         )
@@ -139,26 +139,34 @@ def show(prospect: Prospect, stream: TextIO) -> None:
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     if not stream.isatty():
         console.width = _LINE
-    for hold in prospect.holds:
-        console.print(_plain(f"the running autoscaler does none of this: {hold}"))
-    for doubt in prospect.doubts:
-        console.print(_plain(f"in doubt: {doubt}"))
-    if prospect.steps:
-        _table(console, ("step", "what", "why"), [(line.step, line.what, line.reason) for line in prospect.steps])
+    for hold in prospect.inhibited_by:
+        console.print(_plain(f"the running autoscaler does not take these actions: {hold}"))
+    for doubt in prospect.conditions:
+        console.print(_plain(f"condition: {doubt}"))
+    if prospect.actions:
+        _table(
+            console,
+            ("action", "target", "reason"),
+            [(line.action, line.target, line.reason) for line in prospect.actions],
+        )
     else:
-        console.print("nothing to do now")
+        console.print("no actions to take now")
     if prospect.pods:
-        rows = [(line.pod, f"{line.seconds:.0f} s", line.answer, line.reason) for line in prospect.pods]
-        _table(console, ("waiting pod", "for", "answer", "why"), rows)
+        rows = [(line.pod, f"{line.pending_seconds:.0f} s", line.status, line.message) for line in prospect.pods]
+        _table(console, ("pending pod", "age", "status", "reason"), rows)
     if prospect.pools:
-        _table(console, ("pool", "nodes", "coming", "bounds", "back-off"), [_pool(line) for line in prospect.pools])
+        _table(
+            console,
+            ("pool", "nodes", "provisioning", "min to max", "backoff"),
+            [_pool(line) for line in prospect.pools],
+        )
 
 
 def _pool(line: PoolLine) -> tuple[str, ...]:
-    rest = f"{line.resting_seconds:.0f} s" if line.resting_seconds else "-"
+    rest = f"{line.backoff_seconds:.0f} s" if line.backoff_seconds else "-"
     # why, a line above the table says
-    bounds = "cannot be told" if line.trouble else f"{line.smallest} to {line.largest}"
-    return line.pool, str(line.nodes), str(line.coming), bounds, rest
+    bounds = "unknown" if line.error else f"{line.min_nodes} to {line.max_nodes}"
+    return line.pool, str(line.nodes), str(line.starting), bounds, rest
 
 
 def _table(console: Console, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -102,7 +102,7 @@ class _Reservations:
     def put(self, raw: msgspec.Raw) -> str:
         name = identity_of(raw).name
         if not name:
-            raise MalformedError("a reservation without a name")
+            raise MalformedError("reservation has no name")
         try:
             at = At(msgspec.json.decode(raw))
             meta = at["metadata"]
@@ -110,7 +110,7 @@ class _Reservations:
             self._known[name] = Stored(reservation_of(at.value), seconds_of(meta["creationTimestamp"]), moved)
             self.unreadable.discard(name)
         except _BROKEN as exc:
-            log.warning("reservation %s cannot be read: %s", name, exc)
+            log.warning("cannot read reservation %s: %s", name, exc)
             self._known.pop(name, None)
             self.unreadable.add(name)
         return name
@@ -141,7 +141,7 @@ class _Budgets:
         who = identity_of(raw)
         key = who.uid or who.name
         if not key:
-            raise MalformedError("a disruption budget without identity")
+            raise MalformedError("PodDisruptionBudget has neither UID nor name")
         self._known[key] = _budget(raw, who.name)
         return key
 
@@ -169,7 +169,9 @@ def _budget(raw: msgspec.Raw, name: str) -> Budget:
         )
         return Budget(namespace, name, max(0, allowed), tuple(selector["matchLabels"].texts().items()), expressions)
     except _BROKEN as exc:
-        log.warning("disruption budget %s cannot be read; nobody in %s may go: %s", name, namespace or "it", exc)
+        log.warning(
+            "cannot read PodDisruptionBudget %s: no evictions in namespace %s: %s", name, namespace or "unknown", exc
+        )
         return Budget(namespace, name, 0)
 
 

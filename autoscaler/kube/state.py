@@ -87,14 +87,16 @@ def _encoded(remembered: Remembered) -> str:
 def decode(text: str, now: float) -> Remembered:
     """What was remembered; CodecError where it is none of ours, or broken."""
     if len(text) > MOST_TEXT:
-        raise CodecError((), f"{len(text)} characters; what is remembered takes {MOST_TEXT} at most")
+        raise CodecError((), f"saved state has {len(text)} characters: the maximum is {MOST_TEXT}")
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
-        raise at["version"].wrong(f"{show(at['version'].value)} is unknown; this program reads version {VERSION}")
+        raise at["version"].wrong(
+            f"unsupported version {show(at['version'].value)}; this program reads version {VERSION}"
+        )
     memory = at["memory"]
     moves = memory["moves"].items()
     if len(moves) > _MOST_ENTRIES:
-        raise memory["moves"].wrong(f"{len(moves)} entries; {_MOST_ENTRIES} are the most")
+        raise memory["moves"].wrong(f"{len(moves)} entries: the maximum is {_MOST_ENTRIES}")
     last_add = memory["last_add"]
     return Remembered(
         Memory(
@@ -155,10 +157,10 @@ class StateStore:
         text = data.get(KEY) if isinstance(data, dict) else None
         if text is None:
             if data:
-                raise CodecError((), f"it has no {KEY}: somebody else's")
+                raise CodecError((), f"key {KEY} is missing: the ConfigMap belongs to another application")
             return None
         if not isinstance(text, str):
-            raise CodecError((KEY,), "no text")
+            raise CodecError((KEY,), "not a string")
         try:
             return decode(text, now)
         except CodecError as exc:
@@ -170,7 +172,7 @@ class StateStore:
         if text == self._text:
             return Saved.SAME
         if len(text) > MOST_TEXT:
-            raise MalformedError(f"what is remembered has {len(text)} characters; {MOST_TEXT} are the most")
+            raise MalformedError(f"saved state has {len(text)} characters: the maximum is {MOST_TEXT}")
         meta: dict[str, Any] = {"name": self._name}
         body: dict[str, Any] = {"metadata": meta, "data": {KEY: text}}
         try:
@@ -208,7 +210,7 @@ def _rests_at(at: At, now: float) -> dict[str, Backoff]:
     for name, each in _entries(at):
         pair = each.items()
         if len(pair) != 2:  # noqa: PLR2004 (a pair)
-            raise each.wrong("not a pair of until and seconds")
+            raise each.wrong("not a pair [until, seconds]")
         until, seconds = _number(pair[0]), min(_number(pair[1]), _LONGEST_REST)
         # a clock that was set back would close a pool for days
         found[name] = Backoff(min(until, now + seconds), seconds)
@@ -218,7 +220,7 @@ def _rests_at(at: At, now: float) -> dict[str, Backoff]:
 def _entries(at: At) -> list[tuple[str, At]]:
     entries = list(at.fields())
     if len(entries) > _MOST_ENTRIES:
-        raise at.wrong(f"{len(entries)} entries; {_MOST_ENTRIES} are the most")
+        raise at.wrong(f"{len(entries)} entries: the maximum is {_MOST_ENTRIES}")
     return entries
 
 
@@ -229,7 +231,7 @@ def _time_at(at: At, now: float) -> float:
 def _number(at: At) -> float:
     value = at.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST:
-        raise at.wrong(f"{show(value)} stands where seconds are expected")
+        raise at.wrong(f"{show(value)} is not a number of seconds")
     return float(value)
 
 
@@ -237,5 +239,5 @@ def _version_of(found: dict[str, Any]) -> str:
     meta = found.get("metadata")
     version = meta.get("resourceVersion") if isinstance(meta, dict) else None
     if not isinstance(version, str) or not version:
-        raise MalformedError("a ConfigMap without a version")
+        raise MalformedError("ConfigMap has no resourceVersion")
     return version

@@ -53,7 +53,7 @@ class Position:
 def position_of(data: Mapping[str, object]) -> Position:
     """The ConfigMap's `data`; keys with a dot are files that share it."""
     strange = [key for key in data if key not in (ENABLED, DRY_RUN) and "." not in key]
-    problems = [f"{show(key)} is none of its keys, which are {ENABLED} and {DRY_RUN}" for key in strange[:_MOST_SAID]]
+    problems = [f"unknown key {show(key)}; known keys: {ENABLED}, {DRY_RUN}" for key in strange[:_MOST_SAID]]
     found: dict[str, bool | None] = {}
     for key in (ENABLED, DRY_RUN):
         word = data.get(key)
@@ -71,13 +71,13 @@ class Switch:
         self._access, self._clock = access, clock
         self.where = f"ConfigMap {namespace}/{name}"
         self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{quote(name, safe='')}"
-        self._position = Position(problem="it has not been read yet")
+        self._position = Position(problem="not read yet")
         self._read_at: float | None = None
 
     def position(self) -> Position:
         """As last read; too long ago is a problem of its own."""
         if self._read_at is not None and self._clock() - self._read_at > OLD_SECONDS:
-            return Position(problem=f"it could not be read for {self._clock() - self._read_at:.0f} s")
+            return Position(problem=f"unreadable for {self._clock() - self._read_at:.0f} s")
         return self._position
 
     async def look(self) -> None:
@@ -86,14 +86,14 @@ class Switch:
             text = await self._access.send("GET", self._path, seconds=READ_SECONDS)
         except RefusedError as exc:
             if exc.status != _NOT_FOUND:
-                self._say(Position(problem=f"it may not be read: {exc}"))
+                self._say(Position(problem=f"the API server refused the read: {exc}"))
                 return
             self._read_at = self._clock()
             self._say(Position())
             return
         except ClusterError as exc:
             if self._read_at is None:
-                self._say(Position(problem=f"it could not be read: {exc}"))
+                self._say(Position(problem=f"cannot read it: {exc}"))
             return
         self._read_at = self._clock()
         self._say(_position(text))
@@ -106,18 +106,18 @@ class Switch:
 
     def _say(self, position: Position) -> None:
         if position != self._position:
-            told = position.problem or f"enabled {_told(position.enabled)}, dryRun {_told(position.dry_run)}"
-            log.log(logging.WARNING if position.problem else logging.INFO, "switch (%s): %s", self.where, told)
+            told = position.problem or f"enabled={_told(position.enabled)}, dryRun={_told(position.dry_run)}"
+            log.log(logging.WARNING if position.problem else logging.INFO, "switch %s: %s", self.where, told)
         self._position = position
 
 
 def _told(word: bool | None) -> str:  # noqa: FBT001 (a value to be shown)
-    return "not said" if word is None else str(word).lower()
+    return "unset" if word is None else str(word).lower()
 
 
 def _position(text: bytes) -> Position:
     try:
         data = json.loads(text).get("data") or {}
     except (ValueError, AttributeError, RecursionError):
-        return Position(problem="what was read is no ConfigMap")
-    return position_of(data) if isinstance(data, dict) else Position(problem="its data are no mapping")
+        return Position(problem="response is not a ConfigMap")
+    return position_of(data) if isinstance(data, dict) else Position(problem="data is not a mapping")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 
 from autoscaler.flaps import Flaps
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, action_of
 from isolation.cluster.gauges import Gauges, Rows
 from isolation.contract import metrics
 from isolation.contract import metrics_autoscaler as catalogue
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-OUTCOMES: Final = ("done", "idle", "withheld", "standby", "dry_run", "failed")
-_EVENTS: Final = {Buy: "buy", Keep: "keep", Drain: "drain", Evict: "move", Move: "move", Delete: "return"}
-"""As the embedded cluster calls what happens; a machine given up is a `fail`."""
+OUTCOMES: Final = ("done", "idle", "inhibited", "standby", "dry_run", "failed")
+_EVENTS: Final = {
+    Buy: "scale_up",
+    Keep: "cancel_drain",
+    Drain: "drain",
+    Evict: "move",
+    Move: "move",
+    Delete: "scale_down",
+}
+"""As the embedded cluster calls what happens; a machine given up is a `provisioning_failed`."""
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 """Seconds; deciding for 1,213 nodes is promised within 1 s, a provider answers within 20 s or not at all."""
 _CALL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-
-
-def step_name(step: Step) -> str:
-    """The label of a step."""
-    return step.kind if isinstance(step, Move) else type(step).__name__.lower()
 
 
 class Telemetry:
@@ -78,14 +80,14 @@ class Telemetry:
 
     def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
         """What a turn's steps will be taken on; too soon is what the limits say, usually an hour."""
-        self._undoing.saw(seen, plan, limits.fresh_seconds)
+        self._undoing.saw(seen, plan, limits.min_node_age_seconds)
 
     def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:
         """One step; `seen` is what it was taken on."""
-        self._steps.labels(step_name(step), outcome).inc()
+        self._steps.labels(action_of(step), outcome).inc()
         if outcome != "done":
             return
-        self._events.labels("fail" if isinstance(step, Discard) else _EVENTS[type(step)]).inc()
+        self._events.labels("provisioning_failed" if isinstance(step, Discard) else _EVENTS[type(step)]).inc()
         if seen is None:
             return
         pool = self._undoing.undone(step, seen.at)

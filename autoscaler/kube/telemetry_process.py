@@ -48,7 +48,7 @@ class ProcessRows:
             catalogue.SYNCED: {none: float(not self._sources.missing())},
             catalogue.VIEW_AGE: _ages(self._sources),
             catalogue.DOUBTS: {(kind,): float(number) for kind, number in self._voice.counts().items()},
-            catalogue.CONFIG_REFUSED: {none: float(bool(self._file.problem))},
+            catalogue.CONFIG_OK: {none: float(not self._file.problem)},
         }
         if turns.ended is not None:
             rows[catalogue.LAST_TURN] = {none: turns.ended}
@@ -67,14 +67,14 @@ def _ages(sources: Sources) -> dict[tuple[str, ...], float]:
 
 def _figures(turns: Turns) -> Rows:
     """How old the measured figures are."""
-    measured, wanted = turns.wired.figures.last, turns.wired.config.figures
+    measured, wanted = turns.wired.figures.last, turns.wired.config.metrics
     if measured is None or wanted.source == "none":
         return {}
     now = turns.steady()
     fresh = [now - at for node, at in measured.measured.items() if node not in measured.stale]
     stale = len(measured.stale)
     silent = len(measured.failed.keys() - measured.measured.keys())
-    states = {"fresh": len(fresh), "stale": stale, "silent": silent}
+    states = {"fresh": len(fresh), "stale": stale, "missing": silent}
     rows: Rows = {catalogue.FIGURES_NODES: {(state,): float(number) for state, number in states.items()}}
     if fresh:
         rows[catalogue.FIGURES_AGE] = {(wanted.source,): max(fresh)}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STATES: Final = tuple(state for state in State if state is not State.GONE)
 SCHEDULING: Final = "scheduling"
 """Of a pod for which there is room: the scheduler has not looked at it yet."""
-UNMODELLED: Final = "unmodelled"
+UNMODELLED: Final = "unsupported"
 """Of a pod with constraints that are not understood."""
 _NONE: Final = ()
 
@@ -69,8 +69,8 @@ def _pools(reading: Reading) -> Rows:
     rooms = reading.picture.pools
     return {
         metrics.POOL_NODES: {(pool, state.value): float(states[pool, state]) for pool in names for state in _STATES},
-        metrics.POOL_SMALLEST: {(name,): float(seen.pools[name].smallest) for name in names},
-        metrics.POOL_LARGEST: {(name,): float(seen.pools[name].largest) for name in names},
+        metrics.POOL_SMALLEST: {(name,): float(seen.pools[name].min_nodes) for name in names},
+        metrics.POOL_LARGEST: {(name,): float(seen.pools[name].max_nodes) for name in names},
         catalogue.POOL_TARGET: {(name,): float(target) for name, target in reading.targets.items()},
         catalogue.POOL_REST: {
             (name,): max(0.0, rests[name].until - seen.at) if name in rests else 0.0 for name in names
@@ -91,28 +91,32 @@ def why_of(reading: Reading, uid: str) -> tuple[str, str]:
     refusal: Refusal | None = None
     if want is not None:
         refusal = want.hopeless.get(uid) or want.capped.get(uid) or want.refusals.get(uid)
-    return (SCHEDULING, "there is room for it") if refusal is None else (refusal.why.value, refusal.reason)
+    if refusal is None:
+        return SCHEDULING, "a node has room; waiting for the scheduler"
+    return refusal.why.value, refusal.reason
 
 
 def answer_of(reading: Reading, uid: str) -> str:
     """What a waiting pod was told, as the label `answer` has it."""
     want = reading.memory.demand
     if uid in reading.unanswered:
-        return "unmodelled"
+        return "unsupported"
     if want is None or uid in want.fits:
         return "fits"
     if uid in want.hopeless:
-        return "hopeless"
+        return "unsatisfiable"
     if uid in want.capped:
-        return "capped"
-    return "kept" if any(uid == pod.uid for pods in want.keep.values() for pod in pods) else "coming"
+        return "pool_limited"
+    return "drain_cancelled" if any(uid == pod.uid for pods in want.keep.values() for pod in pods) else "nominated"
 
 
 def _pending(reading: Reading) -> Rows:
     seen = reading.seen
     reasons = Counter(dict.fromkeys((*(why.value for why in Why), SCHEDULING, UNMODELLED), 0))
     reasons.update(why_of(reading, pod.uid)[0] for pod in seen.pending)
-    answers = Counter(dict.fromkeys(("fits", "coming", "kept", "capped", "hopeless", "unmodelled"), 0))
+    answers = Counter(
+        dict.fromkeys(("fits", "nominated", "drain_cancelled", "pool_limited", "unsatisfiable", "unsupported"), 0)
+    )
     answers.update(answer_of(reading, pod.uid) for pod in seen.pending)
     longest = max((seen.at - pod.created for pod in seen.pending), default=0.0)
     return {

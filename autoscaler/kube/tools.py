@@ -56,7 +56,7 @@ class Tools:
         """Raise where we may not act (any more)."""
         why = self.fence()
         if why:
-            raise RefusedStepError(Kind.CONFLICT, f"not ours to do: {why}")
+            raise RefusedStepError(Kind.CONFLICT, f"actions inhibited: {why}")
 
     async def write(self, method: str, path: str, body: object = None, kind: str = "json") -> None:
         """One write, if it is still ours to make."""

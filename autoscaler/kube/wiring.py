@@ -77,16 +77,16 @@ def opened(config: Config, access: Access, relay: Relay | None) -> Wired:
         return ordering
 
     providers = open_providers(config.sources, access, order=None if relay is None else order(relay))
-    return Wired(config, providers, Watched(figures_of(config.figures)), ordered)
+    return Wired(config, providers, Watched(figures_of(config.metrics)), ordered)
 
 
 def figures_of(wanted: FiguresConfig) -> Figures:
     """Whoever measures."""
     if wanted.source == "prometheus":
-        return Prometheus(wanted.url, wanted.scrape_seconds)
+        return Prometheus(wanted.url, wanted.scrape_interval_seconds)
     if wanted.source == "none":
         return Nothing()
-    return Exporters(wanted.port, wanted.scrape_seconds)
+    return Exporters(wanted.port, wanted.scrape_interval_seconds)
 
 
 def offers_of(wired: Wired, seen: Observation | None) -> list[Offer]:
@@ -96,8 +96,8 @@ def offers_of(wired: Wired, seen: Observation | None) -> list[Offer]:
         Offer(
             name=pool.name,
             provider=wired.ordered[pool.name],
-            smallest=pool.smallest,
-            largest=pool.largest,
+            min_nodes=pool.min_nodes,
+            max_nodes=pool.max_nodes,
             template=known[pool.name].template if pool.name in known else _template(pool),
         )
         for pool in wired.config.pools

@@ -197,7 +197,7 @@ class KubeWorld:
         if fresh:
             other = books.differs(self._books)
             if other:
-                log.error("what was kept of the cluster was not right, and is made anew: %s", other)
+                log.error("cluster cache was inconsistent (a defect): rebuilt from scratch: %s", other)
             self._books, self._begun = books, self._parts.steady()
 
     # -- what keeps it from acting ---------------------------------------------------------------
@@ -206,10 +206,12 @@ class KubeWorld:
         """Raise where the cluster is not known."""
         missing, age = self._parts.sources.missing(), self._parts.sources.age()
         if missing:
-            self._block((Doubt(Kind.NOT_READ, f"not read yet: {missing}; nothing is done", blocks=True),))
+            text = f"waiting for the initial list of: {missing}; no actions are taken"
+            self._block((Doubt(Kind.NOT_READ, text, blocks=True),))
         if age is None or age > self._parts.stale_seconds:
-            old = "nothing was ever heard" if age is None else f"the API server has been silent for {age:.0f} s"
-            self._block((Doubt(Kind.NOT_READ, f"{old}; nothing is done", blocks=True),))
+            old = "no message received from the API server"
+            old += " yet" if age is None else f" for {age:.0f} s"
+            self._block((Doubt(Kind.NOT_READ, f"{old}; no actions are taken", blocks=True),))
 
     def _block(self, doubts: tuple[Doubt, ...]) -> None:
         self._blocked = doubts
@@ -220,9 +222,7 @@ class KubeWorld:
         step = self._parts.now() - self.now()
         if abs(step) <= STEP_SECONDS:
             return ""
-        return (
-            f"the wall clock was set by {step:+.0f} s since the start: nothing is moved until it is right or we restart"
-        )
+        return f"the wall clock jumped by {step:+.0f} s: no pods are moved until it is correct or this process restarts"
 
     async def _show(self, seen: Observation, measured: Measured) -> None:
         """For the metrics APIs and KEDA; bit by bit, of a reading that does not change any more."""

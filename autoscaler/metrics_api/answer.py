@@ -48,7 +48,7 @@ def answer(asked: Question, picture: Picture, now: Moment) -> Reply | Problem:
     if isinstance(asked, Discovery):
         return resources(asked.group, asked.version, POD_METRICS if asked.group == CUSTOM else POOL_METRICS)
     if not now.fresh(picture.at):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster's state is {_age(picture.at, now)}")
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster state is {_age(picture.at, now, 'unknown')}")
     if isinstance(asked, PodsAsked):
         return _pods(asked, picture, now)
     return _pools(asked, picture, now)
@@ -61,7 +61,7 @@ def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
     else:
         found = [pod for pod in pods if pod.name == asked.pod]
     if not found and asked.pod != ALL:
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is no running pod with shares of cards")
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with shared cards")
     metric = POD_METRICS[asked.metric]
     values = [value for pod in found if (value := _value(asked, metric, pod, picture, now)) is not None]
     if found and not values:
@@ -81,10 +81,11 @@ def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Mome
     """Why none of the pods has a figure: the reason of the first, and how many there are."""
     pod = min(found, key=lambda each: each.name)
     if metric.measured and not now.fresh(pod.measured):
-        why = f"the exporter of node {pod.node} is {_age(pod.measured, now)} about it"
+        why = f"its measurement from the exporter on node {pod.node} is {_age(pod.measured, now, 'missing')}"
     else:
-        why = f"nothing of it that {asked.parts.text or 'was asked for'} selects can be told"
-    text = f"{asked.metric}: none of {len(found)} pods has a figure; {pod.namespace}/{pod.name}: {why}"
+        selected = f" for metricLabelSelector {asked.parts.text!r}" if asked.parts.text else ""
+        why = f"its value{selected} is unknown"
+    text = f"{asked.metric}: no value for any of {len(found)} pods; {pod.namespace}/{pod.name}: {why}"
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
 
@@ -92,15 +93,15 @@ def _pools(asked: PoolsAsked, picture: Picture, now: Moment) -> Reply | Problem:
     every = POOL_METRICS[asked.metric].figures(picture, asked.namespace, asked.selector)
     figures = [each for each in every if isfinite(each[1])]
     if len(figures) < len(every):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{asked.metric} cannot be told of every pool selected")
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{asked.metric}: unknown for some of the selected pools")
     if not figures:
         known = ", ".join(sorted(room.pool for room in picture.pools)) or "none yet"
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.selector.text or 'nothing'} selects no pool; there are: {known}")
+        return Problem(HTTPStatus.NOT_FOUND, f"selector {asked.selector.text!r} matches no pool; pools: {known}")
     at = now.stamp(picture.at if picture.at is not None else now.steady)
     return external_values(asked.version, asked.metric, figures, at)
 
 
-def _age(at: float | None, now: Moment) -> str:
+def _age(at: float | None, now: Moment, absent: str) -> str:
     if at is None:
-        return "silent"
-    return f"{now.steady - at:.0f} s old (at most {now.fresh_seconds:.0f})"
+        return absent
+    return f"{now.steady - at:.0f} s old (maximum {now.fresh_seconds:.0f} s)"

@@ -74,7 +74,7 @@ class _Care:
 
     def __init__(self, access: Access, door: Door, settings: Settings) -> None:
         self._access, self._door, self._settings = access, door, settings
-        self.wrong = {"trust": "not read yet", "entry": "not looked at yet"}
+        self.wrong = {"trust": "front proxy CA not read yet", "entry": "APIServices not checked yet"}
 
     def unready(self) -> str:
         return "; ".join(filter(None, self.wrong.values()))
@@ -91,7 +91,7 @@ class _Care:
         authority = None if settings.authority is None else await asyncio.to_thread(settings.authority.read_bytes)
         wish = registration.wanted(settings.groups, settings.service, authority)
         missing = await registration.enter(self._access, wish, settings.service, write=settings.enter)
-        self.wrong["entry"] = f"nobody has made {', '.join(missing)}" if missing else ""
+        self.wrong["entry"] = f"missing APIServices: {', '.join(missing)}" if missing else ""
 
     async def start(self) -> None:
         """Both, once; what only an unreachable API server hides is looked at later."""
@@ -122,7 +122,7 @@ class _Care:
     def _note(self, name: str, exc: Exception) -> None:
         if isinstance(exc, TakenError) or self.wrong[name]:
             self.wrong[name] = str(exc)
-        log.warning("metrics API: %s: %s", name, exc)
+        log.warning("metrics API check failed: check=%s: %s", name, exc)
 
 
 @contextlib.asynccontextmanager

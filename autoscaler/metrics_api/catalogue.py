@@ -115,33 +115,33 @@ def _fragmentation(picture: Picture, _namespace: str, selector: Selector) -> lis
 
 
 _POD_METRICS: Final = (
-    PodMetric("gpu_mem_used_bytes", "Memory of cards that the pod uses.", _used),
-    PodMetric("gpu_mem_allocated_bytes", "Memory of cards promised to the pod.", _allocated, measured=False),
+    PodMetric("gpu_mem_used_bytes", "Card memory used by the pod.", _used),
+    PodMetric("gpu_mem_allocated_bytes", "Card memory allocated to the pod.", _allocated, measured=False),
     PodMetric(
-        "gpu_mem_used_ratio", "Used memory as a part of what was promised; more than 1 is a breach.", _used_ratio
+        "gpu_mem_used_ratio", "Used card memory as a ratio of the allocated memory; above 1 is a breach.", _used_ratio
     ),
     PodMetric(
         "gpu_core_used_ratio",
-        "Used compute as a part of what was promised, or of whole cards where no compute was promised.",
+        "Used compute as a ratio of the allocated compute, or of whole cards if none is allocated.",
         _core_ratio,
     ),
 )
 _POOL_METRICS: Final = (
     PoolMetric(
         "gpu_mem_pending_bytes",
-        "Memory of cards that pods of the namespace wait for, by the pool that would host them.",
+        "Card memory requested by pending pods of the namespace, by the cheapest pool that could host them.",
         frozenset({"pool", "namespace"}),
         _pending,
     ),
     PoolMetric(
         "gpu_mem_largest_free_bytes",
-        "Largest promise of memory that still fits on one card of the pools selected.",
+        "Largest memory request that still fits on one card of the selected pools.",
         frozenset({"pool"}),
         _largest,
     ),
     PoolMetric(
         "gpu_fragmentation_ratio",
-        "Part of the idle cards that is of no use to the pods that come.",
+        "Ratio of the idle cards that is stranded: no pod of the current mix can use it.",
         frozenset({"pool"}),
         _fragmentation,
     ),

@@ -40,7 +40,7 @@ class Door:
             self._current = self._load()
             self.context = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
-            raise TlsError(f"{certificate} and {key} are no usable certificate and key: {exc}") from exc
+            raise TlsError(f"cannot use certificate {certificate} with key {key}: {exc}") from exc
         # For the listening socket: hands every connection what is in force.
         self.context.sni_callback = self._choose
 
@@ -58,7 +58,7 @@ class Door:
             self._current = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
             self._trust = before
-            raise TlsError(f"the authority of the front proxy, or our own certificate, cannot be used: {exc}") from exc
+            raise TlsError(f"cannot use the CA of the front proxy or the serving certificate: {exc}") from exc
 
     def refresh(self) -> bool:
         """Take what is in the files now, if it has changed and is whole; whether it was taken."""
@@ -68,13 +68,13 @@ class Door:
         try:
             fresh = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
-            log.warning("the certificate has changed and cannot be used (yet), the old one stays: %s", exc)
+            log.warning("cannot load the changed metrics API certificate: keeping the previous one: %s", exc)
             return False
         # Changed again while it was read: what was read may be of two generations.
         if self._look() != stamp:
             return False
         self._stamp, self._current = stamp, fresh
-        log.info("the certificate was read again")
+        log.info("reloaded metrics API certificate")
         return True
 
     def outdated(self, connection: ssl.SSLObject | None) -> bool:

@@ -131,5 +131,5 @@ def _names(data: Mapping[str, object], key: str, default: tuple[str, ...]) -> tu
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or len(found) > _MOST_NAMES or not all(isinstance(each, str) for each in found):
-        raise TrustError(f"{key} of {NAMESPACE}/{CONFIG_MAP} is no JSON list of names")
+        raise TrustError(f"{key} of {NAMESPACE}/{CONFIG_MAP} is not a JSON list of names")
     return tuple(found) or default

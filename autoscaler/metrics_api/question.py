@@ -84,12 +84,12 @@ def attributes_of(asked: PodsAsked | PoolsAsked) -> Attributes:
 def question_of(target: str, groups: Collection[str]) -> Question | Problem:
     """Read a request target (path and query, as sent), for a server of these groups."""
     if len(target) > MOST_LETTERS:
-        return Problem(HTTPStatus.BAD_REQUEST, f"a request of more than {MOST_LETTERS} letters")
+        return Problem(HTTPStatus.BAD_REQUEST, f"the request is longer than {MOST_LETTERS} characters")
     raw, _, query = target.partition("?")
     try:
         segments = [unquote(part, errors="strict") for part in raw.strip("/").split("/")]
     except UnicodeDecodeError:
-        return Problem(HTTPStatus.BAD_REQUEST, "the path is no UTF-8")
+        return Problem(HTTPStatus.BAD_REQUEST, "the path is not UTF-8")
     if len(segments) < _GROUP_SEGMENTS or segments[0] != "apis" or any(len(each) > _LONGEST_NAME for each in segments):
         return _unknown(raw)
     group, version, rest = segments[1], segments[2], segments[3:]
@@ -113,7 +113,7 @@ def _pods(version: str, rest: list[str], selector: Selector, parts: Selector) ->
                 return _no_label(strange, PART_LABELS)
             return PodsAsked(version, namespace, name, metric, selector, parts)
         case ["namespaces", namespace, _, _, metric] if namespace:
-            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is served for pods only")
+            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is available for pods only")
     return None
 
 
@@ -136,24 +136,24 @@ def _selectors(query: str) -> tuple[Selector, Selector] | Problem:
         found = {"labelSelector": "", "metricLabelSelector": ""}
         for key, value in fields:
             if key in found and found[key] and value:
-                return Problem(HTTPStatus.BAD_REQUEST, f"{key} is given twice; join its requirements with commas")
+                return Problem(HTTPStatus.BAD_REQUEST, f"{key} is set twice; join its requirements with commas")
             if key in found:
                 found[key] = found[key] or value
         return selector_of(found["labelSelector"]), selector_of(found["metricLabelSelector"])
     except SelectorError as exc:
         return Problem(HTTPStatus.BAD_REQUEST, str(exc))
     except ValueError:  # too many fields, or no UTF-8
-        return Problem(HTTPStatus.BAD_REQUEST, f"a query of more than {_MOST_FIELDS} fields, or one that is no UTF-8")
+        return Problem(HTTPStatus.BAD_REQUEST, f"the query has more than {_MOST_FIELDS} fields or is not UTF-8")
 
 
 def _unknown(raw: str) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"nothing is served at {raw[:200]!r}")
+    return Problem(HTTPStatus.NOT_FOUND, f"unknown path {raw[:200]!r}")
 
 
 def _no_metric(name: str, known: Collection[str]) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"there is no metric {name!r}; there are {', '.join(sorted(known))}")
+    return Problem(HTTPStatus.NOT_FOUND, f"unknown metric {name!r}; metrics: {', '.join(sorted(known))}")
 
 
 def _no_label(strange: Collection[str], known: Collection[str]) -> Problem:
-    text = f"the metric has no label {', '.join(sorted(strange))[:200]}; it has {', '.join(sorted(known))}"
+    text = f"the metric has no label {', '.join(sorted(strange))[:200]}; labels: {', '.join(sorted(known))}"
     return Problem(HTTPStatus.BAD_REQUEST, text)

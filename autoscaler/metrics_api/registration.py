@@ -136,9 +136,9 @@ async def _existing(access: Access) -> list[dict[str, Any]]:
     try:
         items = json.loads(await access.page(PATH, {}))["items"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise MalformedError("a list of APIServices that is none") from None
+        raise MalformedError("invalid list of APIServices") from None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise MalformedError("a list of APIServices with something else in it")
+        raise MalformedError("list of APIServices contains other objects")
     return items
 
 
@@ -146,7 +146,7 @@ def _taken(group: str, name: str, server: Mapping[str, Any], service: Service) -
     who = f"{server.get('namespace')}/{server.get('name')}" if server else "the API server itself"
     short = group.partition(".")[0]
     return (
-        f"{group} is served by {who} (APIService {name}), and a cluster has one server for it. To change over to "
-        f"{service}: stop that server, `kubectl delete apiservice {name}`, start again. To keep it: leave {short} out "
-        "of --metrics-api"
+        f"{group} is already served by {who} (APIService {name}), and a cluster has one server for it. To switch to "
+        f"{service}: stop that server, run `kubectl delete apiservice {name}`, restart this process. To keep it: "
+        f"remove {short} from --metrics-api"
     )

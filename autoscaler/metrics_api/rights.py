@@ -90,7 +90,7 @@ def verdict(text: bytes) -> str | None:
         status = json.loads(text)["status"]
         allowed, denied, reason = status.get("allowed"), status.get("denied"), status.get("reason")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise MalformedError("a review of rights that is none") from None
+        raise MalformedError("invalid SubjectAccessReview in the response") from None
     if allowed is True and denied is not True:
         return None
-    return reason if isinstance(reason, str) and reason else "no rule allows it"
+    return reason if isinstance(reason, str) and reason else "no RBAC rule allows it"

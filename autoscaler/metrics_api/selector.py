@@ -25,7 +25,7 @@ _SET: Final = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(([^()]*)\)\s*")
 _EQUAL: Final = re.compile(rf"\s*({_KEY})\s*(==|=|!=|<|>)\s*([^,\s()=<>!]*)\s*")
 _BARE: Final = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
-_EXAMPLE: Final = "write for instance app=web,tier in (a,b),!canary"
+_EXAMPLE: Final = "write for example app=web,tier in (a,b),!canary"
 
 
 class SelectorError(ValueError):
@@ -78,18 +78,18 @@ class Selector:
 def selector_of(text: str) -> Selector:
     """Read one; raises SelectorError."""
     if len(text) > MOST_LETTERS:
-        raise SelectorError(f"a selector of more than {MOST_LETTERS} letters; select on fewer values")
+        raise SelectorError(f"the selector is longer than {MOST_LETTERS} characters; use fewer values")
     terms: list[Term] = []
     at = 0
     while text[at:].strip():
         term, at = _term(text, at)
         terms.append(term)
         if len(terms) > MOST_TERMS:
-            raise SelectorError(f"a selector of more than {MOST_TERMS} requirements")
+            raise SelectorError(f"the selector has more than {MOST_TERMS} requirements")
         if at == len(text):
             break
         if text[at] != "," or not text[at + 1 :].strip():
-            raise SelectorError(f"{text[at : at + 40]!r} at letter {at} of the selector; {_EXAMPLE}")
+            raise SelectorError(f"unexpected {text[at : at + 40]!r} at character {at} of the selector; {_EXAMPLE}")
         at += 1
     return Selector(tuple(terms), text)
 
@@ -99,19 +99,19 @@ def _term(text: str, at: int) -> tuple[Term, int]:
     if found := _SET.match(text, at):
         values = frozenset(value.strip() for value in found[3].split(","))
         if len(values) > MOST_VALUES:
-            raise SelectorError(f"more than {MOST_VALUES} values in one requirement")
+            raise SelectorError(f"a requirement of the selector has more than {MOST_VALUES} values")
         return Term(found[1], found[2], _checked(values)), found.end()
     if found := _EQUAL.match(text, at):
         return _compared(found[1], found[2], found[3]), found.end()
     if found := _BARE.match(text, at):
         return Term(found[2], "absent" if found[1] else "exists"), found.end()
-    raise SelectorError(f"{text[at : at + 40]!r} at letter {at} is no requirement; {_EXAMPLE}")
+    raise SelectorError(f"{text[at : at + 40]!r} at character {at} of the selector is not a requirement; {_EXAMPLE}")
 
 
 def _compared(key: str, sign: str, value: str) -> Term:
     if sign in "<>":
         if not _NUMBER.fullmatch(value):
-            raise SelectorError(f"{value[:40]!r} is no whole number; {key}{sign} wants one")
+            raise SelectorError(f"{value[:40]!r} is not an integer; {key}{sign} needs one")
         return Term(key, "gt" if sign == ">" else "lt", frozenset({value}))
     return Term(key, "notin" if sign == "!=" else "in", _checked(frozenset({value})))
 
@@ -119,5 +119,5 @@ def _compared(key: str, sign: str, value: str) -> Term:
 def _checked(values: frozenset[str]) -> frozenset[str]:
     for value in values:
         if not _VALUE.fullmatch(value):
-            raise SelectorError(f"{value[:40]!r} is no value of a label; {_EXAMPLE}")
+            raise SelectorError(f"{value[:40]!r} is not a valid label value; {_EXAMPLE}")
     return values

@@ -44,7 +44,7 @@ _HEADERS: Final = MOST_GROUPS + 256
 """Every group of a user is a header of its own."""
 _NOBODY: Final = Problem(
     HTTPStatus.UNAUTHORIZED,
-    "come through kube-apiserver: users are known by its front proxy's certificate and X-Remote-User",
+    "send the request through kube-apiserver: its front proxy certificate and X-Remote-User identify the user",
 )
 
 
@@ -87,7 +87,7 @@ class Server:
         if user is None:
             return _NOBODY
         if request.method != "GET":
-            return Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are read with GET, not {request.method[:20]}")
+            return Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method[:20]} is not allowed; use GET")
         asked = question_of(request.raw_path, self._groups)
         if isinstance(asked, Problem):
             return asked
@@ -96,8 +96,8 @@ class Server:
             try:
                 refused = await self._rights.refusal(user, wish)
             except ClusterError as exc:
-                log.warning("rights cannot be told: %s", exc)
-                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"rights cannot be told at the moment: {exc}")
+                log.warning("cannot check authorization: %s", exc)
+                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")
             if refused is not None:
                 resource = "/".join(filter(None, (wish.resource, wish.subresource)))
                 text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} in namespace "{wish.namespace}"'

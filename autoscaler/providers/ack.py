@@ -115,8 +115,8 @@ class AckProvider:
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """Raise the desired size; a pool without one is asked for so many more."""
         if not 1 <= by <= _MOST_AT_ONCE:
-            raise DeniedError(f"{pool}: grow by {by}; ACK takes 1 to {_MOST_AT_ONCE} at once")
-        async with deadline(WRITE_SECONDS, f"{pool}: growing"):
+            raise DeniedError(f"{pool}: cannot add {by} nodes; ACK adds 1 to {_MOST_AT_ONCE} nodes in one request")
+        async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             look = await self._open(pool)
             target = raised(look.state, by, seen, "the node pool's maximum")
             if look.desired is not None:
@@ -127,7 +127,7 @@ class AckProvider:
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Remove and release these; ACK lowers the desired size itself. They have been emptied before."""
-        async with deadline(WRITE_SECONDS, f"{pool}: removing"):
+        async with deadline(WRITE_SECONDS, f"{pool}: removing nodes"):
             look, wanted = await self._look(pool), frozenset(names)
             called = {one: {one.id, one.node, _machine_id(one)} & wanted for one in look.state.nodes}
             meant = [one for one, words in called.items() if words]
@@ -141,7 +141,7 @@ class AckProvider:
 
     async def cancel(self, pool: str, by: int) -> int:
         """Lower the desired size by as many as have not been found."""
-        async with deadline(WRITE_SECONDS, f"{pool}: waiting no longer"):
+        async with deadline(WRITE_SECONDS, f"{pool}: cancelling missing nodes"):
             look = await self._open(pool)
             target = look.state.target
             fewer = target - min(max(0, by), look.state.missing)
@@ -159,7 +159,7 @@ class AckProvider:
 
     def _place(self, pool: str) -> tuple[str, str]:
         if pool not in self._pools:
-            raise DeniedError(f"{pool}: no such pool here")
+            raise DeniedError(f"pool {pool} is not configured")
         return self._pools[pool].cluster, self._pools[pool].node_pool
 
     async def _ask(self, method: str, *given: Any) -> Any:
@@ -181,9 +181,9 @@ class AckProvider:
         """The node pool now, if it takes a new size from us."""
         look = await self._look(pool)
         if look.scaled:
-            raise DeniedError(f"{pool}: ACK's own autoscaler scales this node pool; switch auto scaling off for it")
+            raise DeniedError(f"{pool}: ACK's own autoscaler scales this node pool; turn off auto scaling for it")
         if look.condition in _CLOSED:
-            raise ChangedError(f"{pool}: the node pool is {look.condition}; again when it is active")
+            raise ChangedError(f"{pool}: the node pool is {look.condition}; retry when it is active")
         return look
 
     async def _look(self, pool: str) -> _Look:
@@ -202,7 +202,7 @@ class AckProvider:
             found += body.nodes or []
             if len(body.nodes or []) < _PAGE or len(found) >= (getattr(body.page, "total_count", None) or 0):
                 return found
-        raise DeniedError(f"{pool}: more than {_PAGE * _MOST_PAGES} nodes")
+        raise DeniedError(f"{pool}: the node pool has more than {_PAGE * _MOST_PAGES} nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _look(pool: str, detail: Any, nodes: list[tuple[Instance, str]]) -> _Look:
         words += [f"{c.reason or ''}: {c.message or ''}" for c in getattr(status, "conditions", None) or ()]
     short = next((said(text) for text in words if out_of_stock(text)), "")
     largest = getattr(detail, "max_nodes", None)
-    state = PoolState(name=pool, target=target, nodes=instances, short=short, largest=largest or None)
+    state = PoolState(name=pool, target=target, nodes=instances, short=short, max_nodes=largest or None)
     return _Look(state, desired, bool(getattr(scaling, "enable", False)), getattr(status, "state", None) or "")
 
 

@@ -45,7 +45,7 @@ _BATCH: Final = 50
 _MOST_PAGES: Final = 100
 _THREADS: Final = 4
 _ACTIVITIES: Final = 10
-_WEIGHTED: Final = "the group counts weights, not machines; use a group without instance weights"
+_WEIGHTED: Final = "the group has instance weights, which are not supported; use a group without them"
 _LATER: Final = frozenset({"ScalingActivityInProgress", "ResourceContention"})
 _BUSY: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestThrottled"})
 _STATES: Final = {
@@ -105,7 +105,7 @@ class AwsProvider:
 
     async def pools(self) -> tuple[PoolState, ...]:
         """All groups in one request for each fifty; a group that is not there is left out."""
-        async with deadline(READ_SECONDS, "reading the groups"):
+        async with deadline(READ_SECONDS, "reading the Auto Scaling groups"):
             groups = await self._groups(one.group for one in self._pools.values())
             found = [(pool, groups[one.group]) for pool, one in sorted(self._pools.items()) if one.group in groups]
             return tuple([await self._with_trouble(_state(pool, group)) for pool, group in found])
@@ -113,8 +113,8 @@ class AwsProvider:
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """Raise what the group desires, cooldown or not."""
         if by < 1:
-            raise DeniedError(f"{pool}: grow by {by}; ask for 1 or more")
-        async with deadline(WRITE_SECONDS, f"{pool}: growing"):
+            raise DeniedError(f"{pool}: cannot add {by} nodes; add 1 or more")
+        async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             newest = await self._activities(pool)
             state = await self._fresh(pool)
             target = raised(state, by, seen, "the group's MaxSize")
@@ -123,7 +123,7 @@ class AwsProvider:
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Terminate these and lower what is desired, one by one; one that terminates already is not asked again."""
-        async with deadline(WRITE_SECONDS, f"{pool}: removing"):
+        async with deadline(WRITE_SECONDS, f"{pool}: removing nodes"):
             state = await self._fresh(pool)
             gone: list[str] = []
             for one in state.nodes:
@@ -142,9 +142,9 @@ class AwsProvider:
 
     async def cancel(self, pool: str, by: int) -> int:
         """Lower what is desired by as many as have not been found."""
-        async with deadline(WRITE_SECONDS, f"{pool}: waiting no longer"):
+        async with deadline(WRITE_SECONDS, f"{pool}: cancelling missing nodes"):
             state = await self._fresh(pool)
-            fewer = max(state.target - min(max(0, by), state.missing), state.smallest or 0)
+            fewer = max(state.target - min(max(0, by), state.missing), state.min_nodes or 0)
             return state.target if fewer >= state.target else await self._set(pool, fewer)
 
     async def template(self, pool: str) -> NodeTemplate | None:
@@ -161,7 +161,7 @@ class AwsProvider:
 
     def _place(self, pool: str) -> AwsSettings:
         if pool not in self._pools:
-            raise DeniedError(f"{pool}: no such pool here")
+            raise DeniedError(f"pool {pool} is not configured")
         return self._pools[pool]
 
     async def _ask(self, method: str, **given: object) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class AwsProvider:
         one = self._place(pool)
         groups = await self._groups([one.group])
         if one.group not in groups:
-            raise DeniedError(f"{pool}: there is no Auto Scaling group {one.group} in {one.region}")
+            raise DeniedError(f"{pool}: Auto Scaling group {one.group} does not exist in {one.region}")
         return groups[one.group]
 
     async def _fresh(self, pool: str) -> PoolState:
@@ -234,7 +234,7 @@ class AwsProvider:
                 continue
             if activity.get("StatusCode") in ("Failed", "Cancelled"):
                 why = said(str(activity.get("StatusMessage", ""))) or "a launch failed"
-                return PoolState(state.name, state.target, state.nodes, why, state.smallest, state.largest)
+                return PoolState(state.name, state.target, state.nodes, why, state.min_nodes, state.max_nodes)
             break
         return state
 
@@ -255,8 +255,8 @@ def _state(pool: str, group: Mapping[str, Any]) -> PoolState:
             for one in sorted(instances, key=lambda one: str(one["InstanceId"]))
         ),
         short=_WEIGHTED if weighted else "",
-        smallest=int(group.get("MinSize", 0)),
-        largest=int(group["MaxSize"]) if "MaxSize" in group else None,
+        min_nodes=int(group.get("MinSize", 0)),
+        max_nodes=int(group["MaxSize"]) if "MaxSize" in group else None,
     )
 
 

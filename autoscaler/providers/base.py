@@ -93,9 +93,9 @@ class PoolState:
     """Those that there are, leaving ones included; fewer than the target: the rest has not been found yet."""
     short: str = ""
     """Why what was asked for does not come (out of stock, quota, failing launches); empty: nothing is known of it."""
-    smallest: int | None = None
+    min_nodes: int | None = None
     """The provider's own bounds, which it will not let anybody pass; None: it has none."""
-    largest: int | None = None
+    max_nodes: int | None = None
 
     @property
     def standing(self) -> tuple[Instance, ...]:
@@ -150,7 +150,7 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise UnreachableError(f"{what}: not done within {seconds:.0f} s") from None
+        raise UnreachableError(f"{what}: timed out after {seconds:.0f} s") from None
 
 
 def raised(state: PoolState, by: int, seen: int | None, bound: str = "maximum") -> int:
@@ -161,7 +161,7 @@ def raised(state: PoolState, by: int, seen: int | None, bound: str = "maximum") 
     """
     target = state.target + by
     if seen is not None and state.target != seen:
-        raise ChangedError(f"{state.name}: the target is {state.target}, not {seen}: somebody else changed it")
-    if state.largest is not None and target > state.largest:
-        raise DeniedError(f"{state.name}: {target} is beyond {bound} {state.largest}; raise it")
+        raise ChangedError(f"{state.name}: the target size is {state.target}, not {seen}: another client changed it")
+    if state.max_nodes is not None and target > state.max_nodes:
+        raise DeniedError(f"{state.name}: target size {target} exceeds {bound} {state.max_nodes}; raise it")
     return target

@@ -31,10 +31,12 @@ def texts_of(at: At, provider: str, keys: Sequence[str]) -> list[str]:
     told = ", ".join(keys)
     for key in keys:
         if not at[key].text():
-            raise at[key].wrong(f"missing; an {provider} pool needs {told}")
+            raise at[key].wrong(f"missing; settings of provider {provider}: {told}")
     for key, value in at.fields():
         if key not in keys:
-            raise value.wrong(f"unknown; an {provider} pool has {told} (credentials: by the SDK's own chain)")
+            raise value.wrong(
+                f"unknown key; settings of provider {provider}: {told} (credentials come from the SDK's default chain)"
+            )
     return [at[key].text() for key in keys]
 
 
@@ -44,7 +46,7 @@ def sdk(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as exc:
         raise MissingError(
-            f"{module} is not installed ({exc}); how to get it for provider {extra}: docs/providers.md"
+            f"{module} is not installed ({exc}); docs/providers.md says how to install provider {extra}"
         ) from exc
 
 
@@ -54,7 +56,7 @@ async def in_thread(executor: Executor, seconds: float, call: Callable[..., _T],
         async with asyncio.timeout(seconds):
             return await asyncio.get_running_loop().run_in_executor(executor, partial(call, **given))
     except TimeoutError:
-        raise UnreachableError(f"no answer within {seconds:.0f} s") from None
+        raise UnreachableError(f"timed out after {seconds:.0f} s") from None
 
 
 def made_by(exc: Exception, *packages: str) -> bool:

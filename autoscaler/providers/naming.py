@@ -61,9 +61,9 @@ class NodeNames:
             try:
                 self._known = await self._list()
             except ClusterError as exc:
-                raise UnreachableError(f"the nodes cannot be listed: {exc}") from exc
+                raise UnreachableError(f"cannot list nodes: {exc}") from exc
             except msgspec.MsgspecError as exc:
-                raise UnreachableError(f"the list of nodes cannot be read: {exc}") from exc
+                raise UnreachableError(f"cannot read the list of nodes: {exc}") from exc
             self._listed = self._clock()
         return {ident: self._known[ident] for ident in ids if ident in self._known}
 

@@ -142,7 +142,7 @@ def _least(kinds: Sequence[NodeTemplate], before: NodeTemplate | None) -> NodeTe
 
 def _size(kind: NodeTemplate) -> tuple[object, ...]:
     """Smallest first; ties are broken by what the cards are called, never by the order of nodes."""
-    offered = sum(card.offered_bytes for card in kind.cards)
+    offered = sum(card.allocatable_bytes for card in kind.cards)
     models = tuple(card.model for card in kind.cards)
     return offered, len(kind.cards), kind.cpu_milli, kind.memory_bytes, kind.mode.value, models
 
@@ -163,12 +163,16 @@ def encode(profiles: Mapping[str, NodeTemplate]) -> str:
 def decode(text: str) -> tuple[dict[str, NodeTemplate], tuple[str, ...]]:
     """The profiles that can be read, and why others cannot; raises CodecError where nothing can."""
     if len(text) > MOST_TEXT:
-        raise CodecError((), f"{len(text)} characters; profiles take {MOST_TEXT} at most: delete them to learn anew")
+        raise CodecError(
+            (), f"profiles have {len(text)} characters: the maximum is {MOST_TEXT}; delete them to learn them again"
+        )
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
-        raise at["version"].wrong(f"{show(at['version'].value)} is unknown; this reader understands {VERSION}")
+        raise at["version"].wrong(
+            f"unsupported version {show(at['version'].value)}; this program reads version {VERSION}"
+        )
     if len(at["pools"].mapping()) > MOST_POOLS:
-        raise at["pools"].wrong(f"{len(at['pools'].mapping())} pools; {MOST_POOLS} are the most")
+        raise at["pools"].wrong(f"{len(at['pools'].mapping())} pools: the maximum is {MOST_POOLS}")
     found, problems = {}, []
     for name, entry in at["pools"].fields():
         try:
@@ -209,7 +213,7 @@ def _cards(at: At) -> tuple[Card, ...]:
     if not at:
         return ()
     if len(at["cards"].items()) > MOST_CARDS:
-        raise at["cards"].wrong(f"more than {MOST_CARDS} cards; no machine has so many")
+        raise at["cards"].wrong(f"too many cards: the maximum is {MOST_CARDS}")
     try:
         return decode_cards(json.dumps(at.mapping()))
     except CodecError as exc:
@@ -219,17 +223,17 @@ def _cards(at: At) -> tuple[Card, ...]:
 def _labels(at: At) -> dict[str, str]:
     labels = at.texts()
     if len(labels) > _MOST_LABELS:
-        raise at.wrong(f"{len(labels)} labels; a profile keeps {_MOST_LABELS} at most")
+        raise at.wrong(f"{len(labels)} labels: the maximum is {_MOST_LABELS}")
     for key, value in labels.items():
         if not key or len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            raise at.wrong(f"{show(key)}: {show(value)} is no label")
+            raise at.wrong(f"{show(key)}: {show(value)} is not a valid label")
     return labels
 
 
 def _taints(at: At) -> tuple[Taint, ...]:
     items = at.items()
     if len(items) > _MOST_TAINTS:
-        raise at.wrong(f"{len(items)} taints; a profile keeps {_MOST_TAINTS} at most")
+        raise at.wrong(f"{len(items)} taints: the maximum is {_MOST_TAINTS}")
     return tuple(
         Taint(item["key"].text()[:_LONGEST_KEY], item["value"].text()[:_LONGEST_VALUE], _effect(item["effect"]))
         for item in items
@@ -243,5 +247,5 @@ def _effect(at: At) -> str:
 def _one_of(at: At, allowed: Sequence[str], default: str) -> str:
     value = at.text(default)
     if value not in allowed:
-        raise at.wrong(f"{show(value)} is none of {', '.join(allowed)}")
+        raise at.wrong(f"{show(value)} is not one of {', '.join(allowed)}")
     return value

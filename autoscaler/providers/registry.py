@@ -92,7 +92,7 @@ class Providers:
             told = {state.name: state for state in answer}
             for pool in mine:
                 if pool not in told:
-                    failed[pool] = DeniedError(f"{provider.name} does not know it (any more)")
+                    failed[pool] = DeniedError(f"provider {provider.name} does not report it")
                     continue
                 try:
                     states[pool] = await self._named(told[pool])
@@ -129,7 +129,9 @@ class Providers:
 
     def _of(self, pool: str) -> Provider:
         if pool not in self._by_pool:
-            raise DeniedError(f"{pool}: no such pool; configured are {', '.join(sorted(self._by_pool)) or 'none'}")
+            raise DeniedError(
+                f"pool {pool} is not configured; configured pools: {', '.join(sorted(self._by_pool)) or 'none'}"
+            )
         return self._by_pool[pool]
 
     def _lock(self, pool: str) -> asyncio.Lock:
@@ -174,11 +176,11 @@ def open_providers(
     node_pools: dict[str, ack.AckSettings] = {}
     seen: set[str] = set()
     if len(sources) > _MOST_POOLS:
-        raise ConfigError(f"{len(sources)} pools; {_MOST_POOLS} are the most")
+        raise ConfigError(f"{len(sources)} pools: the maximum is {_MOST_POOLS}")
     for source in sources:
         try:
             if source.pool in seen:
-                problems.append(f"pool {source.pool}: is named twice")
+                problems.append(f"pool {source.pool}: duplicate name")
             seen.add(source.pool)
             if source.provider == scale.NAME:
                 scaled[source.pool] = scale.settings_of(source.settings)
@@ -187,11 +189,13 @@ def open_providers(
             elif source.provider == ack.NAME:
                 node_pools[source.pool] = ack.settings_of(source.settings)
             else:
-                problems.append(f"pool {source.pool}: provider {show(source.provider)} is none of {', '.join(NAMES)}")
+                problems.append(
+                    f"pool {source.pool}: unknown provider {show(source.provider)}; providers: {', '.join(NAMES)}"
+                )
         except CodecError as exc:
             problems.append(f"pool {source.pool}: {exc}")
     if (scaled or groups) and access is None:
-        problems.append(f"pools of {scale.NAME} and {aws.NAME} need a cluster to look at")
+        problems.append(f"pools of providers {scale.NAME} and {aws.NAME} need access to a cluster")
     problems += _shared({pool: (s.target, s.name) for pool, s in scaled.items()})
     problems += _shared({pool: (s.region, s.group) for pool, s in groups.items()})
     problems += _shared({pool: (s.cluster, s.node_pool) for pool, s in node_pools.items()})
@@ -216,15 +220,15 @@ def _inner(
             inside = source.settings["provider"].text()
             for key, value in source.settings.fields():
                 if key not in {"provider", "settings"}:
-                    raise value.wrong(f"unknown; an {ORDERED} pool has provider and settings")
+                    raise value.wrong(f"unknown key; settings of provider {ORDERED}: provider, settings")
             if not inside or inside == ORDERED:
-                raise source.settings["provider"].wrong(f"one of {', '.join(NAMES[:-1])} is needed here")
+                raise source.settings["provider"].wrong(f"missing or not allowed; write one of {', '.join(NAMES[:-1])}")
         except CodecError as exc:
             problems.append(f"pool {source.pool}: {exc}")
             continue
         found.append(PoolSource(source.pool, inside, source.settings["settings"]))
         if order is None:
-            problems.append(f"pool {source.pool}: nobody listens for cluster-autoscaler; give --grpc-listen")
+            problems.append(f"pool {source.pool}: no gRPC endpoint for cluster-autoscaler; set --grpc-listen")
         else:
             ordered[source.pool] = order
     return found, ordered
@@ -236,7 +240,7 @@ def _shared(places: Mapping[str, object]) -> list[str]:
     for pool, place in places.items():
         first.setdefault(place, pool)
     return [
-        f"pool {pool}: has the same source as pool {first[p]}; make them one pool, or give it a source of its own"
+        f"pool {pool}: same source as pool {first[p]}; merge them, or give each its own source"
         for pool, p in places.items()
         if first[p] != pool
     ]

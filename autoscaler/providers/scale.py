@@ -71,11 +71,11 @@ def settings_of(at: At) -> ScaleSettings:
     known = {"apiVersion", "resource", "namespace", "name", "machines", "nodes", "mark", "selector"}
     for key, value in at.fields():
         if key not in known:
-            raise value.wrong(f"unknown; a {NAME} pool has {', '.join(sorted(known))}")
+            raise value.wrong(f"unknown key; settings of provider {NAME}: {', '.join(sorted(known))}")
     if at["nodes"]:
         selector = at["nodes"].text()
         if not selector:
-            raise at["nodes"].wrong("an empty selector would count every node of the cluster; name a label")
+            raise at["nodes"].wrong("an empty selector matches every node of the cluster; set a label selector")
         return ScaleSettings(target, name, NODES, selector, at["mark"].text())
     machines = Kind(group, version, at["machines"].text("machines"), namespace)
     return ScaleSettings(target, name, machines, at["selector"].text(), at["mark"].text(DELETE_MACHINE))
@@ -134,17 +134,17 @@ class ScaleProvider:
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """Raise the wish by so many, over exactly the one that was read."""
         if by < 1:
-            raise DeniedError(f"{pool}: grow by {by}; ask for 1 or more")
-        async with deadline(WRITE_SECONDS, f"{pool}: growing"):
+            raise DeniedError(f"{pool}: cannot add {by} nodes; add 1 or more")
+        async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             look = await self._look(pool)
             if look.owed:
                 # a higher wish would call the removal off, and no new machine would come
-                raise ChangedError(f"{pool}: {look.owed} members are still on their way out; again when they are gone")
+                raise ChangedError(f"{pool}: {look.owed} members are still being deleted; retry when they are gone")
             return await self._write(pool, look.scale, raised(_state(pool, look), by, seen))
 
     async def cancel(self, pool: str, by: int) -> int:
         """Lower the wish by as many as are missing."""
-        async with deadline(WRITE_SECONDS, f"{pool}: waiting no longer"):
+        async with deadline(WRITE_SECONDS, f"{pool}: cancelling missing nodes"):
             look = await self._look(pool)
             target = look.scale.replicas
             fewer = max(min(target, len(look.live)), target - max(0, by))
@@ -153,15 +153,15 @@ class ScaleProvider:
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Mark, then lower; may be repeated."""
         settings = self._pool(pool)
-        async with deadline(WRITE_SECONDS, f"{pool}: removing"):
+        async with deadline(WRITE_SECONDS, f"{pool}: removing nodes"):
             look = await self._look(pool)
             wanted = [member for member in look.members if member.called(frozenset(names))]
             if not wanted:
                 return ()
             if not settings.mark:
                 raise DeniedError(
-                    f"{pool}: no annotation is known that makes {settings.target.resource} give back a named member;"
-                    " set `mark`, or leave the pool to grow only"
+                    f"{pool}: cannot delete a chosen member of {settings.target.resource}: set `mark` to the annotation"
+                    " that selects it for deletion, or use the pool for scale-up only"
                 )
             marked = await self._mark(pool, look, wanted)
             try:
@@ -183,7 +183,7 @@ class ScaleProvider:
 
     def _pool(self, pool: str) -> ScaleSettings:
         if pool not in self._pools:
-            raise DeniedError(f"{pool}: no such pool here")
+            raise DeniedError(f"pool {pool} is not configured")
         return self._pools[pool]
 
     def _client(self, pool: str) -> ScaleClient:
@@ -203,8 +203,8 @@ class ScaleProvider:
         selector = settings.selector or (await client.scale()).selector
         if not selector:
             raise DeniedError(
-                f"{pool}: the Scale of {settings.name} names no selector, and without one every object of the "
-                "namespace would count; set `selector`, or `nodes`"
+                f"{pool}: the Scale of {settings.name} has no selector, so its members are unknown; set `selector` or "
+                "`nodes`"
             )
         members = await client.members(settings.members, selector, settings.mark)
         return _Look(await client.scale(), members)
@@ -218,7 +218,7 @@ class ScaleProvider:
             scale = await client.scale()
             if scale.replicas != before.replicas:
                 break
-        raise ChangedError(f"{pool}: somebody else is changing the target, {scale.replicas} now; nothing was written")
+        raise ChangedError(f"{pool}: another client changes the target size, now {scale.replicas}; nothing was written")
 
     async def _mark(self, pool: str, look: _Look, wanted: Sequence[Member]) -> list[Member]:
         """Mark these; marks of ours that nobody acts on and nobody asks for any more are taken away first."""

@@ -141,7 +141,7 @@ class ScaleClient:
                 found += [read(item, mark) for item in page["items"].items()]
                 token = page["metadata"]["continue"].text()
             if len(found) > _MOST_MEMBERS:
-                raise DeniedError(f"{kind.path}: the selector {selector!r} finds more than {_MOST_MEMBERS} members")
+                raise DeniedError(f"{kind.path}: selector {selector!r} matches more than {_MOST_MEMBERS} members")
             if not token:
                 return found
 
@@ -161,13 +161,13 @@ def _decoded(text: bytes) -> At:
     try:
         return At(msgspec.json.decode(text))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise CodecError((), "an answer that is no JSON") from None
+        raise CodecError((), "response is not JSON") from None
 
 
 def _scale(at: At) -> Scale:
     version = at["metadata"]["resourceVersion"].text()
     if not version:
-        raise at["metadata"].wrong("a Scale needs its resourceVersion")
+        raise at["metadata"].wrong("Scale has no resourceVersion")
     replicas = at["spec"]["replicas"].integer(0, 0, _MOST_REPLICAS)
     return Scale(version, replicas, at["status"]["selector"].text())
 
@@ -221,6 +221,6 @@ async def _translated(path: str) -> AsyncIterator[None]:
             raise ChangedError(f"{path}: {exc.message or exc.reason}") from exc
         raise DeniedError(f"{path}: {exc}") from exc
     except CodecError as exc:
-        raise UnreachableError(f"{path}: cannot be read: {exc}") from exc
+        raise UnreachableError(f"cannot read {path}: {exc}") from exc
     except ClusterError as exc:
         raise UnreachableError(f"{path}: {exc}") from exc

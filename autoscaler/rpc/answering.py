@@ -125,7 +125,10 @@ class Service:
 
     def _check(self, context: Any) -> None:
         if not self._manners.serves(context.auth_context()):
-            raise Said(grpc.StatusCode.PERMISSION_DENIED, "the certificate names nobody who may ask this")
+            raise Said(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "the client certificate has no name that is allowed to call this method",
+            )
 
     async def _within(self, answer: Awaitable[Any], left: float | None) -> Any:
         """The answer, if it comes in time; a caller that hangs up ends the waiting, not the doing."""
@@ -154,10 +157,10 @@ def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
         case StateError():
             return REFUSED, why
         case TimeoutError():
-            return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: no answer in time; it may still be done"
+            return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: timed out; the operation may still complete"
         case _:
-            log.error("%s failed", name, exc_info=exc)
-            return grpc.StatusCode.INTERNAL, f"{name} failed; the autoscaler's log says how"
+            log.error("gRPC method %s failed", name, exc_info=exc)
+            return grpc.StatusCode.INTERNAL, f"{name} failed; see the log of the autoscaler"
 
 
 def _serialize(message: Any) -> bytes:

@@ -111,11 +111,14 @@ class CloudProvider:
     async def _template(self, request: Any) -> Any:
         raw = template_bytes(self._group(request.id))
         if raw is None:
-            raise Said(UNIMPLEMENTED, f"no node of pool {show(request.id)} has been seen yet, and no profile is given")
+            raise Said(
+                UNIMPLEMENTED,
+                f"pool {show(request.id)} has no node to learn from yet and no profile in the configuration",
+            )
         return _answer("NodeGroupTemplateNodeInfo", nodeInfo=raw, nodeBytes=raw)
 
     async def _not_served(self, _request: Any) -> Any:
-        raise Said(UNIMPLEMENTED, "not served, on purpose: cluster-autoscaler goes by its own flags")
+        raise Said(UNIMPLEMENTED, "not implemented by design: cluster-autoscaler uses its own flags")
 
     # -- what is done --------------------------------------------------------------------------
 
@@ -123,9 +126,12 @@ class CloudProvider:
         async with self._one_at_a_time[self._group(request.id).name]:
             group, by = self._group(request.id), request.delta
             if by <= 0:
-                raise Said(INVALID, f"delta is {by}; a group grows by 1 or more")
-            if group.target + by > group.largest:
-                raise Said(REFUSED, f"{_name(group)} has {group.target} of at most {group.largest}; {by} more are not")
+                raise Said(INVALID, f"delta is {by}; it must be 1 or more")
+            if group.target + by > group.max_nodes:
+                raise Said(
+                    REFUSED,
+                    f"{_name(group)}: target size {group.target} plus {by} exceeds its maximum {group.max_nodes}",
+                )
             await self._state.grow(group.name, by)
         return _answer("NodeGroupIncreaseSize")
 
@@ -134,8 +140,9 @@ class CloudProvider:
             group = self._group(request.id)
             leaving = _leaving(group, request.nodes)
             running = sum(not one.trouble and one.standing is not Standing.DELETING for one in leaving)
-            if running and group.target - len(leaving) < group.smallest:
-                raise Said(REFUSED, f"{_name(group)} has {group.target} and keeps {group.smallest}: nothing is removed")
+            if running and group.target - len(leaving) < group.min_nodes:
+                why = f"target size {group.target} minus {len(leaving)} is below its minimum {group.min_nodes}"
+                raise Said(REFUSED, f"{_name(group)}: {why}")
             if leaving:
                 await self._state.remove(group.name, leaving)
         return _answer("NodeGroupDeleteNodes")
@@ -147,14 +154,14 @@ class CloudProvider:
                 raise Said(INVALID, f"delta is {request.delta}; it must be negative")
             there = sum(one.standing is not Standing.DELETING and not one.trouble for one in group.instances)
             if group.target - by < there:
-                raise Said(REFUSED, f"{_name(group)} has {there} machines; name the ones that are to go")
+                raise Said(REFUSED, f"{_name(group)} has {there} existing nodes; name the nodes to delete")
             await self._state.lower(group.name, by)
         return _answer("NodeGroupDecreaseTargetSize")
 
     def _group(self, name: str) -> Group:
         found = next((group for group in self._state.groups() if group.name == name), None)
         if found is None:
-            raise Said(NOT_FOUND, f"there is no pool {show(name)}")
+            raise Said(NOT_FOUND, f"pool {show(name)} does not exist")
         return found
 
 
@@ -164,7 +171,7 @@ def _leaving(group: Group, nodes: Sequence[Any]) -> list[Instance]:
     for node in nodes:
         instance = group.find(node.providerID, node.name)
         if instance is None:
-            raise Said(NOT_FOUND, f"{show(node.name)} is not in {_name(group)}: nothing is removed")
+            raise Said(NOT_FOUND, f"node {show(node.name)} is not in {_name(group)}; no node was deleted")
         if instance.standing is not Standing.DELETING:
             found[instance.id] = instance
     return list(found.values())
@@ -179,9 +186,9 @@ def _answer(method: str, **fields: Any) -> Any:
 
 
 def _group_message(group: Group) -> Any:
-    commanded = f", told to reach {group.floor}" if group.floor > group.smallest else ""
-    debug = f"{group.name}: {group.target} ordered, {len(group.instances)} there{commanded}"
-    return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.largest, debug=debug)
+    commanded = f", scaling up to {group.floor}" if group.floor > group.min_nodes else ""
+    debug = f"{group.name}: target size {group.target}, {len(group.instances)} instances{commanded}"
+    return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.max_nodes, debug=debug)
 
 
 def _instance_message(one: Instance) -> Any:

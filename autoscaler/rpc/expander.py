@@ -60,7 +60,7 @@ class Expander:
         chosen, verdicts = await asyncio.to_thread(_judged, request, dict(self._known.pools()))
         for verdict in verdicts:
             if verdict.vetoed:
-                log.info("expander: not %s: %s", show(verdict.group), verdict.reason)
+                log.info("expander rejected node group %s: %s", show(verdict.group), verdict.reason)
         answer = wire.METHODS["BestOptions"][1]
         return answer(options=[wire.Option(nodeGroupId=v.group, nodeCount=v.nodes, debug=v.reason) for v in chosen])
 

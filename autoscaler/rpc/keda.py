@@ -73,7 +73,7 @@ class ExternalScaler:
     async def _metrics(self, request: Any) -> Any:
         trigger = _trigger(request.scaledObjectRef)
         if request.metricName not in ("", trigger.metric):
-            raise Said(INVALID, f"the trigger is of {trigger.metric}, not of what is asked for")
+            raise Said(INVALID, f"metricName does not match the trigger: its metric is {trigger.metric}")
         value = self._figure(trigger)
         told = {"metricName": trigger.metric, "metricValue": math.ceil(value), "metricValueFloat": value}
         return _answer("GetMetrics", metricValues=[told])
@@ -81,7 +81,10 @@ class ExternalScaler:
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
         trigger, told = _trigger(request), None
         if self._streams >= MOST_STREAMS:
-            raise Said(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_STREAMS} streams are open: use type external")
+            raise Said(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_STREAMS} streams are open, the maximum; use trigger type external",
+            )
         self._streams += 1
         try:
             while True:

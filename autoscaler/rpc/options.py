@@ -81,14 +81,14 @@ def _judged(options: Sequence[Option]) -> tuple[Verdict, ...]:
 
 def _verdict(option: Option, name: str, market: Market) -> Verdict:
     if option.node is None:
-        return Verdict(option.group, 0, 0, None, "its node cannot be read: left to cluster-autoscaler")
+        return Verdict(option.group, 0, 0, None, "cannot read its node: left to cluster-autoscaler")
     pods = (Pod(str(at), str(at), request=replace(asked, rules=Rules())) for at, asked in enumerate(option.pods))
     opened = [served for _, served in market.opened({name: _MOST_NODES}, groups_of(pods))]
     count, asked = sum(map(len, opened)), len(option.pods) + option.unread + option.refused
     if not opened:
         if option.unread or not asked:
-            return Verdict(option.group, 0, 0, None, "its pods cannot be read: left to cluster-autoscaler")
-        return Verdict(option.group, 0, 0, 0.0, f"none of its {asked} pods fits on the cards of such a node")
+            return Verdict(option.group, 0, 0, None, "cannot read its pods: left to cluster-autoscaler")
+        return Verdict(option.group, 0, 0, 0.0, f"none of its {asked} pods fits on the cards of one node")
     worth = sum(market.weigh(each.pod.request) for each in opened[0])
     reason = f"{count} of {asked} pods on {len(opened)} nodes, card by card"
     return Verdict(option.group, count, len(opened), option.price / worth, reason)

@@ -72,7 +72,7 @@ async def ports(
     """Serve what is given for as long as this lasts; ServingError."""
     named = settings.files is not None and settings.files.clients is not None
     if state is not None and settings.files is not None and not named:
-        raise ServingError("the cloud provider deletes nodes: give it an authority for its clients' certificates")
+        raise ServingError("the cloud provider can delete nodes: set --grpc-client-ca to authenticate its clients")
     services: list[Answerer] = []
     if state is not None:
         services.append(

@@ -47,8 +47,8 @@ class Offer:
 
     name: str
     provider: base.Provider
-    smallest: int = 0
-    largest: int = 1000
+    min_nodes: int = 0
+    max_nodes: int = 1000
     template: Node | None = None
     """A fresh node, as configured or remembered."""
     others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
@@ -77,7 +77,7 @@ class Relay:
     def command(self, pool: str, size: int) -> None:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
         if pool not in self._offers:
-            raise StateError(f"there is no pool {pool}")
+            raise StateError(f"pool {pool} does not exist")
         self._commanded.pop(pool, None)
         if size > 0:
             self._commanded[pool] = size
@@ -153,7 +153,7 @@ class Relay:
             if state.name == group:
                 self._known[group] = state
                 return state.target
-        raise StateError(f"pool {group} is gone")
+        raise StateError(f"pool {group} no longer exists at its provider")
 
     def _told(self, group: str, target: int) -> None:
         self._changes[group] += 1
@@ -167,12 +167,12 @@ class Relay:
             self._commanded.pop(group, None)
 
     def _group(self, offer: Offer, known: base.PoolState) -> Group:
-        smallest = max(offer.smallest, known.smallest or 0)
-        largest = offer.largest if known.largest is None else min(offer.largest, known.largest)
+        min_nodes = max(offer.min_nodes, known.min_nodes or 0)
+        max_nodes = offer.max_nodes if known.max_nodes is None else min(offer.max_nodes, known.max_nodes)
         return Group(
             name=offer.name,
-            smallest=min(smallest, largest),
-            largest=largest,
+            min_nodes=min(min_nodes, max_nodes),
+            max_nodes=max_nodes,
             target=known.target,
             instances=(*map(_instance, known.nodes), *_missing(known)),
             template=offer.template,
@@ -200,9 +200,9 @@ class Commanding:
         """Order so many more."""
         now = {state.name: state.target for state in await self.pools()}
         if pool not in now:
-            raise base.DeniedError(f"pool {pool} is not there")
+            raise base.DeniedError(f"pool {pool} does not exist at its provider")
         if seen is not None and now[pool] != seen:
-            raise base.ChangedError(f"pool {pool} has {now[pool]} by now, not {seen}")
+            raise base.ChangedError(f"pool {pool}: target size is now {now[pool]}, not {seen}")
         self._relay.command(pool, now[pool] + by)
         return now[pool] + by
 
@@ -216,7 +216,7 @@ class Commanding:
         """Take back what is only ordered, then what is asked for of the provider."""
         target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
         if target is None:
-            raise base.DeniedError(f"pool {pool} is not there")
+            raise base.DeniedError(f"pool {pool} does not exist at its provider")
         ordered = max(0, self._relay.commanded(pool) - target)
         back = min(by, ordered)
         self._relay.command(pool, target + ordered - back if ordered > back else 0)
@@ -251,7 +251,7 @@ async def _asked(answer: Awaitable[T]) -> T:
 
 def _instance(one: base.Instance) -> Instance:
     failed = one.state is base.InstanceState.FAILED
-    trouble = (one.note or "it will not become a node") if failed else ""
+    trouble = (one.note or "the machine failed and will not become a node") if failed else ""
     return Instance(one.id, one.node, _STANDINGS[one.state], trouble)
 
 

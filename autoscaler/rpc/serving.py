@@ -76,8 +76,8 @@ class Port:
     def __post_init__(self) -> None:
         if self.files is None and not _is_this_machine(self.host):
             raise ServingError(
-                f"{self.host}:{self.number} would be served to the network without TLS: give it a certificate and a "
-                "key, or bind it to 127.0.0.1"
+                f"{self.host}:{self.number} would serve the network without TLS: set a certificate and a key, or "
+                "listen on 127.0.0.1"
             )
 
 
@@ -103,13 +103,13 @@ class _Reloading:
         try:
             fresh = _read(self._files)
         except ServingError as exc:
-            log.warning("the certificate has changed and cannot be used (yet), the old one stays: %s", exc)
+            log.warning("cannot load the changed gRPC certificate: keeping the previous one: %s", exc)
             return None
         # changed again while it was read: what was read may be of two generations
         if self._files.stamp() != stamp:
             return None
         self._stamp = stamp
-        log.info("the certificate of a gRPC port was read again")
+        log.info("reloaded gRPC certificate")
         return fresh
 
 
@@ -133,11 +133,11 @@ async def serving(port: Port, services: Sequence[Answerer]) -> AsyncIterator[int
         else:
             bound = server.add_secure_port(address, _Reloading(port.files).credentials)
         if not bound:
-            raise ServingError(f"{address} cannot be bound")
+            raise ServingError(f"cannot listen on {address}")
         await server.start()
     except (OSError, RuntimeError) as exc:
         await server.stop(None)
-        raise ServingError(f"{address} cannot be served on: {exc}") from None
+        raise ServingError(f"cannot listen on {address}: {exc}") from None
     try:
         yield bound
     finally:
@@ -162,7 +162,7 @@ def _check(files: Files) -> None:
         if files.clients is not None:
             context.load_verify_locations(files.clients)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        raise ServingError(f"{files.certificate} and {files.key} are no usable certificate and key: {exc}") from None
+        raise ServingError(f"cannot use certificate {files.certificate} with key {files.key}: {exc}") from None
 
 
 def _pem(path: Path) -> bytes:
@@ -170,7 +170,7 @@ def _pem(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(_MOST_PEM_BYTES)
     except OSError as exc:
-        raise ServingError(f"{path} cannot be read: {exc.strerror}") from None
+        raise ServingError(f"cannot read {path}: {exc.strerror}") from None
 
 
 def _is_this_machine(host: str) -> bool:

@@ -69,8 +69,8 @@ class Group:
     """One pool as it is now."""
 
     name: str
-    smallest: int = 0
-    largest: int = 1000
+    min_nodes: int = 0
+    max_nodes: int = 1000
     target: int = 0
     instances: tuple[Instance, ...] = ()
     template: Node | None = None
@@ -83,7 +83,7 @@ class Group:
     @property
     def floor(self) -> int:
         """The smallest size that cluster-autoscaler is told."""
-        return min(self.largest, max(self.smallest, self.commanded))
+        return min(self.max_nodes, max(self.min_nodes, self.commanded))
 
     def find(self, provider_id: str, name: str) -> Instance | None:
         """The machine of this id, else the one of this node's name."""

@@ -71,7 +71,7 @@ def _on_cards(node: Node, dialect: Dialect) -> dict[str, str]:
         return {}
     if node.mode is Mode.EXCLUSIVE:
         return {dialect.whole: str(len(sound))}
-    units = sum(card.offered_bytes // card.unit_bytes for card in sound)
+    units = sum(card.allocatable_bytes // card.unit_bytes for card in sound)
     found = {dialect.memory: str(units), dialect.card_count: str(len(sound))}
     if node.mode is Mode.CORE_MEM:
         found[dialect.compute] = str(FULL_CORE * len(sound))
@@ -79,4 +79,4 @@ def _on_cards(node: Node, dialect: Dialect) -> dict[str, str]:
 
 
 def _largest(node: Node) -> int:
-    return max(card.offered_bytes // card.unit_bytes for card in node.cards)
+    return max(card.allocatable_bytes // card.unit_bytes for card in node.cards)

@@ -67,33 +67,33 @@ def trigger_of(namespace: str, metadata: Mapping[str, str]) -> Trigger:
     """Read `scalerMetadata`; TriggerError."""
     metric, combined = metadata.get("metric", ""), metadata.get("combine", "sum")
     if metric not in METRICS:
-        raise TriggerError(f"metric is {show(metric)}; write one of {', '.join(METRICS)}")
+        raise TriggerError(f"unknown metric {show(metric)}; write one of {', '.join(METRICS)}")
     if combined not in _COMBINES:
-        raise TriggerError(f"combine is {show(combined)}; write one of {', '.join(_COMBINES)}")
+        raise TriggerError(f"unknown combine {show(combined)}; write one of {', '.join(_COMBINES)}")
     if not namespace:
         raise TriggerError("the ScaledObject has no namespace")
     target = _amount(metadata, "target", "")
     if target <= 0:
-        raise TriggerError('target is what one replica should carry; write more than 0, for instance "8Gi" or "0.8"')
+        raise TriggerError('target must be greater than 0: it is the load for one replica, e.g. "8Gi" or "0.8"')
     try:
         selector = selector_of(metadata.get("selector", ""))
     except SelectorError as exc:
         raise TriggerError(f"selector: {exc}") from None
     pool = POOL_METRICS.get(metric)
     if pool is not None and not selector.keys <= pool.labels:
-        raise TriggerError(f"selector: {metric} has the labels {', '.join(sorted(pool.labels))} and no others")
+        raise TriggerError(f"selector: {metric} supports only the labels {', '.join(sorted(pool.labels))}")
     return Trigger(namespace, metric, target, _amount(metadata, "activation", "0"), selector, combined)
 
 
 def figure_of(trigger: Trigger, picture: Picture, now: Moment) -> float | Unknown:
     """The figure as it is now."""
     if not now.fresh(picture.at):
-        return Unknown("the cluster's state is not known, or too old")
+        return Unknown("the cluster state is unknown or too old")
     if trigger.metric in POD_METRICS:
         return _of_pods(trigger, POD_METRICS[trigger.metric], picture, now)
     figures = POOL_METRICS[trigger.metric].figures(picture, trigger.namespace, trigger.selector)
     if not figures:
-        return Unknown(f"{trigger.selector.text or 'nothing'} selects no pool")
+        return Unknown(f"selector {trigger.selector.text!r} matches no pool")
     return _bounded(sum(value for _, value in figures), trigger)
 
 
@@ -105,7 +105,9 @@ def _of_pods(trigger: Trigger, metric: PodMetric, picture: Picture, now: Moment)
         at = pod.measured if metric.measured else picture.at
         value = metric.of(pod, EVERYTHING) if now.fresh(at) else None
         if value is None:
-            return Unknown(f"{pod.namespace}/{pod.name} has no fresh figure; its exporter runs on {pod.node}")
+            return Unknown(
+                f"pod {pod.namespace}/{pod.name} has no fresh measurement; check the exporter on node {pod.node}"
+            )
         values.append(value)
     return _combined(values, trigger)
 
@@ -114,11 +116,11 @@ def _combined(values: Sequence[float], trigger: Trigger) -> float | Unknown:
     if values:
         return _bounded(float(_COMBINES[trigger.combined](values)), trigger)
     # Nobody runs: together they use nothing, but they have no average and no maximum.
-    return 0.0 if trigger.combined == "sum" else Unknown("no running pod with shares is selected")
+    return 0.0 if trigger.combined == "sum" else Unknown("the selector matches no running pod with shared cards")
 
 
 def _bounded(value: float, trigger: Trigger) -> float | Unknown:
-    return value if 0 <= value < _LARGEST else Unknown(f"{trigger.metric} is no amount")
+    return value if 0 <= value < _LARGEST else Unknown(f"{trigger.metric} is out of range")
 
 
 def _amount(metadata: Mapping[str, str], key: str, default: str) -> float:
@@ -126,7 +128,7 @@ def _amount(metadata: Mapping[str, str], key: str, default: str) -> float:
     try:
         value = quantity.parse(text)
     except quantity.QuantityError:
-        raise TriggerError(f'{key} is {show(text)}; write an amount such as "8Gi" or "0.8"') from None
+        raise TriggerError(f'{key} {show(text)} is not a quantity; write for example "8Gi" or "0.8"') from None
     if not 0 <= value < _LARGEST:
-        raise TriggerError(f"{key} is {show(text)}; write 0 or more, and less than {_LARGEST}")
+        raise TriggerError(f"{key} {show(text)} is out of range; write 0 or more, and less than {_LARGEST}")
     return float(value)

@@ -35,7 +35,7 @@ class Audit:
         self._memory: dict[str, int] = {}
         self._models: dict[str, set[str]] = {}
         for node in nodes:
-            self._cards[node.name] = [card.offered_bytes for card in node.cards]
+            self._cards[node.name] = [card.allocatable_bytes for card in node.cards]
             self._cpu[node.name] = node.cpu_milli
             self._memory[node.name] = node.memory_bytes
             self._models[node.name] = {card.model for card in node.cards}
@@ -44,21 +44,24 @@ class Audit:
         """Take a pod's room, or say what the placement breaks."""
         name = placement.node
         if name not in self._cards:
-            raise AuditError(f"placed on {name}, a node that does not exist")
+            raise AuditError(f"pod is placed on unknown node {name}")
         if request.rules.models and not self._models[name] <= request.rules.models:
-            raise AuditError(f"{name} has a card model that the pod does not allow")
+            raise AuditError(f"node {name} has a card model that the pod does not allow")
         indices = [part.index for part in placement.slices]
         if len(set(indices)) != request.cards or len(indices) != request.cards:
-            raise AuditError(f"{name}: {len(set(indices))} cards given, {request.cards} asked")
+            raise AuditError(f"node {name}: placement has {len(set(indices))} cards, pod requests {request.cards}")
         cards = self._cards[name]
         for part in placement.slices:
             if part.bytes != request.card_bytes or not 0 <= part.index < len(cards):
-                raise AuditError(f"{name}: card {part.index} gives {part.bytes} bytes, {request.card_bytes} asked")
+                raise AuditError(
+                    f"node {name}, card {part.index}: placement has {part.bytes} bytes, "
+                    f"pod requests {request.card_bytes}"
+                )
             cards[part.index] -= part.bytes
         self._cpu[name] -= request.cpu_milli
         self._memory[name] -= request.memory_bytes
         if min(self._cpu[name], self._memory[name], *cards, 0) < 0:
-            raise AuditError(f"{name} is overcommitted by a pod of {request.cards} x {request.card_bytes} bytes")
+            raise AuditError(f"node {name} is overcommitted by a pod of {request.cards} x {request.card_bytes} bytes")
 
     def fragment_ratio(self, mix: Mapping[Request, int]) -> float | None:
         """

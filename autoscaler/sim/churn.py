@@ -40,11 +40,11 @@ BUDGETS: Final = (0.02, 0.05, 0.1, 0.2)
 NOW: Final = 1e6
 """Seconds: everything has been as it is for long."""
 OPEN: Final = Limits(
-    fewest_replicas=1,
-    nodes_per_round=10**6,
-    candidates_per_round=10**6,
-    moves_per_hour=10**9,
-    moves_per_hour_always=0,
+    min_replicas=1,
+    max_scale_down_parallelism=10**6,
+    scale_down_non_empty_candidates_count=10**6,
+    max_moves_per_hour=10**9,
+    min_moves_per_hour=0,
 )
 """The limits, less those that spread moves over hours: a plan here is what many turns would do."""
 
@@ -129,7 +129,7 @@ def _fill(nodes: Sequence[Node], trace: Trace, scene: Scene, seed: int) -> list[
 
 def _freed(seen: Observation, seed: int, part: float) -> Freed:
     """Plan once, and count on a second book."""
-    limits = replace(OPEN, moves_per_hour_ratio=part)
+    limits = replace(OPEN, max_moves_per_hour_ratio=part)
     since = dict.fromkeys(superfluous(seen, limits), 0.0)
     weights = Weights.of(seen, limits)
     budget = Budget(limits, seen.at, pods=len(seen.pods), replicas=weights.replicas)
@@ -159,4 +159,4 @@ def _check(seen: Observation, found: Iterable[Leaving]) -> None:
             if place is not None:
                 audit.take(pod.request, place)
     except AuditError as exc:
-        raise ChurnError(f"a plan leaves a pod without room: {exc}") from exc
+        raise ChurnError(f"the plan places a pod where it does not fit: {exc}") from exc

@@ -40,14 +40,14 @@ class Result:
         scene, count = self.scene, len(self.seeds)
         after = self.freed[0]
         head = (
-            f"filled to {scene.filled:.0%} by {scene.policy}, {scene.left:.0%} of the pods left; "
+            f"policy {scene.policy} fills {scene.filled:.0%} of the cards, then {scene.left:.0%} of the pods end; "
             f"mean of {count} seed{'s' * (count > 1)}\n"
-            f"a freed card is on a node emptied by moves; {after.empty_cards} cards of empty nodes do not count"
+            f"cards freed by moves; {after.empty_cards} cards of nodes that were already empty do not count"
         )
         tables = [_table(head, churn_report.FREED, map(churn_report.freed_row, churn_report.means(self.freed)))]
         if self.scores:
-            day = "the same pods under each autoscaler, same scheduler, same loop"
-            titles = ("figure", *churn_report.names(self.scores))
+            day = "one day of the same pods under each autoscaler, same scheduler"
+            titles = ("result", *churn_report.names(self.scores))
             tables.append(_table(day, titles, churn_report.contest_rows(self.scores)))
         return tuple(tables)
 
@@ -57,7 +57,7 @@ class Result:
 
     def picture(self) -> str:
         """For eyes."""
-        return churn_plot.draw(self.freed, self.scores, "What rebalancing frees, and what a day of pods needs")
+        return churn_plot.draw(self.freed, self.scores, "Cards freed by rebalancing, and nodes for one day of pods")
 
 
 def run(
@@ -71,7 +71,7 @@ def run(
         said(f"seed {seed}: churn")
         freed += churn(trace, scene, seed)
     for seed in seeds:
-        said(f"seed {seed}: a day of each autoscaler")
+        said(f"seed {seed}: one day of each autoscaler")
         scores += contest(trace.nodes, pods, Course(), seed)
     return Result(tuple(freed), tuple(scores), tuple(seeds), scene)
 

@@ -47,7 +47,7 @@ def _moves(freed: Sequence[Freed]) -> Iterable[str]:
     found = [mean for mean in means(freed) if mean.per_move is not None]
     across = Axis(0.0, max((mean.budget for mean in found), default=1.0) * 1.1, *LEFT_FRAME)
     up = Axis(0.0, max((mean.highest or 0.0 for mean in found), default=1.0) * 1.1 or 1.0, BOTTOM, TOP)
-    yield from _frame(across, up, "pods moved, % of those that run", "cards freed for each pod moved", percent=True)
+    yield from _frame(across, up, "move budget, % of running pods", "cards freed per move", percent=True)
     for mean in found:
         x = across.at(mean.budget)
         low, high = up.at(mean.lowest or 0.0), up.at(mean.highest or 0.0)
@@ -65,7 +65,7 @@ def _nodes(scores: Sequence[Score]) -> Iterable[str]:
     across = Axis(0.0, max(score.line[-1][0] for score in first.values()) or 1.0, *RIGHT_FRAME)
     most = max(nodes for score in first.values() for _, nodes, _ in score.line)
     up = Axis(0.0, max(1.0, most * 1.15), BOTTOM, TOP)
-    yield from _frame(across, up, "hours", "nodes that stand", percent=False)
+    yield from _frame(across, up, "hours", "nodes", percent=False)
     for at, (name, score) in enumerate(first.items()):
         points = [(hour, float(nodes)) for hour, nodes, _ in score.line]
         colour, dash = COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)]

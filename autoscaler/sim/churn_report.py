@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     Figure = Callable[[Score], float]
 
-FREED: Final = ("pods moved", "moves", "cards freed", "nodes emptied", "cards per move", "lowest to highest")
+FREED: Final = ("move budget", "moves", "cards freed", "nodes emptied", "cards per move", "lowest to highest")
 CONTEST: Final[tuple[tuple[str, Figure], ...]] = (
     ("node-hours", lambda score: score.node_hours),
-    ("pods waited, hours in all", lambda score: score.waited_hours),
+    ("pending pods, total hours", lambda score: score.pending_pod_hours),
     ("longest wait, s", lambda score: score.longest_wait),
-    ("phantom pods", lambda score: score.phantoms),
-    ("nodes short of per-card FFD", lambda score: score.short),
-    ("nodes over per-card FFD", lambda score: score.over),
-    ("nodes bought", lambda score: score.bought),
+    ("pods pending, fit only by sum", lambda score: score.phantoms),
+    ("nodes fewer than per-card FFD", lambda score: score.short),
+    ("nodes more than per-card FFD", lambda score: score.over),
+    ("nodes added", lambda score: score.bought),
     ("nodes drained", lambda score: score.drained),
     ("pods moved", lambda score: score.moves),
     ("flaps", lambda score: score.flaps),
-    ("pods waiting at the end", lambda score: score.waiting),
+    ("pods pending at the end", lambda score: score.waiting),
 )
 
 

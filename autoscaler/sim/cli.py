@@ -44,36 +44,54 @@ class BadInput(click.ClickException):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--nodes", metavar="NODES.csv", help="Node list: sn,cpu_milli,memory_mib,gpu,model.")
-@click.option("--pods", metavar="PODS.csv", help="Pod list: name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec...].")
-@click.option("--synthetic", "invented", is_flag=True, help="No files: a fleet and workload with published marginals.")
+@click.option("--nodes", metavar="NODES.csv", help="Node list (CSV): sn,cpu_milli,memory_mib,gpu,model.")
+@click.option(
+    "--pods", metavar="PODS.csv", help="Pod list (CSV): name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec...]."
+)
+@click.option(
+    "--synthetic",
+    "invented",
+    is_flag=True,
+    help="Instead of files, generate nodes and pods from the published distributions of the openb trace.",
+)
 @click.option(
     "--scale",
     type=Size(synthetic.LARGEST_SCALE),
-    help="Size of --synthetic; 1 is 6,212 cards.",
+    show_default="1",
+    help="Size of the --synthetic cluster; 1 is 6,212 cards.",
 )
 @click.option(
     "--policy",
     "policies",
     type=Policies(),
     show_default="potential; best-fit with --churn",
-    help="One or more, comma-separated.",
+    help="Placement policies, separated by commas.",
 )
 @click.option(
     "--demand",
     type=Size(LARGEST_DEMAND),
     default=1.3,
     show_default=True,
-    help="GPU asked by the pods that arrive, over all cards.",
+    help="GPU requests of all pods that arrive, as a multiple of all cards.",
 )
-@click.option("--seeds", type=Seeds(), show_default="42-51; 1-5 with --churn", help="One run each: 42-51 or 42,43.")
 @click.option(
-    "--churn", "churned", is_flag=True, help="Instead: what moves free when most pods left, and a day's cost."
+    "--seeds", type=Seeds(), show_default="42-51; 1-5 with --churn", help="Random seeds, one run each: 42-51 or 42,43."
 )
-@click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - for stdout.")
-@click.option("--details", is_flag=True, help="With --json: also reasons, fragments and the curve of every run.")
-@click.option("--plot", "plot_out", metavar="OUT.svg", help="Draw allocation against arrived demand.")
-@click.option("--workers", type=click.IntRange(1, 1024), help="Processes; by default one for each core.")
+@click.option(
+    "--churn",
+    "churned",
+    is_flag=True,
+    help="Instead of a replay, measure how many cards rebalancing frees after most pods have ended, and compare "
+    "autoscalers over one day.",
+)
+@click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - writes to stdout.")
+@click.option(
+    "--details", is_flag=True, help="With --json, add failure reasons, fragmentation and allocation curve of each run."
+)
+@click.option("--plot", "plot_out", metavar="OUT.svg", help="Plot allocation against arrived demand.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), show_default="one per core", help="Number of worker processes."
+)
 def sim(
     *,
     nodes: str | None,
@@ -90,24 +108,24 @@ def sim(
     churned: bool,
 ) -> None:
     """
-    Replay a cluster's workload under placement policies.
+    Replay a workload under placement policies.
 
-    Pods arrive one by one in an order that the seed decides, until they ask for --demand times the
-    cards there are; nothing leaves, and a pod that fits somewhere is always placed. One run for
-    each policy and seed; the table shows means over the seeds, ± one standard deviation.
+    Pods arrive one by one, in a random order that depends on the seed, until they request --demand times
+    all cards. Pods never end, and a pod that fits somewhere is always placed. There is one run for each
+    policy and seed; the table shows means over the seeds, ± one standard deviation.
     """
     policies = policies or (("best-fit",) if churned else ("potential",))
     seeds = seeds or (tuple(range(1, 6)) if churned else tuple(range(42, 52)))
     jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
     if len(jobs) > MOST_RUNS:
-        raise click.UsageError(f"{len(jobs)} runs; at most {MOST_RUNS}: give fewer policies or seeds")
+        raise click.UsageError(f"too many runs: {len(jobs)}, at most {MOST_RUNS}; give fewer policies or seeds")
     if details and json_out is None:
-        raise click.UsageError("--details belongs to --json; add --json OUT, or drop it")
+        raise click.UsageError("--details needs --json; add --json OUT, or drop --details")
     if json_out is not None and json_out == plot_out:
         where = "stdout" if json_out == STDOUT else json_out
-        raise click.UsageError(f"--json and --plot cannot both go to {where}; give one of them another file")
+        raise click.UsageError(f"--json and --plot cannot both write to {where}; give one of them another file")
     if churned and (len(policies) > 1 or details):
-        raise click.UsageError("--churn takes one policy to fill the fleet with, and no --details")
+        raise click.UsageError("--churn takes only one policy and no --details")
     for out in (json_out, plot_out):
         _check_writable(out)
     try:
@@ -148,12 +166,12 @@ def _trace(
     """The fleet and the requests, from files or invented; the pods with their times as well."""
     if invented:
         if nodes or pods:
-            raise click.UsageError("--synthetic needs no files: drop --nodes and --pods, or drop --synthetic")
+            raise click.UsageError("--synthetic replaces the files; drop --nodes and --pods, or drop --synthetic")
         size = 1.0 if scale is None else scale
         listed = synthetic.pods(size)
         return Trace(synthetic.nodes(size), tuple(pod.request for pod in listed)), listed
     if scale is not None:
-        raise click.UsageError("--scale belongs to --synthetic; add --synthetic, or drop --scale")
+        raise click.UsageError("--scale needs --synthetic; add --synthetic, or drop --scale")
     if not nodes or not pods:
         raise click.UsageError("give --nodes NODES.csv and --pods PODS.csv, or --synthetic")
     try:
@@ -193,10 +211,10 @@ def _tables(runs: Sequence[Run], trace: Trace, spread: str) -> tuple[Table, ...]
     """The summary for people, narrow enough for 80 columns; `spread` stands before the deviation."""
     found = report.summarise(runs)
     fleet = f"{len(trace.nodes):,} nodes, {trace.total_milli // 1000:,} cards"
-    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_counted(found[0].runs, 'run')} each"
+    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_counted(found[0].runs, 'run')} per policy"
     made = (
         (packing, report.PACKING, report.packing_row),
-        ("accepted, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
+        ("accepted pods, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
     )
     tables = []
     for title, headings, row in made:
@@ -226,7 +244,7 @@ def _check_writable(out: str | None) -> None:
         return
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir():
-        raise click.UsageError(f"cannot write {out}: {'it is a folder' if path.is_dir() else 'no such folder'}")
+        raise click.UsageError(f"cannot write {out}: {'it is a directory' if path.is_dir() else 'no such directory'}")
 
 
 def _write(out: str, content: str) -> None:

@@ -43,11 +43,11 @@ HOUR: Final = 3600.0
 SAMPLE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 60.0
 """A phantom pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
-LIMITS: Final = Limits(fewest_replicas=1)
+LIMITS: Final = Limits(min_replicas=1)
 """The defaults, but that a pod of the trace, which names no controllers, stands for a replica that may move."""
 DECIDERS: Final[dict[str, tuple[Decider, Limits]]] = {
     "per card": (decide, LIMITS),
-    "per card, 10 %/h": (decide, replace(LIMITS, moves_per_hour_ratio=0.1)),
+    "per card, 10 %/h": (decide, replace(LIMITS, max_moves_per_hour_ratio=0.1)),
     "node sums": (decide_by_sums, LIMITS),
 }
 """The second moves up to a tenth of the pods in an hour, where the default is a fiftieth."""
@@ -71,7 +71,7 @@ class Score:
 
     name: str
     node_hours: float = 0.0
-    waited_hours: float = 0.0
+    pending_pod_hours: float = 0.0
     """Of all pods, until they were placed; those that a move made again included."""
     longest_wait: float = 0.0
     """Seconds, of a pod that was placed or still waits."""
@@ -79,7 +79,7 @@ class Score:
     """Pods that wait at the end."""
     phantoms: int = 0
     """Pods that waited, placeable by the sums of a node and by none of its cards, with nothing coming for them."""
-    phantom_hours: float = 0.0
+    fragmented_pod_hours: float = 0.0
     bought: int = 0
     short: int = 0
     """Nodes that per-card first-fit-decreasing would have bought in that turn, and that were not."""
@@ -187,14 +187,14 @@ class _Run:
         standing = sum(machine.state in STANDING for machine in seen.machines.values())
         hours = SAMPLE_SECONDS / HOUR
         score.node_hours += standing * hours
-        score.waited_hours += len(seen.pending) * hours
+        score.pending_pod_hours += len(seen.pending) * hours
         score.longest_wait = max([score.longest_wait, *(seen.at - pod.created for pod in seen.pending)])
         lost = [pod for pod in phantoms(seen, seen.pending) if seen.at - pod.created > PATIENCE_SECONDS]
         if lost:
             coming = served_by_coming(seen, self._pool)
             lost = [pod for pod in lost if pod.uid not in coming]
         self._phantom.update(pod.uid for pod in lost)
-        score.phantom_hours += len(lost) * hours
+        score.fragmented_pod_hours += len(lost) * hours
         score.line.append((seen.at / HOUR, standing, len(seen.pending)))
 
     def _end(self) -> None:

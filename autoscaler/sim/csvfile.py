@@ -52,7 +52,8 @@ class Row:
             self.fail(f"column {column} is empty; every row needs a name")
         if len(text) > MOST_NAME or not _NAME.fullmatch(text):
             self.fail(
-                f"{column} {shown(text)} is not a name; use at most {MOST_NAME} letters, digits and . _ : / - inside"
+                f"{column} {shown(text)} is not a valid name; use at most {MOST_NAME} letters and digits, "
+                "with . _ : / - only between them"
             )
         return text
 
@@ -76,7 +77,7 @@ class Row:
             return frozenset()
         found = [name.strip() for name in text.split(between)] if between else [text]
         if not all(_NAME.fullmatch(name) and len(name) <= MOST_NAME for name in found):
-            form = f"names with {between} between them, such as a{between}b" if between else "one name"
+            form = f"names separated by {between}, such as a{between}b" if between else "one name"
             self.fail(f"{column} is {shown(text)}; write {form}, or leave it empty")
         return frozenset(found)
 
@@ -88,7 +89,7 @@ def unique(table: Iterable[Row], column: str, make: Callable[[Row], T]) -> tuple
     for row in table:
         name = row.name(column)
         if name in seen:
-            row.fail(f"{column} {name} stands in line {seen[name]} already; rename one or drop it")
+            row.fail(f"{column} {name} is already in line {seen[name]}; rename or remove one")
         seen[name] = row.line
         made.append(make(row))
     return tuple(made)
@@ -103,7 +104,7 @@ def read(path: Path) -> str:
     except OSError as exc:
         raise TraceError(f"{path}: {exc.strerror or exc}; check the path and its permissions") from exc
     if len(content) > MOST_FILE_BYTES:
-        raise TraceError(f"{path}: larger than {MOST_FILE_BYTES >> 20} MiB; split the list")
+        raise TraceError(f"{path}: larger than {MOST_FILE_BYTES >> 20} MiB; split the file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -129,16 +130,16 @@ def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
             row = Row(file, start, dict(zip(header, cells, strict=False)))
             count += 1
             if len(cells) != len(header):
-                row.fail(f"{len(cells)} fields under a header of {len(header)}; give every column a field")
+                row.fail(f"{len(cells)} fields, but the header has {len(header)}; give every column a field")
             if count > MOST_ROWS:
-                row.fail(f"more than {MOST_ROWS} rows; split the list")
+                row.fail(f"more than {MOST_ROWS} rows; split the file")
             yield row
     except csv.Error as exc:
         raise TraceError(f"{file}:{line}: {exc}; correct the quoting, or save the file as plain CSV") from exc
     if not header:
         raise TraceError(f"{file}:1: the file is empty; its first line must be {','.join(needed)}")
     if not count:
-        raise TraceError(f"{file}:{line}: no rows under the header; add at least one")
+        raise TraceError(f"{file}:{line}: no rows after the header; add at least one")
 
 
 def _header(cells: list[str], where: str, needed: Sequence[str]) -> list[str]:
@@ -148,10 +149,12 @@ def _header(cells: list[str], where: str, needed: Sequence[str]) -> list[str]:
     if len(cells) == 1 and (found := re.search(r"[;\t|]", cells[0])):
         raise TraceError(f"{where}: columns are separated by {shown(found[0])}; save the file with commas")
     if missing:
-        raise TraceError(f"{where}: no column {', '.join(missing)}; the first line must name {','.join(needed)}")
+        raise TraceError(
+            f"{where}: missing column {', '.join(missing)}; the first line must contain {','.join(needed)}"
+        )
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
-        raise TraceError(f"{where}: column {shown(', '.join(twice))} stands twice; drop one")
+        raise TraceError(f"{where}: duplicate column {shown(', '.join(twice))}; remove one")
     return names
 
 

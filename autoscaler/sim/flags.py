@@ -31,7 +31,7 @@ class Size(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))
         if isnan(number):
-            self.fail("nan is no number; write for example 1.3", param, ctx)
+            self.fail("nan is not a number; write for example 1.3", param, ctx)
         return number
 
 
@@ -47,7 +47,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
         names = [name.strip() for name in str(value).split(",")]
         unknown = [name for name in names if name not in POLICIES]
         if unknown:
-            self.fail(f"no policy {unknown[0]!a}; choose from {', '.join(sorted(POLICIES))}", param, ctx)
+            self.fail(f"unknown policy {unknown[0]!a}; choose from {', '.join(sorted(POLICIES))}", param, ctx)
         return tuple(dict.fromkeys(names))
 
 
@@ -64,13 +64,13 @@ class Seeds(click.ParamType[tuple[int, ...]]):
         for part in str(value).split(","):
             span = _SPAN.fullmatch(part.strip())
             if span is None:
-                self.fail(f"{part[:40]!a} is no seed; write 42, 42-51 or 42,45,50-59", param, ctx)
+                self.fail(f"{part[:40]!a} is not a seed; write 42, 42-51 or 42,45,50-59", param, ctx)
             first, last = int(span[1]), int(span[2] or span[1])
             if last < first:
-                self.fail(f"{part.strip()} runs backwards; write {last}-{first}", param, ctx)
+                self.fail(f"range {part.strip()} is descending; write {last}-{first}", param, ctx)
             if last > LARGEST_SEED:
-                self.fail(f"{last} is larger than {LARGEST_SEED}", param, ctx)
+                self.fail(f"seed {last} is larger than {LARGEST_SEED}", param, ctx)
             if last - first + len(seeds) >= MOST_RUNS:
-                self.fail(f"more than {MOST_RUNS} seeds; write a shorter span", param, ctx)
+                self.fail(f"more than {MOST_RUNS} seeds; write a shorter range", param, ctx)
             seeds.update(dict.fromkeys(range(first, last + 1)))
         return tuple(seeds)

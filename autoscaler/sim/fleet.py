@@ -61,14 +61,14 @@ class Embedded:
         done: Callable[[Plan], None] = lambda _plan: None,
     ) -> None:
         # a trace names no controllers: each of its pods stands for a replica that may move
-        self.limits = limits or Limits(fewest_replicas=1)
+        self.limits = limits or Limits(min_replicas=1)
         self.world = World(fleet, workload, seed=seed, policy=policy)
         self.memory = Memory()
         self._decider, self._done = decider, done
         self._viewer = Viewer(self.world)
         self._turning: Coroutine[Any, Any, tuple[Plan, Memory]] | None = None
         self._told: set[str] = set()
-        self.world.agenda.after(self.limits.period_seconds, self._turn)
+        self.world.agenda.after(self.limits.scan_interval_seconds, self._turn)
 
     @property
     def now(self) -> float:
@@ -86,7 +86,7 @@ class Embedded:
             nodes=self._viewer.nodes(),
             pools=self._viewer.pools(),
             waiting=tuple(self._waiting(pod) for pod in self.world.scheduler.pending),
-            happenings=self.world.ledger.latest,
+            events=self.world.ledger.latest,
             counts=self.world.ledger.counts,
             phantoms=self._phantoms(),
         )
@@ -100,15 +100,15 @@ class Embedded:
             **self.world.ledger.summary(used),
             "pods_running": len(pods) - len(waiting),
             "pods_waiting": len(waiting),
-            "phantom_pods": self._phantoms(),
+            "pending_fragmented_pods": self._phantoms(),
             "unserved_pods": self._unserved(),
-            "nodes_standing": len(self.world.book.on),
+            "nodes": len(self.world.book.on),
             "seconds": self.now,
         }
 
     def _turn(self) -> None:
         """One turn of the loop begins, unless the last one has not ended."""
-        self.world.agenda.after(self.limits.period_seconds, self._turn)
+        self.world.agenda.after(self.limits.scan_interval_seconds, self._turn)
         # with a settle time longer than the period a turn may still wait: turns never overlap
         if self._turning is None:
             self._turning = turn(self.world, self.limits, self.memory, self._decider)
@@ -147,9 +147,9 @@ class Embedded:
         if want is not None:
             refusal = want.hopeless.get(pod.uid) or want.capped.get(pod.uid) or refusal
         if refusal is None:
-            return Waiting(pod.key, seconds, "scheduling", "waits for the scheduler's next pass")
+            return Waiting(pod.key, seconds, "scheduling", "waiting for the next scheduling cycle")
         home = None if want is None else want.homes.get(pod.uid)
-        reason = refusal.reason if home is None else f"node {home.machine} is coming for it: {gist(refusal)}"
+        reason = refusal.reason if home is None else f"node {home.machine} is being added for it: {gist(refusal)}"
         return Waiting(pod.key, seconds, refusal.why.value, reason)
 
     def _phantoms(self) -> int:
@@ -158,7 +158,7 @@ class Embedded:
     def _unserved(self) -> int:
         """Pods that some pool could host and for which nothing is coming: must never be."""
         want = self.memory.demand
-        patience = 2 * (self.limits.period_seconds + self.limits.settle_seconds)
+        patience = 2 * (self.limits.scan_interval_seconds + self.limits.action_validation_delay_seconds)
         late = (pod.uid for pod in self.world.scheduler.pending if self.now - pod.created > patience)
         if want is None:
             return 0

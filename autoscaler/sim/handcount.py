@@ -71,7 +71,7 @@ class _Cards:
     """One fresh node, card by card."""
 
     def __init__(self, node: Node) -> None:
-        self._cards = [card.offered_bytes for card in node.cards]
+        self._cards = [card.allocatable_bytes for card in node.cards]
         self._cpu, self._memory = node.cpu_milli, node.memory_bytes
 
     def take(self, pod: Pod) -> bool:

@@ -1,7 +1,7 @@
 """
 What happened in a simulated world, and the totals of it.
 
-Keeps the latest happenings and counts everything; decides nothing.
+Keeps the latest events and counts everything; decides nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ COUNTED: Final = (
     "pods_finished",
     "pods_refused",
     "pods_moved",
-    "nodes_bought",
+    "nodes_added",
     "nodes_ready",
     "nodes_drained",
-    "nodes_kept",
-    "nodes_returned",
+    "drains_cancelled",
+    "nodes_removed",
     "nodes_failed",
-    "phantoms_rescued",
+    "fragmented_pods_placed",
     "breaches",
 )
 """Every total, so that one that is still 0 is shown as 0."""
@@ -78,7 +78,7 @@ class Ledger:
 
     @property
     def latest(self) -> tuple[Happening, ...]:
-        """The latest happenings, oldest first."""
+        """The latest events, oldest first."""
         return tuple(self._latest)
 
     @property
@@ -90,7 +90,7 @@ class Ledger:
         """Totals with the amounts; `running_byte_seconds` is what pods still running have used."""
         return {
             **dict(self.counts),
-            "happenings": self.happened,
+            "events": self.happened,
             "promised_gib_hours": self.promised_byte_seconds() / GIB / HOUR,
             "used_gib_hours": (self._used + running_byte_seconds) / GIB / HOUR,
             "longest_wait_seconds": self.longest_wait,

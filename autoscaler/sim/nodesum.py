@@ -42,7 +42,7 @@ class Sums:
     def __init__(self, node: Node, pool: str, held: Iterable[Pod] = ()) -> None:
         self.pool = pool
         self._free = [
-            sum(card.offered_bytes for card in node.cards if card.healthy),
+            sum(card.allocatable_bytes for card in node.cards if card.healthy),
             FULL_CORE * sum(card.healthy for card in node.cards),
             node.cpu_milli,
             node.memory_bytes,
@@ -119,7 +119,7 @@ def _buys(seen: Observation, rooms: dict[str, Sums]) -> Iterable[Buy]:
             fitting = (
                 (pool.price, name)
                 for name, pool in seen.pools.items()
-                if size[name] < pool.largest and templates.hosts(name, pod.request)
+                if size[name] < pool.max_nodes and templates.hosts(name, pod.request)
             )
             cheapest = min(fitting, default=None)
             if cheapest is None:
@@ -131,7 +131,7 @@ def _buys(seen: Observation, rooms: dict[str, Sums]) -> Iterable[Buy]:
             opened.append(bin_)
         bin_[1].append(pod.uid)
     for room, served in opened:
-        yield Buy(room.pool, tuple(served), f"for {len(served)} pods that fit no node's sums")
+        yield Buy(room.pool, tuple(served), f"for {len(served)} pods that fit no node by sum")
 
 
 def _take(rooms: Iterable[Sums], request: Request, hosts: Callable[[str, Request], bool]) -> bool:
@@ -169,4 +169,4 @@ def _drains(seen: Observation, unneeded: dict[str, float]) -> Iterable[Drain]:
         ]
         if drained < DRAINED_AT_ONCE and all(_take(others, pod.request, hosts) for pod in seen.on[name].values()):
             drained += 1
-            yield Drain(name, (), f"{seen.load[name]:.0%} full, its pods fit elsewhere by sums")
+            yield Drain(name, (), f"{seen.load[name]:.0%} full; its pods fit on other nodes by sum")

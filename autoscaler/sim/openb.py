@@ -140,7 +140,7 @@ def _node(row: Row) -> Node:
     cards = row.whole("gpu", MOST_CARDS)
     models = row.names("model")
     if models and not cards:
-        row.fail(f"model {shown(row.cells['model'])} on a node with gpu 0; clear the model or write the cards")
+        row.fail(f"model {shown(row.cells['model'])} on a node with gpu 0; clear model or set gpu")
     model = next(iter(models), "")
     return make_node(
         row.cells["sn"],
@@ -161,7 +161,7 @@ def _shape(row: Row) -> tuple[int, int, int, int, frozenset[str]]:
     if cards and not milli:
         row.fail(f"num_gpu is {cards} but gpu_milli is 0; write a share of 1..1000, or set num_gpu to 0")
     if cards > 1 and milli != MILLI:
-        row.fail(f"num_gpu is {cards} with gpu_milli {milli}; several cards are whole cards: set gpu_milli to 1000")
+        row.fail(f"num_gpu is {cards} with gpu_milli {milli}; several cards must be whole cards: set gpu_milli to 1000")
     cpu, memory = row.whole("cpu_milli", MOST_CPU_MILLI), row.whole("memory_mib", MOST_MEMORY_MIB)
     # The list names card models: a pod without cards may run beside any of them.
     models = row.names("gpu_spec", "|")

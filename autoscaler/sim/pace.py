@@ -42,8 +42,8 @@ class Progress:
     """How a run stands: seconds of the wall clock, of the fleet's clock, and those given up as too slow."""
 
     wall_seconds: float
-    fleet_seconds: float
-    behind_seconds: float
+    simulated_seconds: float
+    lag_seconds: float
     late: bool = False
     """Time was given up just now."""
 

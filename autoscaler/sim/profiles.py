@@ -30,7 +30,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 def demo_fleet() -> Fleet:
     """A pool of each kind, small enough for one screen; one node stands, the rest is bought."""
     shared = _pool(
-        "shared", Mode.CGPU, CardChoice.BINPACK, _cards(2, "Tesla-T4", 15360, 450), 16, smallest=1, largest=6
+        "shared", Mode.CGPU, CardChoice.BINPACK, _cards(2, "Tesla-T4", 15360, 450), 16, min_nodes=1, max_nodes=6
     )
     compute = _pool("compute", Mode.CORE_MEM, CardChoice.SPREAD, _cards(2, "NVIDIA-A10", 23028, 500), 32, price=2.4)
     train = _pool(
@@ -38,9 +38,9 @@ def demo_fleet() -> Fleet:
     )
     return Fleet(
         (
-            Supply(shared, boot_seconds=40, devices_seconds=5),
-            Supply(compute, boot_seconds=45, devices_seconds=5),
-            Supply(train, boot_seconds=60, devices_seconds=8),
+            Supply(shared, boot_seconds=40, max_device_registration_seconds=5),
+            Supply(compute, boot_seconds=45, max_device_registration_seconds=5),
+            Supply(train, boot_seconds=60, max_device_registration_seconds=8),
         ),
         (shared.node("shared-1"),),
     )
@@ -49,7 +49,7 @@ def demo_fleet() -> Fleet:
 def demo_limits() -> Limits:
     """The autoscaler's limits in the demonstration's tempo; its pods have no siblings, and may move all the same."""
     tempo = Limits().scaled(DEMO_TEMPO)
-    return replace(tempo, moves_per_hour_always=DEMO_MOVES_PER_HOUR, fewest_replicas=1)
+    return replace(tempo, min_moves_per_hour=DEMO_MOVES_PER_HOUR, min_replicas=1)
 
 
 def _cards(count: int, model: str, mib: int, reserved_mib: int) -> tuple[Card, ...]:
@@ -63,15 +63,15 @@ def _pool(
     cards: tuple[Card, ...],
     cores: int,
     *,
-    smallest: int = 0,
-    largest: int = 4,
+    min_nodes: int = 0,
+    max_nodes: int = 4,
     price: float = 1.0,
 ) -> Pool:
     # whole cards are dear: pods that need none stay off them, as with the vendor's usual taint
     taints = (Taint(ACK.whole),) if mode is Mode.EXCLUSIVE else ()
     labels = {POOL: name, ACK.mode_label: mode.value, ACK.model_labels[0]: cards[0].model}
     template = Node(name, cards, mode, choice, cores * 1000, gib(8 * cores), labels=labels, taints=taints)
-    return Pool(name, template, smallest, largest, price)
+    return Pool(name, template, min_nodes, max_nodes, price)
 
 
 def fleet_of(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> Fleet:

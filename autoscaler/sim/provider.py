@@ -44,7 +44,7 @@ class Provider:
         have = sum(1 for m in self.machines.values() if m.pool == pool and m.state is not State.FAILED)
         self.machines[name] = Machine(name, pool, State.REQUESTED, self._agenda.now)
         self._book.changed.add(name)
-        self._ledger.say("buy", name, reason, "nodes_bought")
+        self._ledger.say("scale_up", name, reason, "nodes_added")
         answer = supply.boot_seconds * ANSWER_RATIO
         if supply.stock is not None and have >= supply.stock:
             self._agenda.after(answer, partial(self._none_left, name))
@@ -52,7 +52,7 @@ class Provider:
         # put down now, checked then: a machine given up meanwhile is left where it is
         self._agenda.after(answer, partial(self._pass, name, State.REQUESTED, State.BOOTING))
         self._agenda.after(supply.boot_seconds, partial(self._pass, name, State.BOOTING, State.NO_DEVICES))
-        self._agenda.after(supply.boot_seconds + supply.devices_seconds, partial(self._usable, name))
+        self._agenda.after(supply.boot_seconds + supply.max_device_registration_seconds, partial(self._usable, name))
         return name
 
     def drain(self, name: str) -> None:
@@ -77,7 +77,7 @@ class Provider:
         if self.machines[name].state in COMING:
             self._move(name, State.FAILED)
         self._move(name, State.DELETING)
-        self._ledger.say("fail", name, reason, "nodes_failed")
+        self._ledger.say("provisioning_failed", name, reason, "nodes_failed")
         self._agenda.after(self._supplies[self.machines[name].pool].return_seconds, partial(self._gone, name))
 
     def _name(self, pool: str) -> str:
@@ -115,9 +115,11 @@ class Provider:
     def _none_left(self, name: str) -> None:
         if self._step(name, State.REQUESTED, State.FAILED):
             stock = self._supplies[self.machines[name].pool].stock
-            self._ledger.say("stock-out", name, f"the provider has {stock} machines of this pool and no more")
+            self._ledger.say(
+                "out_of_stock", name, f"out of stock: the provider has only {stock} machines for this pool"
+            )
 
     def _gone(self, name: str) -> None:
         self._move(name, State.GONE)
         del self.machines[name]
-        self._ledger.count("nodes_returned")
+        self._ledger.count("nodes_removed")

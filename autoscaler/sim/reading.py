@@ -83,8 +83,8 @@ class Viewer:
                 name=name,
                 nodes=sum(1 for m in machines if m.pool == name and m.state in (*COMING, State.READY, State.DRAINING)),
                 booting=sum(1 for m in machines if m.pool == name and m.state in COMING),
-                smallest=pool.smallest,
-                largest=pool.largest,
+                min_nodes=pool.min_nodes,
+                max_nodes=pool.max_nodes,
                 mode=pool.template.mode.value,
             )
             for name, pool in sorted(self._world.provider.pools.items())
@@ -140,8 +140,8 @@ def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[Con
         total_bytes=card.total_bytes,
         reserved_bytes=card.reserved_bytes,
         used_bytes=sum(used) + strange + card.reserved_bytes,
-        allocated_bytes=card.offered_bytes - free,
-        offered_bytes=card.offered_bytes,
+        allocated_bytes=card.allocatable_bytes - free,
+        allocatable_bytes=card.allocatable_bytes,
         unattributed_bytes=strange,
         utilisation_ratio=utilisation,
         power_watts=None if watts is None else watts[0] + (watts[1] - watts[0]) * utilisation,
@@ -185,7 +185,7 @@ def _unattributed(card: Card, seed: int) -> int:
     draw = crc32(f"{seed}/{card.uuid}".encode())
     if draw % STRANGERS:
         return 0
-    never_promised = card.total_bytes - card.reserved_bytes - card.offered_bytes
+    never_promised = card.total_bytes - card.reserved_bytes - card.allocatable_bytes
     return never_promised * (1 + draw // STRANGERS % 4) // 8 // MIB * MIB
 
 

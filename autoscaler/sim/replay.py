@@ -55,7 +55,7 @@ class Trace:
     @property
     def total_milli(self) -> int:
         """All cards of the fleet."""
-        return sum(card.offered_bytes for node in self.nodes for card in node.cards) // MILLI_BYTES
+        return sum(card.allocatable_bytes for node in self.nodes for card in node.cards) // MILLI_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def load(trace: Trace, demand: float, seed: int) -> tuple[Request, ...]:
     milli = np.array([gpu_milli(request) for request in trace.requests], dtype=np.int64)
     total, target = int(milli.sum()), demand * trace.total_milli
     if not trace.total_milli or not total:
-        raise ReplayError("nothing to pack: the nodes have no cards, or no pod asks for any; check the two files")
+        raise ReplayError("nothing to place: the nodes have no cards, or no pod requests any; check both files")
     if len(milli) * max(1.0, target / total) > MOST_PODS:
         raise ReplayError(f"demand {demand:g} means more than {MOST_PODS} pods; lower the demand")
     random = np.random.Generator(np.random.PCG64(seed))
@@ -136,7 +136,7 @@ def load(trace: Trace, demand: float, seed: int) -> tuple[Request, ...]:
         total += int(milli[drawn].sum())
         order = np.concatenate((order, drawn))
     if not milli[order].any():
-        raise ReplayError(f"demand {demand:g} is less than the first pod asks for; raise the demand")
+        raise ReplayError(f"demand {demand:g} is less than the first pod requests; raise the demand")
     return tuple(trace.requests[i] for i in order.tolist())
 
 

@@ -21,7 +21,7 @@ PACKING: Final = (
     "policy",
     "allocated %",
     "unallocated\ncards",
-    "fragment %\nof idle",
+    "fragmented,\n% of idle",
     "pods failed,\nby reason",
     "seconds\nper run",
 )

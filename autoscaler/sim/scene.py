@@ -50,14 +50,14 @@ def demo(seed: int, turns: Turns | None = None) -> Scene:
 def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
     """The pools of the demonstration, and the pods of these manifests."""
     if paths.count(STDIN) > 1:
-        raise ManifestError("standard input can be read once only; name - once")
+        raise ManifestError("stdin can be read only once; use - only once")
     asked = wanted([read(path, stdin) for path in paths], GIB)
     refused = [(pod, pod.request) for pod in asked.pods if isinstance(pod.request, Refusal)]
     if refused:
         pod, refusal = refused[0]
         raise ManifestError(f"pod {pod.key}: {refusal.reason}")
     if not asked.pods:
-        raise ManifestError("\n".join([*asked.notes, "no pods in these manifests; name at least one workload"]))
+        raise ManifestError("\n".join([*asked.notes, "these manifests contain no pods; add at least one workload"]))
     # Nobody would make a bare pod again, so nobody may move it.
     arrivals = [
         fleet.Arrival(0.0, pod.name, _tolerant(pod.request), namespace=pod.namespace, evictable=bool(pod.request.owner))
@@ -66,7 +66,9 @@ def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
     ]
     world = fleet.Embedded(fleet.demo_fleet(), arrivals, seed=seed, limits=fleet.demo_limits())
     pinned = [
-        f"pod {pod.key}: its nodeName {pod.node} is not in this fleet and is ignored" for pod in asked.pods if pod.node
+        f"pod {pod.key}: nodeName {pod.node} is ignored, because the simulated cluster has no such node"
+        for pod in asked.pods
+        if pod.node
     ]
     return Scene(world, DEMO_SPEED, (*asked.notes, *pinned))
 
@@ -85,12 +87,12 @@ def from_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scene:
     rows = list(openb.arrivals(openb.read_pods(pods_csv)))
     if not rows:
         raise TraceError(
-            f"{pods_csv}: no pod has both creation_time and deletion_time, so there is nothing to replay in time; "
-            "choose a pod list with these columns, or use: gpushare sim"
+            f"{pods_csv}: no pod has both creation_time and deletion_time, so there is nothing to replay; "
+            "use a pod list with these columns, or use: gpushare sim"
         )
     start = rows[len(rows) // QUIET_SHARE].at
     skipped = start - rows[0].at
-    remarks = (f"the replay begins {skipped / DAY:.1f} days into the trace, where it comes to life",) * (skipped > DAY)
+    remarks = (f"the replay starts {skipped / DAY:.1f} days into the trace, where its load begins",) * (skipped > DAY)
     world = fleet.Embedded(fleet.fleet_of(nodes), fleet.arrivals_of_rows(_from(rows, start)), seed=seed)
     return Scene(world, TRACE_SPEED, remarks)
 

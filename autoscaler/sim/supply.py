@@ -32,7 +32,7 @@ class Supply:
     pool: Pool
     boot_seconds: float = 40.0
     """From the request to a Ready kubelet."""
-    devices_seconds: float = 5.0
+    max_device_registration_seconds: float = 5.0
     """From there until the cards are registered."""
     return_seconds: float = 10.0
     """From the deletion until the machine is gone."""
@@ -40,7 +40,7 @@ class Supply:
     """Most machines the provider has at one time; None: as many as the pool allows."""
 
     def __post_init__(self) -> None:
-        if min(self.boot_seconds, self.devices_seconds, self.return_seconds, self.stock or 0) < 0:
+        if min(self.boot_seconds, self.max_device_registration_seconds, self.return_seconds, self.stock or 0) < 0:
             raise SupplyError(f"pool {self.pool.name}: delays and stock must not be negative")
 
 
@@ -57,10 +57,10 @@ class Fleet:
         for what, given in (("pool", pools), ("node", names)):
             double = sorted({name for name in given if given.count(name) > 1} if len(set(given)) < len(given) else ())
             if double:
-                raise SupplyError(f"{what} {double[0]} is given twice; give each {what} its own name")
+                raise SupplyError(f"{what} {double[0]} is defined twice; give each {what} its own name")
         for node in self.nodes:
             if node.pool not in pools:
-                raise SupplyError(f"node {node.name}: pool {node.pool!r} is not in this fleet")
+                raise SupplyError(f"node {node.name}: pool {node.pool!r} does not exist")
 
 
 @dataclass(frozen=True, slots=True)

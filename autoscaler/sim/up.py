@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from autoscaler.sim.surfaces import Exposition, Surfaces
 
 DEFAULT_PORT: Final = 9445
-OTHER_PORT: Final = "--port N, or --no-metrics"
+OTHER_PORT: Final = "use --port N, or --no-metrics"
 LARGEST_SPEED: Final = 1e6
 LARGEST_SEED: Final = 2**32 - 1
 
@@ -114,14 +114,25 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--manifest", "manifests", metavar="FILE", multiple=True, help="Pods of these manifests (- is stdin).")
-@click.option("--nodes-csv", metavar="FILE", help="Replay a trace: its node list; needs --pods-csv.")
-@click.option("--pods-csv", metavar="FILE", help="Replay a trace: its pod list with creation and deletion times.")
+@click.option(
+    "--manifest",
+    "manifests",
+    metavar="FILE",
+    multiple=True,
+    help="Run the pods of this manifest instead of the demo workload; - reads stdin. Repeat for several.",
+)
+@click.option("--nodes-csv", metavar="FILE", help="Node list of a trace to replay; needs --pods-csv.")
+@click.option(
+    "--pods-csv",
+    metavar="FILE",
+    help="Pod list of a trace to replay, with creation_time and deletion_time; needs --nodes-csv.",
+)
 @click.option(
     "--speed",
     type=click.FloatRange(0, LARGEST_SPEED, min_open=True),
     callback=_finite,
-    help="Seconds of the fleet's clock per second. [default: 60; 3600 for a trace]",
+    show_default="60; 3600 for a trace",
+    help="Seconds of simulated time per second of real time.",
 )
 @click.option(
     "--for",
@@ -129,28 +140,32 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=click.FloatRange(0, 1e9),
     callback=_finite,
     metavar="SECONDS",
-    help="End by itself after so many seconds of your time.",
+    help="Stop after this many seconds of real time.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="First port on 127.0.0.1; 0 takes any free ones.",
+    help="First of the ports on 127.0.0.1; 0 picks free ports.",
 )
-@click.option("--no-metrics", is_flag=True, help="Serve no metrics; so no stack either.")
-@click.option("--no-stack", is_flag=True, help="The embedded cluster alone, without processes on simulated cards.")
+@click.option("--no-metrics", is_flag=True, help="Serve no metrics; implies --no-stack.")
+@click.option("--no-stack", is_flag=True, help="Run only the simulated cluster, without processes on simulated cards.")
 @click.option(
     "--addresses",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write what listens where to this file, as JSON, once it is decided.",
+    help="Write the addresses of all endpoints to this file, as JSON.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, LARGEST_SEED), default=42, show_default=True, help="Same seed, same events."
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    default=42,
+    show_default=True,
+    help="Random seed of the simulated cluster; the same seed gives the same events.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="At the end: summary and last frame as one JSON document on stdout."
+    "--json", "as_json", is_flag=True, help="At the end, print a summary and the final state as JSON on stdout."
 )
 @click.pass_obj
 def up(
@@ -169,14 +184,17 @@ def up(
     as_json: bool,
 ) -> None:
     """
-    Simulated cards, live: real processes on this machine's, and an embedded cluster whose pools grow and shrink.
+    Run the full stack on one machine, with simulated cards.
 
-    Tenants run under the isolation library and are measured by the exporter; where Prometheus and
-    Alertmanager are installed, alerts fire. With pods or a trace of your own: the embedded cluster alone.
+    Real processes share two simulated cards under the isolation library, and the exporter measures them.
+    At the same time, a simulated cluster runs pods, and its node pools grow and shrink. Alerts fire if
+    Prometheus and Alertmanager are installed. With --manifest or a trace, only the simulated cluster runs.
     """
     turns = None if no_stack or no_metrics or manifests or nodes_csv or pods_csv else Turns()
     if addresses is not None and turns is None:
-        raise click.UsageError("--addresses tells where the stack listens: not with an option that leaves it out")
+        raise click.UsageError(
+            "--addresses needs the stack; drop what disables it: --no-stack, --no-metrics, --manifest or a trace"
+        )
     scene = _scene(manifests, nodes_csv, pods_csv, seed) if turns is None else demo(seed, turns)
     for remark in scene.remarks:
         click.echo(remark, err=True)
@@ -191,14 +209,14 @@ def up(
         # Without this the interpreter would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(exc, BrokenPipeError):
-            raise click.ClickException(f"the output cannot be written: {exc.strerror}") from None
+            raise click.ClickException(f"cannot write the output: {exc.strerror}") from None
 
 
 def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | None, seed: int) -> Scene:
     if (nodes_csv is None) != (pods_csv is None):
         raise click.UsageError("a trace needs both --nodes-csv and --pods-csv")
     if manifests and nodes_csv is not None:
-        raise click.UsageError("--manifest and a trace do not go together: the trace brings nodes of its own")
+        raise click.UsageError("--manifest cannot be combined with a trace, which has its own pods")
     try:
         if nodes_csv is not None and pods_csv is not None:
             return from_trace(nodes_csv, pods_csv, seed)
@@ -238,15 +256,15 @@ def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns |
 
 def notes(speed: float, progress: Progress, url: str | None) -> tuple[tuple[str, str], ...]:
     """What stands beside the frame: the clock's speed, whether this machine is too slow for it, the address."""
-    said = f"x{speed:g} asked, slower here" if progress.late else f"x{speed:g}"
+    said = f"x{speed:g}, machine too slow" if progress.late else f"x{speed:g}"
     return (("clock", said), *((("metrics", url),) if url else ()))
 
 
 def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | None = None) -> str:
     """The summary for people; `machine` is what is to be said of the real processes."""
-    head = f"ended after {ran.wall_seconds:.1f} s; {ran.fleet_seconds:,.0f} s passed in the fleet"
-    if ran.behind_seconds >= 1:
-        head += f", {ran.behind_seconds:,.0f} s less than asked for"
+    head = f"ended after {ran.wall_seconds:.1f} s; the simulated cluster ran for {ran.simulated_seconds:,.0f} s"
+    if ran.lag_seconds >= 1:
+        head += f", {ran.lag_seconds:,.0f} s less than requested"
     told = {name.replace("_", " ").replace("gib", "GiB"): value for name, value in summary.items() if name != "seconds"}
     width = max(map(len, told), default=0)
     lines = [f"  {name:<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}" for name, value in told.items()]
@@ -260,8 +278,8 @@ def document(world: Embedded, settings: Settings, ran: Progress, beside: Beside)
             "seed": settings.seed,
             "speed": settings.speed,
             "wall_seconds": ran.wall_seconds,
-            "fleet_seconds": ran.fleet_seconds,
-            "behind_seconds": ran.behind_seconds,
+            "simulated_seconds": ran.simulated_seconds,
+            "lag_seconds": ran.lag_seconds,
             "summary": dict(world.summary()),
             "frame": asdict(world.frame()),
             "stack": beside.document(),

@@ -45,7 +45,7 @@ def replay_all(trace: Trace, jobs: Sequence[Job], workers: int) -> Iterator[Run]
             worker.kill()
         if not isinstance(exc, BrokenProcessPool):
             raise
-        raise RunError("a worker process died, perhaps for lack of memory; try fewer workers") from exc
+        raise RunError("a worker process died, perhaps because memory ran out; try fewer --workers") from exc
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -100,7 +100,7 @@ class World:
     async def apply(self, step: Step) -> None:
         """Do one thing."""
         if isinstance(step, Buy):
-            self.ledger.count(*("phantoms_rescued",) * step.phantoms)
+            self.ledger.count(*("fragmented_pods_placed",) * step.phantoms)
             name = self.provider.buy(step.pool, step.reason)
             homes = (Home(name, cards) for cards in step.places)
             self.scheduler.homes.update(zip(step.serves, homes, strict=False))
@@ -114,7 +114,7 @@ class World:
         elif isinstance(step, Keep):
             self._keep(step)
         elif isinstance(step, Delete):
-            self.ledger.say("return", step.node, step.reason)
+            self.ledger.say("scale_down", step.node, step.reason)
             self.provider.delete(step.node)
         elif isinstance(step, Discard):
             self.provider.discard(step.node, step.reason)
@@ -130,7 +130,7 @@ class World:
         self.agenda.at(home.until, partial(self._expire, home))
 
     def _keep(self, step: Keep) -> None:
-        self.ledger.say("keep", step.node, step.reason, "nodes_kept")
+        self.ledger.say("cancel_drain", step.node, step.reason, "drains_cancelled")
         for uid in self.book.on[step.node]:
             self._lapse(uid)
         self.provider.keep(step.node)
@@ -154,7 +154,9 @@ class World:
         if arrival is None:
             return
         if arrival.at < self._last_arrival:
-            raise SupplyError(f"pod {arrival.name} arrives at {arrival.at}, before the one ahead of it; sort by time")
+            raise SupplyError(
+                f"pod {arrival.name} arrives at {arrival.at}, earlier than the pod before it; sort pods by time"
+            )
         self._last_arrival = arrival.at
         self.agenda.at(arrival.at, partial(self._arrive, arrival))
 
@@ -215,13 +217,13 @@ class World:
             promised = show_bytes(sum(part.bytes for part in pod.placement.slices))
             excess = self.lives[pod.uid].arrival.excess or 0.0
             self.book.broken[pod.placement.node] += len(pod.placement.slices)
-            self.ledger.say("breach", pod.key, f"uses {excess:.0%} more than the {promised} promised", "breaches")
+            self.ledger.say("breach", pod.key, f"uses {excess:.0%} more than its promise of {promised}", "breaches")
 
     def _finish(self, uid: str) -> None:
         """A pod's work is done; one that is being moved leaves the rest of it to its successor."""
         pod = self.book.pods.get(uid)
         if pod is not None and not pod.deleting:
-            self.ledger.say("finish", pod.key, "its work is done", "pods_finished")
+            self.ledger.say("finish", pod.key, "completed", "pods_finished")
             self._end(uid)
 
     def _evict(self, step: Evict | Move) -> None:

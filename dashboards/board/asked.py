@@ -62,7 +62,7 @@ def filled(expr: str, values: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in values:
-            raise ValueError(f"${name} is no variable of this dashboard: {expr}")
+            raise ValueError(f"${name} is not a variable of this dashboard: {expr}")
         return values[name]
 
     return _VARIABLE.sub(value, expr)

@@ -33,7 +33,7 @@ from isolation.contract import metrics as m
 from isolation.contract import metrics_autoscaler as a
 
 _SWITCH: Final = (Word(0, "off", ORANGE), Word(1, "on", GREEN))
-_MOOD: Final = (Word(0, "acts", GREEN), Word(1, "dry run", YELLOW))
+_MOOD: Final = (Word(0, "active", GREEN), Word(1, "dry run", YELLOW))
 
 
 def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
@@ -41,45 +41,49 @@ def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
 
 
 _NOW: Final = Section(
-    "Right now",
+    "Current state",
     (
         even(
             4,
-            stat("Leader", "Whether some replica may act.", f"max({LOOP(a.LEADS)})", words=YES_NO, spark=False),
+            stat("Leader", "Whether a replica is the leader.", f"max({LOOP(a.LEADS)})", words=YES_NO, spark=False),
             stat(
                 "Switch",
-                "Off: nothing is done, by an operator's will.",
+                "Off: an operator has switched the autoscaler off. It takes no action.",
                 f"min({LOOP(a.ENABLED)})",
                 words=_SWITCH,
                 spark=False,
             ),
             stat(
-                "Mood", "Dry run: it only says what it would do.", f"max({LOOP(a.DRY_RUN)})", words=_MOOD, spark=False
+                "Mode",
+                "Dry run: the autoscaler only reports what it would do.",
+                f"max({LOOP(a.DRY_RUN)})",
+                words=_MOOD,
+                spark=False,
             ),
             stat(
-                "Since the last turn",
-                "Turns come every ten seconds; a minute without one means trouble.",
+                "Time since last cycle",
+                "A cycle runs every ten seconds. More than a minute without one is a problem.",
                 f"time() - max({LOOP(a.LAST_TURN)})",
                 "s",
                 steps=(Step(GREEN), Step(YELLOW, 30), Step(RED, 60)),
                 decimals=0,
             ),
             stat(
-                "Doubts",
-                "Reasons for which something is withheld now. The list below says which.",
+                "Autoscaler conditions",
+                "Conditions that inhibit actions now. Autoscaler conditions by reason, below, lists them.",
                 once(LOOP, a.DOUBTS),
                 steps=DOUBT,
             ),
             stat(
-                "Pods waiting",
-                "Pods that asked for cards and have no place.",
+                "Pending pods",
+                "Pods that request cards and are not placed.",
                 or_zero(once(LOOP, m.PENDING), LOOP(m.PENDING_LONGEST)),
                 steps=DOUBT,
             ),
             stat("Moves left", "Pods that may still be evicted within this hour.", f"min({LOOP(a.MOVES_LEFT)})"),
             stat(
                 "Flaps",
-                "Done and undone too soon: a fresh node emptied, a drain called off, a pod moved again.",
+                "Actions that were reversed too soon: a new node drained, a drain cancelled, a pod moved again.",
                 or_zero(total(increase(SCOPE(a.FLAPS), "$__range")), LOOP(a.LEADS)),
                 steps=TROUBLE,
                 spark=False,
@@ -98,24 +102,24 @@ _POOLS: Final = Section(
                 24,
                 table(
                     "Pools",
-                    "Nodes now, asked for, and between which bounds; the largest share that still fits on one card; "
-                    "idle compute in cards and how much of it is of no use to the pods that come.",
+                    "Current, requested, minimum and maximum number of nodes; the largest share that still fits on one "
+                    "card; idle compute in cards, and the stranded part of it that no pod of the current mix can use.",
                     (Key("pool", "Pool"),),
                     (
                         Column("Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
                         Column(
                             "Booting", once(SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
                         ),
-                        Column("Asked", _by_pool(a.POOL_TARGET), "short", width=80),
-                        Column("Fewest", _by_pool(m.POOL_SMALLEST), "short", width=80),
-                        Column("Most", _by_pool(m.POOL_LARGEST), "short", width=80),
+                        Column("Requested", _by_pool(a.POOL_TARGET), "short", width=90),
+                        Column("Minimum", _by_pool(m.POOL_SMALLEST), "short", width=90),
+                        Column("Maximum", _by_pool(m.POOL_LARGEST), "short", width=90),
                         Column("Largest share", _by_pool(a.POOL_FREE), "bytes"),
                         Column("Idle cards", _by_pool(a.POOL_IDLE), "short"),
-                        Column("Of no use", _by_pool(a.POOL_LOST), "short", steps=(Step(GREY), Step(ORANGE, 0.5))),
-                        Column("Price of a node", _by_pool(a.POOL_PRICE), "short"),
-                        Column("Not asked for", _by_pool(a.POOL_REST), "s", steps=(Step(GREY), Step(ORANGE, 1))),
-                        Column("Provider answers", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
-                        Column("Known node", _by_pool(a.POOL_KNOWN, of="min"), "short", words=YES_NO),
+                        Column("Stranded cards", _by_pool(a.POOL_LOST), "short", steps=(Step(GREY), Step(ORANGE, 0.5))),
+                        Column("Node price", _by_pool(a.POOL_PRICE), "short"),
+                        Column("Backoff", _by_pool(a.POOL_REST), "s", steps=(Step(GREY), Step(ORANGE, 1))),
+                        Column("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
+                        Column("Profile known", _by_pool(a.POOL_KNOWN, of="min"), "short", words=YES_NO),
                     ),
                     sort="Ready",
                 ),
@@ -125,30 +129,31 @@ _POOLS: Final = Section(
             8,
             lines(
                 "Nodes",
-                "Of each pool, by state.",
+                "Nodes of each pool by state.",
                 (Query(once(SCOPE, m.POOL_NODES, "pool", "state"), "{{pool}} {{state}}"),),
                 stacked=True,
             ),
             lines(
-                "Idle cards, and those of no use",
-                "Compute that is idle on usable nodes, in cards, and what of it no pod that comes can have: stranded.",
+                "Idle and stranded cards",
+                "Idle compute on usable nodes, in cards, and the stranded part of it that no pod of the current mix "
+                "can use.",
                 (
                     Query(once(SCOPE, a.POOL_IDLE), "idle"),
-                    Query(once(SCOPE, a.POOL_LOST), "of no use"),
+                    Query(once(SCOPE, a.POOL_LOST), "stranded"),
                 ),
-                colours=(("idle", GREEN), ("of no use", ORANGE)),
+                colours=(("idle", GREEN), ("stranded", ORANGE)),
             ),
             lines(
-                "Cards bought and given back",
-                "In each step of the graph.",
+                "Cards added and removed",
+                "Cards of added and removed nodes, per interval.",
                 (
                     Query(
                         or_zero(total(increase(SCOPE(a.CARDS_BOUGHT)), "pool"), LOOP(a.LEADS), "pool", "none"),
-                        "{{pool}} bought",
+                        "{{pool}} added",
                     ),
                     Query(
                         or_zero(total(increase(SCOPE(a.CARDS_RETURNED)), "pool"), LOOP(a.LEADS), "pool", "none"),
-                        "{{pool}} given back",
+                        "{{pool}} removed",
                     ),
                 ),
             ),
@@ -162,21 +167,21 @@ _DEMAND: Final = Section(
         even(
             8,
             lines(
-                "Pods waiting, by reason",
-                "Fragmented: the sums have room, no card set has it.",
+                "Pending pods by reason",
+                "Fragmented: free memory is enough in total, but not on single cards.",
                 (Query(waiting(LOOP), "{{reason}}"),),
                 stacked=True,
             ),
             lines(
-                "Memory waited for",
-                "By namespace and by the cheapest pool that could host it; no pool: none could.",
+                "Memory requested by pending pods",
+                "By namespace and by the cheapest pool that can host the pods. No pool name: no pool can.",
                 (
                     Query(
                         or_zero(
                             once(SCOPE, a.PENDING_BYTES, "namespace", "pool"),
                             LOOP(m.PENDING_LONGEST),
                             "namespace",
-                            "nobody",
+                            "none",
                         ),
                         "{{namespace}} {{pool}}",
                     ),
@@ -185,15 +190,15 @@ _DEMAND: Final = Section(
                 stacked=True,
             ),
             lines(
-                "What waiting pods were told",
-                "fits: there is room; coming: a machine was bought; kept: a drain was called off; capped: a pool may "
-                "not grow now; hopeless: no pool could ever host it.",
-                (Query(once(LOOP, a.ANSWERS, "answer"), "{{answer}}"),),
+                "Pending pods by status",
+                "fits: a node has room; nominated: a node is being added; drain_cancelled: a drain was cancelled for "
+                "it; pool_limited: a pool cannot be scaled up now; unsatisfiable: no pool can ever host the pod.",
+                (Query(once(LOOP, a.ANSWERS, "status"), "{{status}}"),),
                 stacked=True,
             ),
             lines(
                 "Longest wait",
-                "Of any pod without a place.",
+                "How long the longest-waiting pod has been pending.",
                 (Query(f"max({LOOP(m.PENDING_LONGEST)})", "longest"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 1800)),
@@ -205,7 +210,7 @@ _DEMAND: Final = Section(
 BOARD: Final = Board(
     "gpushare-autoscaler",
     "gpushare / Autoscaler and rebalancing",
-    "Pools, what pods wait for, what was bought, moved and given back, and why it holds back.",
+    "Pools, pending pods, scale-ups, moves and scale-downs, and conditions that inhibit the autoscaler.",
     ("cluster", "job", "pool"),
     (_NOW, _POOLS, _DEMAND, MOVES, TRUST),
 )

@@ -13,7 +13,6 @@ from dashboards.board.panel import (
     DOUBT,
     GREEN,
     GREY,
-    NO_YES,
     ORANGE,
     RED,
     YES_NO,
@@ -38,48 +37,48 @@ MOVES: Final = Section(
         even(
             8,
             lines(
-                "Steps",
-                "What was done and became of it, in each step of the graph.",
-                (Query(total(increase(LOOP(a.STEPS)), "step", "outcome"), "{{step}}: {{outcome}}"),),
+                "Actions by outcome",
+                "Actions of the autoscaler and their outcome, per interval.",
+                (Query(total(increase(LOOP(a.STEPS)), "action", "outcome"), "{{action}}: {{outcome}}"),),
                 stacked=True,
             ),
             lines(
-                "What happened",
-                "To pods and nodes, in each step of the graph.",
+                "Events",
+                "Events on pods and nodes by kind, per interval.",
                 (Query(f"{total(increase(LOOP(m.EVENTS)), 'kind')} > 0", "{{kind}}"),),
                 stacked=True,
-                none="nothing happened",
+                none="no events",
             ),
             lines(
                 "Moves",
-                "Pods evicted within the last hour, those that may be, and homes kept for pods on the move.",
+                "Pods evicted within the last hour, evictions left, and reservations for pods that are moving.",
                 (
                     Query(f"max({LOOP(a.MOVES_HOUR)})", "evicted in the last hour"),
-                    Query(f"min({LOOP(a.MOVES_LEFT)})", "may still be"),
-                    Query(f"max({LOOP(a.RESERVED)})", "homes kept"),
+                    Query(f"min({LOOP(a.MOVES_LEFT)})", "evictions left"),
+                    Query(f"max({LOOP(a.RESERVED)})", "reservations"),
                 ),
             ),
         ),
         even(
             8,
             lines(
-                "Fragments",
-                "Part of the idle cards that is of no use to the pods that come.",
-                (Query(f"max({LOOP(a.FRAGMENTS)})", "fragments"),),
+                "Fragmentation",
+                "Fraction of the idle cards that is stranded: no pod of the current mix can use it.",
+                (Query(f"max({LOOP(a.FRAGMENTS)})", "stranded"),),
                 "percentunit",
             ),
             states(
                 "Defragmenting",
-                "From the high mark of fragments until the low one.",
+                "Active from the upper fragmentation threshold until the lower one is reached.",
                 (Query(f"max({LOOP(a.DEFRAGMENTING)})", "defragmenting"),),
                 (Word(0, "no", GREY), Word(1, "yes", BLUE)),
             ),
             lines(
-                "Hot cards, and misled pods",
-                "Cards with compute above the hot mark; pods that wait although some node's sums have room for them.",
+                "Hot cards and fragmented pods",
+                "Cards with compute use above the hot threshold; pending pods that fit a node by sum but not by card.",
                 (
                     Query(f"max({LOOP(a.HOT)})", "hot cards"),
-                    Query(f"max({LOOP(m.PHANTOMS)})", "misled by sums"),
+                    Query(f"max({LOOP(m.PHANTOMS)})", "pods that fit by sum"),
                 ),
             ),
         ),
@@ -87,13 +86,13 @@ MOVES: Final = Section(
 )
 
 TRUST: Final = Section(
-    "Why it holds back",
+    "Conditions and health",
     (
         even(
             8,
             bars(
-                "Doubts by reason",
-                "Each keeps at least one step from being decided or done; the log says which.",
+                "Autoscaler conditions by reason",
+                "Each condition inhibits at least one action. The log names the action.",
                 (
                     Query(
                         or_zero(f"{once(LOOP, a.DOUBTS, 'reason')} > 0", LOOP(a.LEADS), "reason", "none"),
@@ -104,40 +103,42 @@ TRUST: Final = Section(
                 steps=DOUBT,
             ),
             lines(
-                "Turns by outcome",
-                "In each step of the graph. failed: see the log; withheld: a doubt kept a step back.",
+                "Cycles by outcome",
+                "Per interval. failed: see the log; withheld: a condition inhibited an action.",
                 (Query(total(increase(LOOP(a.TURNS)), "outcome"), "{{outcome}}"),),
                 stacked=True,
             ),
             lines(
-                "Nodes by their figures",
-                "stale: older than three scrapes; silent: none yet. Nothing is taken from a node that cannot be seen.",
+                "Nodes by age of their metrics",
+                "stale: older than three scrapes; silent: no metrics yet. Nothing is removed from nodes without fresh "
+                "metrics.",
                 (Query(once(LOOP, a.FIGURES_NODES, "state"), "{{state}}"),),
                 stacked=True,
-                colours=(("fresh", GREEN), ("stale", ORANGE), ("silent", RED)),
+                colours=(("fresh", GREEN), ("stale", ORANGE), ("missing", RED)),
             ),
         ),
         even(
             8,
             lines(
-                "Time of a turn",
-                "By its parts, the 99th of a hundred turns; the pause between deciding and acting is in none.",
+                "Cycle duration",
+                "99th percentile by stage. The pause between deciding and acting is not included.",
                 (Query(quantile(0.99, LOOP(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
                 "s",
             ),
             lines(
-                "Age of what it sees",
-                "Silence of the API server by watch, a healthy one is below 90 s; age of the oldest figures in use.",
+                "Age of inputs",
+                "Time since the last message from the API server, by watch (healthy: below 90 s), and age of the "
+                "oldest metrics in use.",
                 (
-                    Query(f"max by (watch) ({LOOP(a.VIEW_AGE)})", "{{watch}}"),
-                    Query(f"max by (source) ({LOOP(a.FIGURES_AGE)})", "figures ({{source}})"),
+                    Query(f"max by (resource) ({LOOP(a.VIEW_AGE)})", "{{resource}}"),
+                    Query(f"max by (source) ({LOOP(a.FIGURES_AGE)})", "metrics ({{source}})"),
                 ),
                 "s",
                 steps=(Step(GREEN), Step(RED, 90)),
             ),
             states(
                 "Providers",
-                "Whether each pool's provider answered when last asked.",
+                "Whether the provider of each pool answered the last call.",
                 (Query(f"min by (pool, provider) ({SCOPE(a.PROVIDER_UP)})", "{{pool}} ({{provider}})"),),
                 YES_NO,
             ),
@@ -147,28 +148,28 @@ TRUST: Final = Section(
             (
                 8,
                 lines(
-                    "Questions by gRPC",
-                    "From cluster-autoscaler and KEDA, by answer, per second.",
+                    "gRPC requests",
+                    "Requests per second from cluster-autoscaler and KEDA, by method and status.",
                     (Query(total(rate(LOOP(a.CALLS)), "method", "code"), "{{method}} {{code}}"),),
                     "reqps",
-                    none="nobody asks by gRPC",
+                    none="no gRPC requests",
                 ),
             ),
             (
                 8,
                 lines(
-                    "Writes of its memory",
-                    "What it remembers from turn to turn, written to the cluster; a conflict means another writer.",
+                    "State writes",
+                    "Writes of the autoscaler's state to the cluster, per interval. conflict: something else wrote it.",
                     (Query(total(increase(LOOP(a.STATE_WRITES)), "outcome"), "{{outcome}}"),),
                 ),
             ),
             (
                 8,
                 states(
-                    "Configuration refused",
-                    "Yes: the file says something that cannot be used, and the one before stays in force.",
-                    (Query(f"max({LOOP(a.CONFIG_REFUSED)})", "refused"),),
-                    NO_YES,
+                    "Configuration loaded",
+                    "Whether the last reload succeeded. No: the file has an error, and the previous one stays active.",
+                    (Query(f"min({LOOP(a.CONFIG_OK)})", "last reload"),),
+                    YES_NO,
                 ),
             ),
         ),

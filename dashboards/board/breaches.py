@@ -37,45 +37,46 @@ def _grown(spec: m.MetricSpec, *by: str) -> str:
 
 
 _NOW: Final = Section(
-    "Right now, and in the time shown",
+    "Current state and selected time range",
     (
         even(
             4,
-            stat("Breaches now", "Breaches that go on now.", total(_SCOPE(m.BREACHED)), steps=TROUBLE),
+            stat("Open breaches", "Breaches that are open now.", total(_SCOPE(m.BREACHED)), steps=TROUBLE),
             stat(
                 "Over promise",
-                "Memory that containers use beyond their promises: it is somebody else's.",
+                "Memory that containers use beyond their promises. It may be promised to other containers.",
                 or_zero(total(over(_SCOPE)), _SCOPE(m.CONTAINER_ALLOCATED)),
                 "bytes",
                 steps=TROUBLE,
             ),
             stat(
-                "Outside any promise",
-                "Memory of processes that nobody promised anything. Some belong to the system; see the cards below.",
+                "Unattributed memory",
+                "Memory of processes without a promise. Some are system processes; see the list of cards below.",
                 total(_SCOPE(m.CARD_UNATTRIBUTED)),
                 "bytes",
                 steps=DOUBT,
             ),
             stat(
-                "Breaches begun",
-                "In the time shown, of every kind.",
+                "New breaches",
+                "Breaches of all kinds that began in the selected time range.",
                 _grown(m.BREACHES),
                 steps=DOUBT,
                 spark=False,
                 decimals=0,
             ),
             stat(
-                "Refused allocations",
-                "In the time shown, as the containers' own libraries tell. The promise held: an application that "
-                "wanted more did not get it.",
+                "Denied allocations",
+                "Allocations in the selected time range that exceeded a promise and were denied, as reported by the "
+                "containers' own libraries. The limit worked: the application did not get the memory.",
                 _grown(m.DENIED),
                 steps=DOUBT,
                 spark=False,
                 decimals=0,
             ),
             stat(
-                "Cards that cannot be told apart",
-                "On these cards a breach can go unseen: processes are hidden, or MPS stands between.",
+                "Cards without per-container use",
+                "Breaches on these cards can go undetected: the exporter cannot see the processes, or the driver "
+                "reports MPS clients as the MPS server.",
                 or_zero(total(f"{_SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"), _SCOPE(m.CARD_TOTAL)),
                 steps=DOUBT,
             ),
@@ -91,9 +92,10 @@ _LIST: Final = Section(
             (
                 24,
                 table(
-                    "Containers that went past their promise, or tried to",
-                    "Whoever is over now, was over in the time shown, or was refused memory in it. Refused is the "
-                    "library's word alone. The pod's name leads to its page.",
+                    "Containers that exceeded their promise or tried to",
+                    "Containers that are over their promise now, were over it in the selected time range, or were "
+                    "denied memory in it. Denied is reported by the container's own library only. The name of the pod "
+                    "links to its dashboard.",
                     (
                         Key("namespace", "Namespace"),
                         Key("pod", "Pod", to_pod(), "This pod"),
@@ -103,12 +105,12 @@ _LIST: Final = Section(
                     ),
                     (
                         Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Step(RED),)),
-                        Column("Over for", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Step(ORANGE),)),
-                        Column("Times over", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
-                        Column("Refused", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
+                        Column("Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Step(ORANGE),)),
+                        Column("Times over promise", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
+                        Column("Denied", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
                     ),
-                    sort="Over for",
-                    none="no container went past its promise",
+                    sort="Time over promise",
+                    none="no container exceeded its promise",
                 ),
             ),
         ),
@@ -117,8 +119,8 @@ _LIST: Final = Section(
             (
                 14,
                 table(
-                    "Cards with a breach, or with strangers",
-                    "Cards on which a breach goes on, or processes without a promise hold memory.",
+                    "Cards with an open breach or unattributed memory",
+                    "Cards with an open breach, or with processes that use memory without a promise.",
                     (
                         Key("node", "Node", to_node(), "Cards of this node"),
                         Key("card", "Card", width=70),
@@ -127,23 +129,24 @@ _LIST: Final = Section(
                     (
                         Column("Breaches", of_cards(f"{_SCOPE(m.BREACHED)} > 0"), "short", steps=(Step(RED),)),
                         Column(
-                            "Outside any promise",
+                            "Unattributed",
                             of_cards(f"{_SCOPE(m.CARD_UNATTRIBUTED)} > 0"),
                             "bytes",
                             steps=(Step(ORANGE),),
                         ),
                     ),
                     sort="Breaches",
-                    none="no breach and no stranger",
+                    none="no open breach and no unattributed memory",
                 ),
             ),
             (
                 10,
                 bars(
-                    "Breaches begun, by kind",
-                    "In the time shown. over_limit: more used than promised; uninstrumented: a process in a container "
-                    "without our library; unallocated: a card used without a promise; missing_library, "
-                    "unreadable_region, wrong_limits: what enforces the promise is gone or was changed.",
+                    "New breaches by kind",
+                    "Breaches that began in the selected time range. over_limit: more used than promised; "
+                    "uninstrumented: a process in a container runs without the isolation library; unallocated: a card "
+                    "is used without a promise; missing_library, unreadable_region, wrong_limits: the library or its "
+                    "files are missing or changed.",
                     (Query(_grown(m.BREACHES, "kind"), "{{kind}}"),),
                     "short",
                     decimals=0,
@@ -160,21 +163,21 @@ _COURSE: Final = Section(
         even(
             8,
             lines(
-                "Breaches begun",
-                "By kind, in each step of the graph.",
+                "New breaches",
+                "By kind, per interval.",
                 (Query(total(increase(_SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
                 stacked=True,
             ),
             lines(
                 "Over promise",
-                "By pod, the ten largest; nothing is drawn while all keep their promises.",
+                "By pod, top ten; 0 while all pods keep their promises.",
                 (
                     Query(
                         or_zero(
                             f"topk(10, {total(over(_SCOPE), 'namespace', 'pod')})",
                             _SCOPE(m.CONTAINER_ALLOCATED),
                             "pod",
-                            "nobody",
+                            "none",
                         ),
                         "{{namespace}} {{pod}}",
                     ),
@@ -182,8 +185,8 @@ _COURSE: Final = Section(
                 "bytes",
             ),
             lines(
-                "Outside any promise",
-                "Memory of processes without a promise, by card, the twenty largest.",
+                "Unattributed memory",
+                "Memory of processes without a promise, top twenty cards.",
                 (Query(most(_SCOPE(m.CARD_UNATTRIBUTED)), "{{node}} card {{card}}"),),
                 "bytes",
                 stacked=True,
@@ -192,21 +195,21 @@ _COURSE: Final = Section(
         even(
             8,
             lines(
-                "Refused allocations",
-                "By pod, in each step of the graph, the ten most.",
+                "Denied allocations",
+                "By pod, per interval, top ten.",
                 (Query(f"topk(10, {total(increase(_SCOPE(m.DENIED)), 'namespace', 'pod')})", "{{namespace}} {{pod}}"),),
             ),
             lines(
-                "Breaches that go on",
-                "By kind; none, a line at 0, where nothing goes on.",
+                "Open breaches by kind",
+                "Kind `none` at 0: no breach is open.",
                 (Query(total(_SCOPE(m.BREACHED), "kind"), "{{kind}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),
             table(
-                "What enforces promises",
-                "Cards by what their node serves and by what keeps tenants to their promises there. `none` and "
-                "`share` mean that promises are kept by nobody but the tenants.",
+                "Enforcement of promises",
+                "Cards by mode of their node and by what enforces promises there. `none` and `share`: nothing enforces "
+                "them; tenants must keep them on their own.",
                 (Key("mode", "Mode"), Key("isolation", "Enforced by"), Key("pool", "Pool")),
                 (
                     Column(
@@ -224,7 +227,7 @@ _COURSE: Final = Section(
 BOARD: Final = Board(
     "gpushare-breaches",
     "gpushare / Isolation breaches",
-    "Who uses more of a card than was promised, who was stopped, and where that cannot be told.",
+    "Containers that exceed their promise, denied allocations, and cards where breaches cannot be detected.",
     ("cluster", "job", "node", "namespace", "pod"),
     (_NOW, _LIST, _COURSE),
     start="now-24h",

@@ -47,46 +47,46 @@ _NOW: Final = Section(
     (
         even(
             4,
-            stat("Cards", "Cards and MIG instances of the chosen nodes.", f"count({SCOPE(m.CARD_INFO)})"),
+            stat("Cards", "Cards and MIG instances of the selected nodes.", f"count({SCOPE(m.CARD_INFO)})"),
             stat(
                 "Free",
-                "Memory that can still be promised, all chosen cards together. It need not fit one pod.",
+                "Memory that can still be promised, summed over the selected cards. One pod may not be able to use it.",
                 total(free(SCOPE)),
                 "bytes",
             ),
             stat(
                 "Largest promise that fits",
-                "The largest share of one card that can be promised now on the chosen nodes.",
+                "The largest share of one card that can be promised now on the selected nodes.",
                 f"max({free(SCOPE)})",
                 "bytes",
                 steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 2**30)),
             ),
             stat(
                 "Unhealthy cards",
-                "Cards that cannot be promised now.",
+                "Cards that take no new containers.",
                 total(f"{SCOPE(m.CARD_HEALTHY)} == bool 0"),
                 steps=TROUBLE,
             ),
             stat(
-                "Cards not told apart",
-                "Cards whose figures cannot be told apart by container: the exporter does not see all processes, or "
-                "MPS clients stand under their server.",
+                "Cards without per-container use",
+                "Use of these cards cannot be attributed to containers: the exporter cannot see all processes, or the "
+                "driver reports MPS clients as the MPS server.",
                 total(f"{SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"),
                 steps=TROUBLE,
             ),
-            stat("Power", "Drawn by the chosen cards.", total(SCOPE(m.CARD_POWER)), "watt"),
+            stat("Power", "Power drawn by the selected cards.", total(SCOPE(m.CARD_POWER)), "watt"),
         ),
         wide(
             8,
             (
                 16,
                 table(
-                    "Each card",
-                    "One line per card: what it has, what is promised of it and used, and how it is.",
+                    "Card list",
+                    "One row per card: offered, promised and used memory, load and health.",
                     _BY_CARD,
                     (
                         Column("Promised", of_cards(SCOPE(m.CARD_ALLOCATED)), "bytes"),
-                        Column("Can be promised", of_cards(SCOPE(m.CARD_OFFERED)), "bytes"),
+                        Column("Offered", of_cards(SCOPE(m.CARD_OFFERED)), "bytes"),
                         Column("Used", of_cards(SCOPE(m.CARD_USED)), "bytes"),
                         Column("Stranded", of_cards(stranded(SCOPE)), "bytes", steps=(Step(GREY), Step(ORANGE, 1))),
                         Column("Containers", of_cards(SCOPE(m.CARD_HOLDERS)), "short"),
@@ -100,10 +100,10 @@ _NOW: Final = Section(
                 8,
                 table(
                     "Nodes",
-                    "Driver of each node, whether the exporter sees the host's processes, and whether MPS runs.",
+                    "Driver version of each node, whether the exporter can see host processes, and whether MPS runs.",
                     (Key("node", "Node"), Key("driver", "Driver")),
                     (
-                        Column("Sees processes", _of_node(m.HOST_PIDS), "short", words=YES_NO),
+                        Column("Host processes", _of_node(m.HOST_PIDS), "short", words=YES_NO),
                         Column("MPS", _of_node(m.MPS), "short", words=(Word(0, "no", GREY), Word(1, "yes", BLUE))),
                     ),
                 ),
@@ -118,27 +118,27 @@ _MEMORY: Final = Section(
         even(
             9,
             lines(
-                "What the memory is",
-                "Used memory of the chosen cards in its parts: containers with a promise, processes without one, what "
-                "the driver keeps, and what the measurement does not explain.",
+                "Used memory by owner",
+                "Used memory of the selected cards: containers with a promise, processes without one (unattributed), "
+                "memory that the driver reserves, and the part that the measurement does not explain.",
                 (
                     Query(total(SCOPE(m.CONTAINER_USED)), "containers"),
-                    Query(total(SCOPE(m.CARD_UNATTRIBUTED)), "outside any promise"),
+                    Query(total(SCOPE(m.CARD_UNATTRIBUTED)), "unattributed"),
                     Query(total(SCOPE(m.CARD_RESERVED)), "driver"),
-                    Query(total(SCOPE(m.CARD_REMAINDER)), "not explained"),
+                    Query(total(SCOPE(m.CARD_REMAINDER)), "unexplained"),
                 ),
                 "bytes",
                 stacked=True,
                 colours=(
                     ("containers", GREEN),
-                    ("outside any promise", RED),
+                    ("unattributed", RED),
                     ("driver", GREY),
-                    ("not explained", ORANGE),
+                    ("unexplained", ORANGE),
                 ),
             ),
             lines(
                 "Used memory by card",
-                "Part of the card's memory that is in use, the twenty fullest.",
+                "Fraction of the card's memory in use, top twenty cards.",
                 (Query(most(f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}"), CARD),),
                 "percentunit",
                 top=1.0,
@@ -146,7 +146,7 @@ _MEMORY: Final = Section(
             ),
             lines(
                 "Promised memory by card",
-                "Part of what can be promised of the card and is. Above 1 the card is promised twice: a defect.",
+                "Fraction of the card's offered memory that is promised. Above 1, memory is promised twice: a bug.",
                 (Query(most(f"{SCOPE(m.CARD_ALLOCATED)} / ({SCOPE(m.CARD_OFFERED)} > 0)"), CARD),),
                 "percentunit",
                 steps=(Step(GREEN), Step(RED, 1.001)),
@@ -157,8 +157,8 @@ _MEMORY: Final = Section(
             (
                 24,
                 table(
-                    "Who is on the cards",
-                    "Promises on the chosen cards; the pod's name leads to its page.",
+                    "Containers on the cards",
+                    "Promises on the selected cards. The name of the pod links to its dashboard.",
                     (
                         Key("node", "Node"),
                         Key("card", "Card", width=70),
@@ -170,7 +170,7 @@ _MEMORY: Final = Section(
                     (
                         Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
                         Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
-                        Column("Most used", _by_container(m.CONTAINER_PEAK), "bytes"),
+                        Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
                         Column("Compute used", _by_container(m.CONTAINER_CORE_USED), "percentunit"),
                     ),
@@ -184,7 +184,7 @@ _MEMORY: Final = Section(
 BOARD: Final = Board(
     "gpushare-card",
     "gpushare / Node and card",
-    "The cards of a node: promises, use, what the memory is, work, hardware.",
+    "The cards of a node: promises, use, owners of memory, load, hardware.",
     ("cluster", "job", "node", ASK),
     (_NOW, _MEMORY, WORK, HARDWARE),
 )

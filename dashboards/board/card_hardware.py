@@ -25,27 +25,27 @@ CARD: Final = "{{node}} card {{card}}"
 
 
 WORK: Final = Section(
-    "Work",
+    "Load",
     (
         even(
             8,
             lines(
                 "Busy",
-                "Part of the time in which the card ran a kernel, the twenty busiest.",
+                "Fraction of time in which the card ran a kernel, top twenty cards.",
                 (Query(most(SCOPE(m.CARD_UTILISATION)), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Memory busy",
-                "Part of the time in which the card's memory was read or written.",
+                "Fraction of time in which the card's memory was read or written, top twenty cards.",
                 (Query(most(SCOPE(m.CARD_MEMORY_UTILISATION)), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Compute by container",
-                "Part of the card's compute that containers use, the ten busiest.",
+                "Fraction of the card's compute that each container uses, top ten containers.",
                 (
                     Query(
                         f"topk(10, {SCOPE(m.CONTAINER_CORE_USED)})", "{{namespace}} {{pod}} on {{node}} card {{card}}"
@@ -63,22 +63,22 @@ HARDWARE: Final = Section(
         even(
             8,
             lines(
-                "Power against its limit",
-                "Part of the most power that the card may draw.",
+                "Power relative to the limit",
+                "Fraction of the card's power limit that it draws, top twenty cards.",
                 (Query(most(f"{SCOPE(m.CARD_POWER)} / ({SCOPE(m.CARD_POWER_LIMIT)} > 0)"), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Temperature",
-                "Of each card. Most cards hold their clocks down from about 85 degrees on.",
+                "Temperature of each card, top twenty. Most cards throttle at about 85 degrees Celsius.",
                 (Query(most(SCOPE(m.CARD_TEMPERATURE)), CARD),),
                 "celsius",
                 steps=(Step(GREEN), Step(ORANGE, 85)),
             ),
             lines(
                 "Clocks",
-                "Of multiprocessors and memory; a drop under load goes with a reason on the right.",
+                "Clock rates of multiprocessors and memory. For a drop under load see the reason in Throttled.",
                 (Query(most(SCOPE(m.CARD_CLOCK)), CARD + " {{clock}}"),),
                 "hertz",
             ),
@@ -86,26 +86,26 @@ HARDWARE: Final = Section(
         even(
             8,
             states(
-                "Held down",
-                "Reasons for which clocks are held down. `none` says that there is no reason.",
+                "Throttled",
+                "Reasons for which clocks are throttled. `none`: the clocks are not throttled.",
                 (Query(f"max by (node, card, reason) ({SCOPE(m.CARD_THROTTLED)})", CARD + " {{reason}}"),),
-                (Word(0, "free", GREEN), Word(1, "held", ORANGE)),
+                (Word(0, "not throttled", GREEN), Word(1, "throttled", ORANGE)),
             ),
             lines(
                 "Errors",
-                "XID errors since the exporter began to look, ECC errors, PCI Express replays, NVLink errors, in each "
-                "step of the graph. Uncorrected ECC errors and most XIDs cost somebody their work.",
+                "XID errors (since the exporter started), ECC errors, PCI Express replays and NVLink errors, per "
+                "interval. Uncorrected ECC errors and most XID errors make a process fail.",
                 (
                     Query(total(increase(SCOPE(m.CARD_XIDS)), "node", "card", "xid"), CARD + " XID {{xid}}"),
                     Query(total(increase(SCOPE(m.CARD_ECC)), "node", "card", "kind"), CARD + " ECC {{kind}}"),
                     Query(total(increase(SCOPE(m.CARD_PCIE_REPLAYS)), "node", "card"), CARD + " replays"),
                     Query(total(increase(SCOPE(m.CARD_NVLINK_ERRORS)), "node", "card"), CARD + " NVLink"),
                 ),
-                none="no errors told",
+                none="no errors reported",
             ),
             lines(
-                "Energy",
-                "Power by the card's own meter of energy, which misses no peak between samples.",
+                "Power by energy counter",
+                "Power computed from the card's energy counter. It includes peaks between two samples.",
                 (Query(most(rate(SCOPE(m.CARD_ENERGY))), CARD),),
                 "watt",
             ),

@@ -99,7 +99,7 @@ def _panel(panel: Panel, place: Place, number: int) -> Any:
 def _targets(panel: Panel) -> Iterator[Any]:
     shown = [(query.expr, query.legend) for query in panel.queries] + [(one.expr, "") for one in panel.columns]
     if len(shown) > len(ascii_uppercase):
-        raise ValueError(f"{panel.title}: {len(shown)} queries, and only {len(ascii_uppercase)} letters")
+        raise ValueError(f"panel {panel.title} has {len(shown)} queries; at most {len(ascii_uppercase)} are possible")
     now = panel.look in (Look.TABLE, Look.DIAL, Look.BARS) or (panel.look is Look.STAT and not panel.spark)
     form = "table" if panel.look is Look.TABLE else "time_series"
     for letter, (expr, legend) in zip(ascii_uppercase, shown, strict=False):

@@ -60,7 +60,7 @@ def once(scope: Scope, spec: m.MetricSpec, *by: str, only: tuple[str, ...] = ())
 def waiting(scope: Scope) -> str:
     """Pods that wait, by reason: only reasons that some pod has, or one 0 that says that none waits."""
     found = f"{once(scope, m.PENDING, 'reason')} > 0"
-    return or_zero(found, scope(m.PENDING_LONGEST), "reason", "none waits")
+    return or_zero(found, scope(m.PENDING_LONGEST), "reason", "none pending")
 
 
 def most(expr: str) -> str:

@@ -68,4 +68,4 @@ def stale(folder: Path) -> Iterator[str]:
     known = {f"{board.uid}.json" for board in BOARDS}
     for path in sorted(folder.glob("*.json")):
         if path.name not in known:
-            yield f"{path.name} is no dashboard of ours: delete it"
+            yield f"{path.name} is not a gpushare dashboard: delete it"

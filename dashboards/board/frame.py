@@ -66,9 +66,7 @@ VARIABLES: Final = MappingProxyType(
         one.name: one
         for one in (
             Variable(SOURCE, "Data source", "The Prometheus that scrapes gpushare."),
-            Variable(
-                "cluster", "Cluster", "Where several clusters meet in one Prometheus.", _values(_CARDS, "cluster")
-            ),
+            Variable("cluster", "Cluster", "Cluster, if one Prometheus stores several.", _values(_CARDS, "cluster")),
             Variable(
                 *("job", "Job", "Scrape jobs of gpushare."),
                 f'label_values({{__name__=~"{metrics.PREFIX}.+",cluster=~"$cluster"}}, job)',
@@ -90,7 +88,7 @@ VARIABLES: Final = MappingProxyType(
                 every=".+",
             ),
             Variable(
-                *(ASK, "A pod of (GiB)", "Size of a pod: memory is stranded that no pod of this size can have."),
+                *(ASK, "Pod size (GiB)", "Free memory that no pod of this size can use is shown as stranded."),
                 values=("1", "2", "4", "8", "16", "24", "40", "80"),
             ),
         )

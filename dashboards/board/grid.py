@@ -28,7 +28,7 @@ class Band:
     def __post_init__(self) -> None:
         wide = sum(width for width, _ in self.panels)
         if wide != COLUMNS or min((width for width, _ in self.panels), default=0) < 1:
-            raise ValueError(f"a band has {COLUMNS} columns, not {wide}: {[p.title for _, p in self.panels]}")
+            raise ValueError(f"a band needs {COLUMNS} columns, not {wide}: {[p.title for _, p in self.panels]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def even(height: int, *panels: Panel) -> Band:
     """Panels of the same width; their number divides 24."""
     width, rest = divmod(COLUMNS, len(panels))
     if rest:
-        raise ValueError(f"{len(panels)} panels do not share {COLUMNS} columns evenly; give widths")
+        raise ValueError(f"{len(panels)} panels do not divide {COLUMNS} columns evenly; set widths")
     return Band(height, tuple((width, panel) for panel in panels))
 
 

@@ -40,13 +40,13 @@ def _never(*by: str) -> str:
 
 
 _ACCOUNT: Final = Section(
-    "Account of the time shown",
+    "Usage in the selected time range",
     (
         even(
             5,
             stat(
                 "Promised",
-                "Memory promised to the chosen namespaces, times how long: what nobody else could have.",
+                "Memory promised to the selected namespaces, in GiB-hours. No other namespace could use it.",
                 _hours(_SCOPE(m.CONTAINER_ALLOCATED), per=GIB),
                 _GIB_HOURS,
                 spark=False,
@@ -54,7 +54,7 @@ _ACCOUNT: Final = Section(
             ),
             stat(
                 "Used",
-                "Memory used by them, times how long.",
+                "Memory used by the selected namespaces, in GiB-hours.",
                 _hours(_SCOPE(m.CONTAINER_USED), per=GIB),
                 _GIB_HOURS,
                 spark=False,
@@ -62,7 +62,7 @@ _ACCOUNT: Final = Section(
             ),
             stat(
                 "Wasted",
-                "Promised and not used, times how long.",
+                "Memory promised to the selected namespaces but not used, in GiB-hours.",
                 _hours(waste(_SCOPE), per=GIB),
                 _GIB_HOURS,
                 spark=False,
@@ -70,15 +70,15 @@ _ACCOUNT: Final = Section(
                 steps=(Step(YELLOW),),
             ),
             dial(
-                "Used part of the promises",
-                "Over the time shown.",
+                "Used fraction of the promises",
+                "Mean over the selected time range.",
                 f"{_hours(_SCOPE(m.CONTAINER_USED))} / ({_hours(_SCOPE(m.CONTAINER_ALLOCATED))} > 0)",
                 "percentunit",
                 (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
             ),
             stat(
                 "Compute used",
-                "Compute of cards used, times how long: 1 is a whole card for an hour.",
+                "Compute used by the selected namespaces, in card-hours: 1 is a whole card for one hour.",
                 _hours(_SCOPE(m.CONTAINER_CORE_USED)),
                 _CARD_HOURS,
                 spark=False,
@@ -86,8 +86,8 @@ _ACCOUNT: Final = Section(
             ),
             stat(
                 "Energy",
-                "Energy of cards put down to their containers: what computing takes by compute, what an idle card "
-                "draws by promise.",
+                "Energy of cards attributed to the namespaces' containers: active energy by compute used, idle energy "
+                "by promise.",
                 _wh(),
                 "watth",
                 spark=False,
@@ -100,14 +100,14 @@ _ACCOUNT: Final = Section(
                 24,
                 table(
                     "Namespaces",
-                    "The account of each namespace over the time shown: choose a month for a month's bill.",
+                    "Usage of each namespace in the selected time range. Select a month to get a monthly bill.",
                     (Key("namespace", "Namespace"),),
                     (
                         Column("Promised", _hours(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
                         Column("Used", _hours(_SCOPE(m.CONTAINER_USED), "namespace", per=GIB), _GIB_HOURS),
                         Column("Wasted", _hours(waste(_SCOPE), "namespace", per=GIB), _GIB_HOURS),
                         Column(
-                            "Used part",
+                            "Used fraction",
                             f"{_hours(_SCOPE(m.CONTAINER_USED), 'namespace')} / "
                             f"({_hours(_SCOPE(m.CONTAINER_ALLOCATED), 'namespace')} > 0)",
                             "percentunit",
@@ -154,7 +154,7 @@ _COURSE: Final = Section(
             ),
             lines(
                 "Wasted memory",
-                "By namespace: promised and not used.",
+                "By namespace: promised but not used.",
                 (Query(total(waste(_SCOPE), "namespace"), "{{namespace}}"),),
                 "bytes",
                 stacked=True,
@@ -182,16 +182,16 @@ _COURSE: Final = Section(
 )
 
 _PODS: Final = Section(
-    "Where to save",
+    "Savings",
     (
         wide(
             9,
             (
                 24,
                 table(
-                    "Pods with the largest idle promises",
-                    "Promised now and not used at any moment of the time shown: these pods could ask for less. The "
-                    "name leads to its page.",
+                    "Pods with the largest unused promises",
+                    "Memory that is promised now and was not used at any time in the selected time range. These pods "
+                    "could request less. The name links to the dashboard of the pod.",
                     (Key("namespace", "Namespace"), Key("pod", "Pod", to_pod(), "This pod")),
                     (
                         Column("Never used", _never("namespace", "pod"), "bytes", steps=(Step(GREY),)),
@@ -209,7 +209,7 @@ _PODS: Final = Section(
 BOARD: Final = Board(
     "gpushare-namespace",
     "gpushare / Namespace",
-    "What namespaces were promised, used and wasted: GiB-hours, card-hours and energy of the time shown.",
+    "Usage of namespaces: promised, used and wasted GiB-hours, card-hours and energy in the selected time range.",
     ("cluster", "job", "namespace"),
     (_ACCOUNT, _COURSE, _PODS),
     start="now-24h",

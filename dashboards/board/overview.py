@@ -31,32 +31,36 @@ from dashboards.promql import or_zero, total
 from isolation.contract import metrics as m
 
 _NOW: Final = Section(
-    "Right now",
+    "Current state",
     (
         even(
             4,
-            stat("Nodes", "Nodes whose exporter tells of cards.", f"count({total(SCOPE(m.CARD_INFO), 'node')})"),
-            stat("Cards", "Cards and MIG instances that are seen.", f"count({SCOPE(m.CARD_INFO)})"),
+            stat(
+                "Nodes",
+                "Nodes with cards, as reported by their exporters.",
+                f"count({total(SCOPE(m.CARD_INFO), 'node')})",
+            ),
+            stat("Cards", "Cards and MIG instances, as reported by the exporters.", f"count({SCOPE(m.CARD_INFO)})"),
             stat(
                 "Unhealthy cards",
-                "Cards that cannot be promised now. The node's page says what is wrong with them.",
+                "Cards that take no new containers. The dashboard of the node shows the cause.",
                 pooled(f"({SCOPE(m.CARD_HEALTHY)} == bool 0)"),
                 steps=TROUBLE,
             ),
             stat(
-                "Containers with a share",
-                "Promises that stand, one for each container and card.",
+                "Promises",
+                "Current promises, one per container and card.",
                 pooled(SCOPE(m.CARD_HOLDERS)),
             ),
             stat(
-                "Pods waiting",
-                "Pods that asked for cards and have no place. Below it says why.",
+                "Pending pods",
+                "Pods that request cards and are not placed. Pending pods by reason, below, shows why.",
                 or_zero(once(FLEET, m.PENDING), FLEET(m.PENDING_LONGEST)),
                 steps=(Step(GREEN), Step(YELLOW, 1)),
             ),
             stat(
-                "Breaches now",
-                "Breaches that go on now: more used than promised, processes without a promise, and so on.",
+                "Open breaches",
+                "Breaches that are open now: more memory used than promised, processes without a promise, and others.",
                 pooled(SCOPE(m.BREACHED)),
                 steps=TROUBLE,
             ),
@@ -66,14 +70,14 @@ _NOW: Final = Section(
             (
                 10,
                 bars(
-                    "From memory to use",
-                    "What becomes of the fleet's memory: cards have it, it can be promised in whole units, it is "
-                    "promised, it is used. Each step down is room: for more pods, or for smaller promises.",
+                    "From installed to used memory",
+                    "Memory of the fleet: installed on cards, offered in whole units, promised, used. Each step down "
+                    "is a reserve: room for more pods, or promises that can be smaller.",
                     (
-                        Query(pooled(SCOPE(m.CARD_TOTAL)), "cards have"),
-                        Query(pooled(SCOPE(m.CARD_OFFERED)), "can be promised"),
-                        Query(pooled(SCOPE(m.CARD_ALLOCATED)), "is promised"),
-                        Query(pooled(total(SCOPE(m.CONTAINER_USED), "node", "uuid", "card")), "is used by containers"),
+                        Query(pooled(SCOPE(m.CARD_TOTAL)), "installed"),
+                        Query(pooled(SCOPE(m.CARD_OFFERED)), "offered"),
+                        Query(pooled(SCOPE(m.CARD_ALLOCATED)), "promised"),
+                        Query(pooled(total(SCOPE(m.CONTAINER_USED), "node", "uuid", "card")), "used by containers"),
                     ),
                     "bytes",
                 ),
@@ -82,7 +86,7 @@ _NOW: Final = Section(
                 4,
                 dial(
                     "Promised",
-                    "Part of the memory that can be promised and is.",
+                    "Fraction of the offered memory that is promised.",
                     f"{pooled(SCOPE(m.CARD_ALLOCATED))} / ({pooled(SCOPE(m.CARD_OFFERED))} > 0)",
                     "percentunit",
                     (Step(BLUE), Step(GREEN, 0.5), Step(ORANGE, 0.95)),
@@ -92,7 +96,7 @@ _NOW: Final = Section(
                 4,
                 dial(
                     "Used of promised",
-                    "Part of the promised memory that containers use. Low means that promises are larger than needed.",
+                    "Fraction of the promised memory that containers use. Low: promises are larger than needed.",
                     f"{pooled(total(SCOPE(m.CONTAINER_USED), 'node', 'uuid', 'card'))} / "
                     f"({pooled(SCOPE(m.CARD_ALLOCATED))} > 0)",
                     "percentunit",
@@ -102,8 +106,9 @@ _NOW: Final = Section(
             (
                 6,
                 stat(
-                    "Room for a pod of $ask GiB",
-                    "How many more pods of the size chosen above fit, card by card. A sum over cards would say more.",
+                    "Additional pods of $ask GiB that fit",
+                    "Number of additional pods of the selected size that fit, counted card by card. A count by the sum "
+                    "of free memory would be too high.",
                     pooled(fitting(SCOPE)),
                     steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 4)),
                 ),
@@ -118,19 +123,19 @@ _MEMORY: Final = Section(
         even(
             8,
             lines(
-                "Memory: promised and used",
-                "The gap between promised and used is waste; between promised and what can be promised, free room.",
+                "Offered, promised and used memory",
+                "The gap between promised and used is waste. The gap between offered and promised is free.",
                 (
-                    Query(pooled(SCOPE(m.CARD_OFFERED)), "can be promised"),
+                    Query(pooled(SCOPE(m.CARD_OFFERED)), "offered"),
                     Query(pooled(SCOPE(m.CARD_ALLOCATED)), "promised"),
                     Query(pooled(SCOPE(m.CARD_USED)), "used on cards"),
                 ),
                 "bytes",
-                colours=(("can be promised", GREY), ("promised", BLUE), ("used on cards", GREEN)),
+                colours=(("offered", GREY), ("promised", BLUE), ("used on cards", GREEN)),
             ),
             lines(
                 "Waste by namespace",
-                "Memory that is promised and not used, the ten largest. Nobody else can have it.",
+                "Memory that is promised but not used, top ten namespaces. No other pod can use it.",
                 (
                     Query(
                         f"topk(10, {total(in_pool(SCOPE, waste(SCOPE)), 'namespace')})",
@@ -141,9 +146,9 @@ _MEMORY: Final = Section(
                 stacked=True,
             ),
             lines(
-                "Free, and stranded for pods of $ask GiB",
-                "Stranded is free memory that pods of the size chosen above would leave over on each card: "
-                "it counts as free in every sum, and no such pod can have it.",
+                "Free and stranded memory for pods of $ask GiB",
+                "Stranded memory is free, but no pod of the selected size can use it because too little is left on "
+                "its card. It counts as free in every sum.",
                 (
                     Query(pooled(free(SCOPE)), "free"),
                     Query(pooled(stranded(SCOPE)), "stranded"),
@@ -158,7 +163,7 @@ _MEMORY: Final = Section(
 BOARD: Final = Board(
     "gpushare-overview",
     "gpushare / Cluster",
-    "What the fleet's cards have, what of it is promised, used, wasted and stranded, and who waits.",
+    "Memory of the fleet: installed, promised, used, wasted and stranded, and which pods are pending.",
     ("cluster", "job", "pool", "node", ASK),
     (_NOW, _MEMORY, DEMAND, NODES, WORK),
 )

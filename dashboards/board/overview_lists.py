@@ -44,8 +44,8 @@ DEMAND: Final = Section(
             (
                 10,
                 lines(
-                    "Pods waiting, by reason",
-                    "Why pods have no place. Fragmented: the sums have room, no card set has it.",
+                    "Pending pods by reason",
+                    "Why pods are not placed. Fragmented: free memory is enough in total, but not on single cards.",
                     (Query(waiting(FLEET), "{{reason}}"),),
                     stacked=True,
                 ),
@@ -54,7 +54,7 @@ DEMAND: Final = Section(
                 4,
                 stat(
                     "Longest wait",
-                    "How long the pod that waits longest has waited; 0 when none waits.",
+                    "How long the longest-waiting pod has been pending; 0 if none is pending.",
                     f"max({FLEET(m.PENDING_LONGEST)})",
                     "s",
                     steps=(Step(GREEN), Step(YELLOW, 300), Step(RED, 1800)),
@@ -63,9 +63,9 @@ DEMAND: Final = Section(
             (
                 4,
                 stat(
-                    "Misled by sums",
-                    "Pods that wait although a node's sums have room for them: what a scheduler that counts sums "
-                    "would send to a node where it fails.",
+                    "Fit by sum but not by card",
+                    "Pending pods for which a node has enough free memory in total but not on single cards. A "
+                    "scheduler that only compares sums would bind them to a node where they fail.",
                     f"max({FLEET(m.PHANTOMS)})",
                     steps=TROUBLE,
                 ),
@@ -73,8 +73,8 @@ DEMAND: Final = Section(
             (
                 6,
                 lines(
-                    "Breaches begun",
-                    "New breaches by kind, in each step of the graph.",
+                    "New breaches",
+                    "New breaches by kind, per interval.",
                     (Query(total(increase(SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
                     stacked=True,
                 ),
@@ -92,7 +92,7 @@ NODES: Final = Section(
                 14,
                 table(
                     "Nodes",
-                    "Memory, work and trouble of each node; its name leads to its cards.",
+                    "Memory, load and breaches of each node. The name links to the cards of the node.",
                     (Key("node", "Node", to_node(), "Cards of this node"),),
                     (
                         Column("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
@@ -134,8 +134,8 @@ NODES: Final = Section(
                 10,
                 table(
                     "Namespaces",
-                    "Who was promised how much and uses how much of it; the name leads to its account.",
-                    (Key("namespace", "Namespace", to_namespace(), "Account of this namespace"),),
+                    "Promised and used memory of each namespace. The name links to the usage of the namespace.",
+                    (Key("namespace", "Namespace", to_namespace(), "Usage of this namespace"),),
                     (
                         Column("Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
                         Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
@@ -149,13 +149,13 @@ NODES: Final = Section(
 )
 
 WORK: Final = Section(
-    "Work and energy",
+    "Load and power",
     (
         even(
             8,
             lines(
                 "Busy cards",
-                "Mean and busiest part of the time in which cards ran a kernel.",
+                "Fraction of time in which cards ran a kernel: mean and maximum over cards.",
                 (
                     Query(f"avg({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "mean"),
                     Query(f"max({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "busiest card"),
@@ -165,16 +165,19 @@ WORK: Final = Section(
             ),
             lines(
                 "Power",
-                "Drawn by all cards, and by cards of which nothing is promised.",
+                "Power drawn by all cards, and by cards on which nothing is promised.",
                 (
                     Query(pooled(SCOPE(m.CARD_POWER)), "all cards"),
-                    Query(pooled(f"({SCOPE(m.CARD_POWER)} * ({SCOPE(m.CARD_HOLDERS)} == bool 0))"), "cards of nobody"),
+                    Query(
+                        pooled(f"({SCOPE(m.CARD_POWER)} * ({SCOPE(m.CARD_HOLDERS)} == bool 0))"),
+                        "unallocated cards",
+                    ),
                 ),
                 "watt",
             ),
             lines(
                 "Fullest cards",
-                "Part of the card's memory in use, the ten fullest.",
+                "Fraction of the card's memory in use, top ten cards.",
                 (
                     Query(
                         f"topk(10, {in_pool(SCOPE, f'{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}')})",

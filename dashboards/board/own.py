@@ -40,20 +40,25 @@ from isolation.contract import metrics_node as n
 from isolation.contract import metrics_scheduler as s
 
 _ALIVE: Final = Section(
-    "Alive",
+    "Availability",
     (
         even(
             4,
             stat(
                 "Processes up",
-                "Targets whose last scrape succeeded.",
+                "Scrape targets that are up: the last scrape succeeded.",
                 total(SCOPE(UP)),
                 steps=(Step(RED), Step(GREEN, 1)),
             ),
-            stat("Processes down", "Targets whose last scrape failed.", total(f"{SCOPE(UP)} == bool 0"), steps=TROUBLE),
             stat(
-                "Oldest reading",
-                "Age of the oldest values that an exporter serves.",
+                "Processes down",
+                "Scrape targets that are down: the last scrape failed.",
+                total(f"{SCOPE(UP)} == bool 0"),
+                steps=TROUBLE,
+            ),
+            stat(
+                "Oldest metrics",
+                "Age of the oldest metrics that an exporter serves.",
                 f"max(time() - {SCOPE(m.SAMPLE_TIME)})",
                 "s",
                 steps=(Step(GREEN), Step(ORANGE, 30), Step(RED, 60)),
@@ -61,20 +66,20 @@ _ALIVE: Final = Section(
             ),
             stat(
                 "Failed collectors",
-                "Parts of exporters that failed at their last reading; their series are absent.",
+                "Collectors of exporters that failed in their last reading. Their series are absent.",
                 total(f"{SCOPE(m.COLLECTOR_SUCCESS)} == bool 0"),
                 steps=TROUBLE,
             ),
             stat(
-                "Scheduler leads",
-                "Whether a replica may bind; without one no share is bound.",
+                "Scheduler leader",
+                "Whether a scheduler replica is the leader. Without one, no pod with shared cards is bound.",
                 f"max({SCOPE(s.LEADS)})",
                 words=YES_NO,
                 spark=False,
             ),
             stat(
                 "Nodes not ready",
-                "Node agents to whose nodes no pod may be bound.",
+                "Node agents that are not ready. No pod is bound to their nodes.",
                 total(f"{SCOPE(n.READY)} == bool 0"),
                 steps=TROUBLE,
             ),
@@ -85,7 +90,7 @@ _ALIVE: Final = Section(
                 14,
                 table(
                     "Processes",
-                    "Each target with what it costs.",
+                    "Each scrape target with its cost.",
                     TARGETS,
                     (
                         Column("Up", target(SCOPE(UP), "min"), "short", words=YES_NO, width=70),
@@ -101,7 +106,7 @@ _ALIVE: Final = Section(
                 10,
                 states(
                     "Up",
-                    "Whether scrapes of each target succeeded.",
+                    "Whether the scrapes of each target succeed.",
                     (Query(target(SCOPE(UP), "min"), "{{job}} {{instance}}"),),
                     (Word(0, "down", RED), Word(1, "up", GREEN)),
                 ),
@@ -116,27 +121,27 @@ _EXPORTER: Final = Section(
         even(
             8,
             lines(
-                "Age of the values",
-                "Time since the values that each exporter serves were read, the twenty oldest.",
+                "Age of the metrics",
+                "Time since each exporter took the readings that it serves, top twenty.",
                 (Query(most(f"time() - {SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 60)),
             ),
             lines(
-                "Time of collectors",
-                "The slowest exporter, by part.",
+                "Collector duration",
+                "Duration in the slowest exporter, by collector.",
                 (Query(f"max by (collector) ({SCOPE(m.COLLECTOR_DURATION)})", "{{collector}}"),),
                 "s",
             ),
             states(
                 "Collectors",
-                "Whether each part succeeded on every node; where not, its series are absent.",
+                "Whether each collector succeeds on all nodes. If it fails, its series are absent.",
                 (Query(f"min by (collector) ({SCOPE(m.COLLECTOR_SUCCESS)})", "{{collector}}"),),
                 (Word(0, "failed", RED), Word(1, "ok", GREEN)),
             ),
             bars(
                 "Versions",
-                "Exporters by version of gpushare.",
+                "Number of exporters by gpushare version.",
                 (Query(f"count by (version) ({SCOPE(m.BUILD_INFO)})", "{{version}}"),),
                 "short",
             ),
@@ -145,9 +150,9 @@ _EXPORTER: Final = Section(
 )
 
 BOARD: Final = Board(
-    "gpushare-own",
-    "gpushare / Itself",
-    "Exporter, scheduler, node agent and autoscaler: whether they live, keep up and are right.",
+    "gpushare-internals",
+    "gpushare / Internals",
+    "Exporter, scheduler, node agent and autoscaler: availability, latency and errors.",
     ("cluster", "job", "instance"),
     (_ALIVE, _EXPORTER, SCHEDULER, AGENT, LOOP),
     start="now-1h",

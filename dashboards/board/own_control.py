@@ -55,22 +55,22 @@ SCHEDULER: Final = Section(
         even(
             8,
             lines(
-                "Questions by outcome",
-                "Per second. failed is a defect; closed: the replica does not lead, or has not read the cluster.",
+                "Requests by outcome",
+                "Per second. failed: an internal error; closed: the replica is not the leader or is not synced.",
                 (Query(total(rate(SCOPE(s.REQUESTS)), "verb", "outcome"), "{{verb}} {{outcome}}"),),
                 "reqps",
                 stacked=True,
             ),
             lines(
-                "Time of answers",
-                "The 99th of a hundred, by question; of bind with the write to the API server.",
+                "Request duration",
+                "99th percentile by request type; bind includes the write to the API server.",
                 (Query(quantile(0.99, SCOPE(s.DURATION, suffix="_bucket"), "verb"), "{{verb}}"),),
                 "s",
             ),
             lines(
-                "Silence of the API server",
-                "By watch; a healthy one is below 90 s.",
-                (Query(f"max by (watch) ({SCOPE(s.VIEW_AGE)})", "{{watch}}"),),
+                "Time since last message from the API server",
+                "By watch. A healthy watch is below 90 s.",
+                (Query(f"max by (resource) ({SCOPE(s.VIEW_AGE)})", "{{resource}}"),),
                 "s",
                 steps=_AGE,
             ),
@@ -78,18 +78,19 @@ SCHEDULER: Final = Section(
         even(
             8,
             lines(
-                "What it knows",
-                "Nodes with cards, pods with shares, and pods for which room is taken before their binding is seen.",
+                "Scheduler cache",
+                "Nodes with shared cards, pods with shares, pods that are assumed (placed, binding not yet observed), "
+                "and pods that could not be placed.",
                 (
                     Query(f"max({SCOPE(s.NODES)})", "nodes"),
                     Query(f"max({SCOPE(s.PODS)})", "pods"),
                     Query(f"max({SCOPE(s.ASSUMED)})", "assumed"),
-                    Query(f"max({SCOPE(s.WAITING)})", "waiting"),
+                    Query(f"max({SCOPE(s.WAITING)})", "pending"),
                 ),
             ),
             lines(
                 "Reservations",
-                "That keep room, by reason.",
+                "Reservations that keep cards free, by reason.",
                 (
                     Query(
                         or_zero(f"max by (reason) ({SCOPE(s.RESERVED)})", SCOPE(s.LEADS), "reason", "none"),
@@ -98,12 +99,12 @@ SCHEDULER: Final = Section(
                 ),
             ),
             lines(
-                "Pre-emption and waking",
-                "Reliefs and evictions by outcome, pods told of room, in each step of the graph.",
+                "Preemption and requeueing",
+                "Preemptions and evictions by outcome, and pending pods that were requeued, per interval.",
                 (
-                    Query(total(increase(SCOPE(s.RELIEFS)), "outcome"), "relief {{outcome}}"),
+                    Query(total(increase(SCOPE(s.RELIEFS)), "outcome"), "preemption {{outcome}}"),
                     Query(total(increase(SCOPE(s.EVICTIONS)), "outcome"), "eviction {{outcome}}"),
-                    Query(total(increase(SCOPE(s.WOKEN))), "woken"),
+                    Query(total(increase(SCOPE(s.WOKEN))), "requeued"),
                 ),
             ),
         ),
@@ -112,8 +113,8 @@ SCHEDULER: Final = Section(
             (
                 5,
                 stat(
-                    "Cluster read",
-                    "Whether every replica has read the cluster.",
+                    "Synced",
+                    "Whether all replicas have completed their first list of the cluster.",
                     f"min({SCOPE(s.SYNCED)})",
                     words=YES_NO,
                     spark=False,
@@ -123,7 +124,7 @@ SCHEDULER: Final = Section(
                 5,
                 stat(
                     "Overcommitted cards",
-                    "Cards of which more is promised than they offer: a defect, or a foreign hand.",
+                    "Cards with more memory promised than they offer: a bug, or something else binds pods to them.",
                     f"max({SCOPE(s.OVERCOMMITTED)})",
                     steps=TROUBLE,
                 ),
@@ -132,7 +133,7 @@ SCHEDULER: Final = Section(
                 5,
                 stat(
                     "Unreadable objects",
-                    "Nodes and pods that could not be read and keep their last readable value.",
+                    "Nodes and pods that cannot be read. Their last readable state is used.",
                     f"max({SCOPE(s.UNREADABLE)})",
                     steps=TROUBLE,
                 ),
@@ -141,7 +142,7 @@ SCHEDULER: Final = Section(
                 5,
                 stat(
                     "Certificate valid for",
-                    "Until the first of the replicas' certificates ends. Without a valid one no pod gets shares.",
+                    "Time until the first certificate of the replicas expires. Without a valid one no pod gets shares.",
                     f"min({SCOPE(s.CERTIFICATE_ENDS)} - time())",
                     "s",
                     steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
@@ -151,8 +152,8 @@ SCHEDULER: Final = Section(
             (
                 4,
                 stat(
-                    "Certificate read",
-                    "How long ago the certificate in use was read.",
+                    "Certificate loaded",
+                    "Time since the certificate in use was loaded.",
                     f"max(time() - {SCOPE(s.CERTIFICATE)})",
                     "s",
                     steps=(Step(BLUE),),
@@ -170,20 +171,20 @@ AGENT: Final = Section(
             8,
             lines(
                 "Answers to the kubelet",
-                "Per second, by what was asked and what it heard. late and broken cost a check at the pod's start.",
+                "Per second, by method and outcome. late, broken: the devices are checked when the container starts.",
                 (Query(total(rate(SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
                 "reqps",
                 stacked=True,
             ),
             lines(
-                "Time of answers",
-                "The 99th of a hundred, by what was asked. Allocate holds up every pod of the node.",
+                "Answer duration",
+                "99th percentile by method. A slow Allocate delays every pod of the node.",
                 (Query(quantile(0.99, SCOPE(n.DURATION, suffix="_bucket"), "method"), "{{method}}"),),
                 "s",
             ),
             lines(
-                "Silence of the API server",
-                "By agent, the twenty longest; a healthy watch is below 90 s.",
+                "Time since last message from the API server",
+                "By agent, top twenty. A healthy watch is below 90 s.",
                 (Query(most(SCOPE(n.SILENCE)), "{{instance}}"),),
                 "s",
                 steps=_AGE,
@@ -192,28 +193,28 @@ AGENT: Final = Section(
         even(
             8,
             lines(
-                "Units",
-                "Of shared memory as the kubelet is told, and those that the agents' books give to containers.",
+                "Device units",
+                "Units of shared memory that the agents advertise to the kubelet, and units allocated to containers.",
                 (
                     Query(total(SCOPE(n.DEVICES), "health"), "{{health}}"),
-                    Query(total(SCOPE(n.HELD)), "held"),
+                    Query(total(SCOPE(n.HELD)), "allocated"),
                 ),
-                colours=(("healthy", GREEN), ("unhealthy", RED), ("held", BLUE)),
+                colours=(("healthy", GREEN), ("unhealthy", RED), ("allocated", BLUE)),
             ),
             lines(
-                "Sick cards",
-                "Cards that get no newcomers, by why: xid; ecc, an error that could not be corrected; driver, it wants "
-                "something done with the card; lost, NVML does not tell of it.",
+                "Unhealthy cards",
+                "Cards that get no new allocations, by reason. xid: an XID error; ecc: an uncorrected ECC error; "
+                "driver: the driver requests an action on the card; lost: NVML no longer reports the card.",
                 (Query(total(SCOPE(n.SICK), "reason"), "{{reason}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),
             lines(
-                "Trouble",
-                "Failed turns of the agents' loops and writes to their nodes, in each step of the graph.",
+                "Failed cycles and node writes",
+                "Failed reconcile cycles of the agents, and writes to their Node objects, per interval.",
                 (
-                    Query(total(increase(SCOPE(n.FAILED_TURNS))), "failed turns"),
-                    Query(total(f"delta({SCOPE(n.WRITES)}[$__rate_interval])"), "node writes"),
+                    Query(total(increase(SCOPE(n.FAILED_TURNS))), "failed cycles"),
+                    Query(total(increase(SCOPE(n.WRITES))), "node writes"),
                 ),
             ),
         ),
@@ -223,15 +224,15 @@ AGENT: Final = Section(
                 24,
                 table(
                     "Agents",
-                    "Whether pods may be bound, whether the kubelet knows the plugin and how often it registered, "
-                    "containers in the book, and cards of whose errors the driver tells.",
+                    "Whether the agent is ready, whether its plugin is registered with the kubelet and how often it "
+                    "registered, entries in the allocation store, and cards with error events from the driver.",
                     TARGETS,
                     (
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
                         Column("Registered", target(SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
-                        Column("Registrations", target(SCOPE(n.REGISTRATIONS)), "short"),
-                        Column("Holders", target(SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
-                        Column("Cards listened to", target(SCOPE(n.LISTENED)), "short"),
+                        Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
+                        Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
+                        Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
                     ),
                 ),
             ),
@@ -245,20 +246,20 @@ LOOP: Final = Section(
         even(
             8,
             states(
-                "Leads",
-                "Which replica may act.",
+                "Leader",
+                "Which replica is the leader.",
                 (Query(target(SCOPE(a.LEADS)), "{{instance}}"),),
-                (Word(0, "waits", GREY), Word(1, "leads", GREEN)),
+                (Word(0, "standby", GREY), Word(1, "leader", GREEN)),
             ),
             states(
-                "Cluster read",
-                "Whether each replica has read the cluster as a whole.",
+                "Synced",
+                "Whether each replica has completed its first list of the cluster.",
                 (Query(target(SCOPE(a.SYNCED), "min"), "{{instance}}"),),
                 YES_NO,
             ),
             lines(
-                "Since the last turn",
-                "By replica. Only the one that leads takes turns.",
+                "Time since last cycle",
+                "By replica. Only cycles of the leader act.",
                 (Query(f"time() - {SCOPE(a.LAST_TURN)}", "{{instance}}"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 60)),
@@ -267,16 +268,16 @@ LOOP: Final = Section(
         even(
             8,
             lines(
-                "Time of a turn",
-                "The 99th of a hundred, by part.",
+                "Cycle duration",
+                "99th percentile by stage.",
                 (Query(quantile(0.99, SCOPE(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
                 "s",
             ),
             lines(
                 "Certificates valid for",
-                "Of the metrics APIs and of the gRPC ports, until the first of the replicas' ends; nothing where "
-                "neither is served over TLS.",
-                (Query(f"min by (door) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{door}}"),),
+                "Time until the first certificate of the replicas expires, for the metrics APIs and the gRPC ports. "
+                "Empty if neither is served over TLS.",
+                (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{listener}}"),),
                 "s",
                 steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
             ),

@@ -38,28 +38,28 @@ def _by_container(spec: m.MetricSpec) -> str:
 
 
 _NOW: Final = Section(
-    "Right now",
+    "Current state",
     (
         even(
             5,
-            stat("Promised", "Memory promised to the chosen pods.", total(_PROMISES), "bytes"),
+            stat("Promised", "Memory promised to the selected pods.", total(_PROMISES), "bytes"),
             stat(
                 "Used",
-                "Memory of cards that they use, measured from outside where the driver tells.",
+                "Card memory that the selected pods use, as measured by the driver where it reports processes.",
                 total(_SCOPE(m.CONTAINER_USED)),
                 "bytes",
             ),
             dial(
                 "Fullest promise",
-                "Used part of the promise of the container that is nearest to its own. At 1 allocations are refused.",
+                "Used fraction of the promise, for the container closest to its limit. At 1, allocations are denied.",
                 f"max({_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0))",
                 "percentunit",
                 (Step(GREEN), Step(YELLOW, 0.8), Step(ORANGE, 0.95), Step(RED, 1.001)),
             ),
             stat(
                 "Never used",
-                "Promised memory that the chosen pods have not used at any moment of the time shown: what could be "
-                "asked less.",
+                "Promised memory that the selected pods did not use at any time in the selected time range. They could "
+                "request this much less.",
                 f"sum(clamp_min({_PROMISES} - max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range]), 0))",
                 "bytes",
                 steps=(Step(GREEN), Step(YELLOW, 2**30)),
@@ -67,14 +67,14 @@ _NOW: Final = Section(
             ),
             stat(
                 "Over promise",
-                "Memory that they use beyond their promises; the owner of the card pays for it.",
+                "Memory that the selected pods use beyond their promises. It may be promised to other pods.",
                 or_zero(total(over(_SCOPE)), _PROMISES),
                 "bytes",
                 steps=(Step(GREEN), Step(RED, 1)),
             ),
             stat(
-                "Refused allocations",
-                "Allocations refused within the containers in the time shown, as their own library tells.",
+                "Denied allocations",
+                "Allocations that the containers' own isolation library denied in the selected time range.",
                 total(begun(_SCOPE(m.DENIED))),
                 decimals=0,
                 steps=(Step(GREEN), Step(YELLOW, 1)),
@@ -90,8 +90,8 @@ _MEMORY: Final = Section(
         even(
             9,
             lines(
-                "Used and promised",
-                "Per container and card, the twenty largest of each. A line of use above its promise is a breach.",
+                "Used and promised memory",
+                "By container and card, top twenty of each. Use above the promise is a breach.",
                 (
                     Query(most(_SCOPE(m.CONTAINER_USED)), f"{_LEGEND} used"),
                     Query(most(_PROMISES), f"{_LEGEND} promised"),
@@ -99,15 +99,15 @@ _MEMORY: Final = Section(
                 "bytes",
             ),
             lines(
-                "Used part of the promise",
-                "Per container and card, the twenty fullest; at 1 allocations are refused.",
+                "Used fraction of the promise",
+                "By container and card, top twenty. At 1, allocations are denied.",
                 (Query(most(f"{_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
             ),
             lines(
-                "Promised and not used",
-                "Per container and card: what nobody else can have and this one does not need now.",
+                "Promised but unused memory",
+                "By container and card, top twenty: memory that the container does not use and no other pod can use.",
                 (Query(most(waste(_SCOPE)), _LEGEND),),
                 "bytes",
                 stacked=True,
@@ -123,22 +123,22 @@ _COMPUTE: Final = Section(
             9,
             lines(
                 "Compute used",
-                "Part of the card's compute that each container uses.",
+                "Fraction of the card's compute that each container uses, top twenty.",
                 (Query(most(_SCOPE(m.CONTAINER_CORE_USED)), _LEGEND),),
                 "percentunit",
             ),
             lines(
-                "Compute used against promised",
-                "For containers with a promise of compute. Above 1 they burst into what nobody used, or are not "
+                "Compute used relative to promised",
+                "For containers with a compute promise. Above 1, the container uses idle compute of others or is not "
                 "limited.",
                 (Query(most(f"{_SCOPE(m.CONTAINER_CORE_USED)} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Step(GREEN), Step(ORANGE, 1.05)),
-                none="no promise of compute",
+                none="no compute promises",
             ),
             lines(
-                "Power put down to it",
-                "The card's power: of what computing takes by compute, of what an idle card draws by promise.",
+                "Attributed power",
+                "Power of the card by container: active power by compute used, idle power by promise.",
                 (Query(most(rate(_SCOPE(m.CONTAINER_ENERGY))), _LEGEND),),
                 "watt",
                 stacked=True,
@@ -156,7 +156,7 @@ _LIST: Final = Section(
                 24,
                 table(
                     "Promises and use",
-                    "One line per container and card; the node's name leads to its cards.",
+                    "One row per container and card. The name of the node links to its cards.",
                     (
                         Key("namespace", "Namespace"),
                         Key("pod", "Pod"),
@@ -167,9 +167,9 @@ _LIST: Final = Section(
                     (
                         Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
                         Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
-                        Column("Most used", _by_container(m.CONTAINER_PEAK), "bytes"),
+                        Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
                         Column(
-                            "Used part",
+                            "Used fraction",
                             f"{_by_container(m.CONTAINER_USED)} / ({_by_container(m.CONTAINER_ALLOCATED)} > 0)",
                             "percentunit",
                             steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
@@ -178,7 +178,7 @@ _LIST: Final = Section(
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
                         Column("Compute used", _by_container(m.CONTAINER_CORE_USED), "percentunit"),
                         Column(
-                            "Over for",
+                            "Time over promise",
                             total(
                                 begun(_SCOPE(m.OVER_LIMIT)),
                                 "namespace",
@@ -191,7 +191,7 @@ _LIST: Final = Section(
                             steps=(Step(GREY), Step(RED, 1)),
                         ),
                     ),
-                    sort="Used part",
+                    sort="Used fraction",
                 ),
             ),
         ),
@@ -200,23 +200,23 @@ _LIST: Final = Section(
             (
                 24,
                 table(
-                    "Who says so",
-                    "The id of each promise (it stands in the allocation record, the limits file, Events and logs), "
-                    "who wrote it down, the policy of compute, and where the figures come from. `library` is the "
-                    "container's own word.",
+                    "Sources of the data",
+                    "The ID of each promise (also in the allocation record, the limits file, Events and logs), who "
+                    "made it, its compute policy, and the sources of the measurements. `library`: reported by the "
+                    "container itself.",
                     (
                         Key("pod", "Pod"),
                         Key("container", "Container"),
                         Key("promise", "Promise"),
-                        Key("promised_by", "Promised by"),
+                        Key("allocation_source", "Promised by"),
                         Key("policy", "Policy"),
-                        Key("source", "Source of memory"),
-                        Key("compute_source", "Source of compute"),
+                        Key("source", "Memory source"),
+                        Key("compute_source", "Compute source"),
                     ),
                     (
                         Column(
                             "Cards",
-                            "count by (pod, container, promise, promised_by, policy, source, compute_source) "
+                            "count by (pod, container, promise, allocation_source, policy, source, compute_source) "
                             f"({_SCOPE(m.CONTAINER_INFO)})",
                             "short",
                             steps=(Step(BLUE),),
@@ -232,7 +232,7 @@ _LIST: Final = Section(
 BOARD: Final = Board(
     "gpushare-pod",
     "gpushare / Pod",
-    "What pods were promised of cards and what they use, per container and card.",
+    "Promised and used memory and compute of pods, by container and card.",
     ("cluster", "job", "node", "namespace", "pod"),
     (_NOW, _MEMORY, _COMPUTE, _LIST),
     start="now-1h",

@@ -17,24 +17,24 @@ _SHARED: Final = of(metrics.CARD_INFO, one("mode", "share", "cgpu", "core_mem"),
 
 GROUP: Final = Group(
     "gpushare.node",
-    "The agents of nodes with shared cards.",
+    "The node agents, one on each node with shared cards.",
     (
         Alert(
             "GpushareNodeAgentsAbsent",
             gone(NODE_JOB),
             Severity.CRITICAL,
-            "No gpushare node agent is reached",
-            f"Prometheus reaches no target of job {NODE_JOB}, of which there were some within the last day: no "
-            "container on shared cards can start.",
+            "No gpushare node agent is up",
+            f"No target of job {NODE_JOB} is up, but some were within the last day. No container on shared cards can "
+            "start.",
             patience="5m",
         ),
         Alert(
             "GpushareNodeAgentDown",
             f'{UP.name}{{job="{NODE_JOB}"}} == 0',
             Severity.WARNING,
-            f"The gpushare node agent at {TARGET} is not reached",
-            f"{TARGET} has not answered for five minutes. Nothing is bound to its node, and containers there cannot "
-            "start; those that run go on.",
+            f"The gpushare node agent at {TARGET} is down",
+            f"{TARGET} has not answered for five minutes. No pod is bound to its node and no container on shared cards "
+            "can start there. Running containers are not affected.",
             patience="5m",
         ),
         Alert(
@@ -42,46 +42,49 @@ GROUP: Final = Group(
             f"count(group by (node) ({_SHARED}))\n-\ncount({up(NODE_JOB)})\n> 0",
             Severity.WARNING,
             "Some nodes with shared cards have no node agent",
-            f"Nodes that serve shares of cards, have no agent that is reached, and therefore take no pods: {COUNT}.",
+            f"Nodes with shared cards but no reachable node agent: {COUNT}. They accept no pods.",
             patience="15m",
         ),
         Alert(
             "GpushareNodeAgentNotReady",
             f"{of(metrics_node.READY)} == 0",
             Severity.WARNING,
-            f"The node agent at {TARGET} takes no pods",
-            f"For five minutes the agent at {TARGET} has not been ready: nothing is bound to its node.",
+            f"The node agent at {TARGET} is not ready",
+            f"The agent at {TARGET} has not been ready for five minutes. No pod is bound to its node.",
             patience="5m",
         ),
         Alert(
             "GpushareNodeAgentUnregistered",
             f"{of(metrics_node.REGISTERED)} == 0",
             Severity.WARNING,
-            f"The kubelet does not know the device plugin at {TARGET}",
-            f"The agent at {TARGET} has not been registered for two minutes; its node offers no shares.",
+            f"The device plugin at {TARGET} is not registered with the kubelet",
+            f"The agent at {TARGET} has not been registered with the kubelet for two minutes. Its node offers no "
+            "shared cards.",
             patience="2m",
         ),
         Alert(
-            "GpushareNodeAgentLate",
-            grew(of(metrics_node.ANSWERS, one("outcome", "late", "broken")), "15m"),
+            "GpushareNodeAgentKubeletRequestsFailing",
+            grew(of(metrics_node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
             Severity.WARNING,
-            f"The node agent at {TARGET} answers the kubelet without knowing",
-            f"Answers to {{{{ $labels.method }}}} at {TARGET} that were {{{{ $labels.outcome }}}} within 15 minutes: "
-            f"{COUNT}. Devices were given without the agent's book and are checked when the container starts.",
+            f"The node agent at {TARGET} answers the kubelet without its allocation data",
+            f"Answers to {{{{ $labels.method }}}} at {TARGET} with outcome {{{{ $labels.outcome }}}} within 15 "
+            f"minutes: {COUNT}. The agent assigned devices without its allocation store and checks them when the "
+            "container starts.",
         ),
         Alert(
             "GpushareNodeAgentFailing",
             f"increase({of(metrics_node.FAILED_TURNS)}[10m]) > 3",
             Severity.WARNING,
-            f"Turns of the node agent at {TARGET} fail",
-            f"{COUNT} turns of its loop failed within 10 minutes; its log says why.",
+            f"The node agent at {TARGET} fails to reconcile",
+            f"Failed reconcile cycles within 10 minutes: {COUNT}. The log of the agent has the errors.",
         ),
         Alert(
-            "GpushareNodeAgentViewOld",
+            "GpushareNodeAgentWatchStale",
             f"{of(metrics_node.SILENCE)} > 120",
             Severity.WARNING,
-            f"The node agent at {TARGET} hears nothing from the API server",
-            f"For {WHILE} the API server has told {TARGET} nothing of its pods; a healthy watch is below 90 s.",
+            f"The node agent at {TARGET} receives nothing from the API server",
+            f"{TARGET} has received nothing from the API server about its pods for {WHILE}. A healthy watch is below "
+            "90 s.",
             patience="1m",
         ),
     ),

@@ -17,7 +17,7 @@ _EACH: Final = "sum by (job, instance)"
 _POOL: Final = "max by (pool)"
 _TURNS: Final = of(metrics_autoscaler.TURNS)
 _FAILED: Final = of(metrics_autoscaler.TURNS, one("outcome", "failed"))
-_CAPPED: Final = of(metrics_autoscaler.ANSWERS, one("answer", "capped"))
+_CAPPED: Final = of(metrics_autoscaler.ANSWERS, one("status", "pool_limited"))
 
 GROUP: Final = Group(
     "gpushare.autoscaler",
@@ -27,17 +27,17 @@ GROUP: Final = Group(
             "GpushareAutoscalerAbsent",
             gone(AUTOSCALER_JOB),
             Severity.WARNING,
-            "No gpushare autoscaler is reached",
-            f"Prometheus reaches no target of job {AUTOSCALER_JOB}, of which there were some within the last day: "
-            "pools neither grow nor shrink, and nothing is defragmented.",
+            "No gpushare autoscaler is up",
+            f"No target of job {AUTOSCALER_JOB} is up, but some were within the last day. Pools are not scaled and "
+            "cards are not defragmented.",
             patience="5m",
         ),
         Alert(
-            "GpushareAutoscalerLeaderless",
+            "GpushareAutoscalerNoLeader",
             f"{_NOW} ({of(metrics_autoscaler.LEADS)}) == 0",
             Severity.WARNING,
-            "No replica of the gpushare autoscaler leads",
-            "For five minutes no replica has had the right to act.",
+            "The gpushare autoscaler has no leader",
+            "There has been no leader for five minutes. Pools are not scaled and no pod is moved.",
             patience="5m",
         ),
         Alert(
@@ -47,7 +47,7 @@ GROUP: Final = Group(
             f"{of(metrics_autoscaler.LEADS)} == 1)) > 300",
             Severity.WARNING,
             "The gpushare autoscaler is stuck",
-            f"The last whole turn of the replica that leads ended {WHILE} ago; a turn takes some seconds.",
+            f"The leader completed its last cycle {WHILE} ago. A cycle takes a few seconds.",
             patience="1m",
         ),
         Alert(
@@ -55,70 +55,69 @@ GROUP: Final = Group(
             # Of each replica by itself: turns of those that stand by say nothing about the one that leads.
             f"{_EACH} (increase({_FAILED}[10m]))\n/\n{_EACH} (increase({_TURNS}[10m]))\n> 0.5",
             Severity.WARNING,
-            f"Most turns of the autoscaler at {TARGET} fail",
-            "{{ $value | humanizePercentage }} of its turns within 10 minutes failed; its log says why.",
+            f"Most cycles of the autoscaler at {TARGET} fail",
+            "{{ $value | humanizePercentage }} of its cycles within 10 minutes failed. Its log has the errors.",
             patience="5m",
         ),
         Alert(
-            "GpushareAutoscalerWithholds",
+            "GpushareAutoscalerInhibited",
             f"max by (reason) ({of(metrics_autoscaler.DOUBTS)}) > 0",
             Severity.WARNING,
-            "The gpushare autoscaler acts on nothing it is not sure of ({{ $labels.reason }})",
-            f"For 15 minutes doubts of kind {{{{ $labels.reason }}}} (now {COUNT}) have kept it from some or all of "
-            "its steps.",
+            "The gpushare autoscaler is inhibited ({{ $labels.reason }})",
+            f"Conditions with reason {{{{ $labels.reason }}}} (now {COUNT}) have prevented some or all actions for 15 "
+            "minutes.",
             patience="15m",
         ),
         Alert(
-            "GpushareAutoscalerSwitchedOff",
+            "GpushareAutoscalerDisabled",
             f"{_NOW} ({of(metrics_autoscaler.ENABLED)}) == 0",
             Severity.INFO,
             "The gpushare autoscaler is switched off",
-            "Its switch has been off, or could not be read, for an hour: it does nothing.",
+            "The switch of the autoscaler has been off or unreadable for an hour. The autoscaler takes no action.",
             patience="1h",
         ),
         Alert(
-            "GpushareAutoscalerViewOld",
+            "GpushareAutoscalerWatchStale",
             f"{of(metrics_autoscaler.VIEW_AGE)} > 120",
             Severity.WARNING,
-            f"The autoscaler at {TARGET} does not hear of {{{{ $labels.watch }}}}",
-            f"For {WHILE} the API server has told {TARGET} nothing about {{{{ $labels.watch }}}}; a healthy watch is "
-            "below 90 s.",
+            f"The autoscaler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
+            f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
+            "healthy watch is below 90 s.",
             patience="1m",
         ),
         Alert(
-            "GpushareAutoscalerConfigRefused",
-            f"{of(metrics_autoscaler.CONFIG_REFUSED)} == 1",
+            "GpushareAutoscalerConfigReloadFailed",
+            f"{of(metrics_autoscaler.CONFIG_OK)} == 0",
             Severity.WARNING,
-            f"The configuration of the autoscaler at {TARGET} cannot be used",
-            "The file says something that cannot be used; the one before it stays in force. The log says what is "
-            "wrong with it.",
+            f"The configuration of the autoscaler at {TARGET} is invalid",
+            "The configuration file is invalid. The previous configuration stays in force. The log lists the errors.",
             patience="2m",
         ),
         Alert(
-            "GpushareAutoscalerCertificateEnding",
+            "GpushareAutoscalerCertificateExpiring",
             f"({of(metrics_autoscaler.CERTIFICATE_ENDS)} - time()) < {14 * DAY}",
             Severity.WARNING,
-            f"A certificate of the autoscaler at {TARGET} ends soon ({{{{ $labels.door }}}})",
-            f"The certificate that its port {{{{ $labels.door }}}} shows is valid for another {WHILE} (below 0: it has "
-            "ended) and has not been renewed. Once it has ended nobody believes what is told there: no figures for "
-            "HorizontalPodAutoscalers (metrics_api), none for KEDA and no nodes for cluster-autoscaler (grpc).",
+            f"A certificate of the autoscaler at {TARGET} expires soon ({{{{ $labels.listener }}}})",
+            f"The certificate of the {{{{ $labels.listener }}}} port is valid for another {WHILE} (negative: expired) "
+            "and has not been renewed. After it expires, clients refuse to connect: no metrics for "
+            "HorizontalPodAutoscalers (metrics_api), no metrics for KEDA and no nodes for cluster-autoscaler (grpc).",
             patience="1h",
         ),
         Alert(
-            "GpushareAutoscalerFlaps",
+            "GpushareAutoscalerFlapping",
             grew(of(metrics_autoscaler.FLAPS), "1h"),
             Severity.WARNING,
-            "In pool {{ $labels.pool }} something was done and undone too soon",
-            f"How often within an hour the autoscaler undid what it had just done in pool {{{{ $labels.pool }}}}: "
-            f"{COUNT}. A defect, or somebody else changes the pool.",
+            "The autoscaler reverses its own actions in pool {{ $labels.pool }}",
+            f"Actions in pool {{{{ $labels.pool }}}} that the autoscaler reversed within an hour: {COUNT}. Either this "
+            "is a bug or something else changes the pool.",
         ),
         Alert(
-            "GpushareProviderFailing",
+            "GpushareAutoscalerProviderFailing",
             f"max by (pool, provider) ({of(metrics_autoscaler.PROVIDER_UP)}) == 0",
             Severity.WARNING,
             "The provider of pool {{ $labels.pool }} does not answer",
-            "For five minutes the {{ $labels.provider }} provider of pool {{ $labels.pool }} has not answered; the "
-            "pool is left alone.",
+            "The {{ $labels.provider }} provider of pool {{ $labels.pool }} has not answered for five minutes. The "
+            "pool is not scaled.",
             patience="5m",
         ),
         Alert(
@@ -126,27 +125,28 @@ GROUP: Final = Group(
             # Between two rests it is 0 for a moment.
             f"{_POOL} (max_over_time({of(metrics_autoscaler.POOL_REST)}[5m])) > 0",
             Severity.WARNING,
-            "Pool {{ $labels.pool }} cannot be delivered",
-            "For 10 minutes pool {{ $labels.pool }} has not been asked for nodes because it could not deliver; its "
-            "longest rest within five minutes was {{ $value | humanizeDuration }}.",
+            "Pool {{ $labels.pool }} is out of stock",
+            "The autoscaler has requested no nodes from pool {{ $labels.pool }} for 10 minutes because the pool could "
+            "not deliver. The longest backoff within five minutes was {{ $value | humanizeDuration }}.",
             patience="10m",
         ),
         Alert(
-            "GpusharePoolFull",
+            "GpusharePoolMaxSizeBlocksScaleUp",
             f"{_POOL} ({of(metrics_autoscaler.POOL_TARGET)}) >= {_POOL} ({of(metrics.POOL_LARGEST)})\n"
             f"and on ()\nmax({_CAPPED}) > 0",
             Severity.WARNING,
-            "Pool {{ $labels.pool }} has as many nodes as it may",
-            f"Pool {{{{ $labels.pool }}}} stands at its {COUNT} nodes while pods wait that a pool could host if it "
-            "might grow.",
+            "Pool {{ $labels.pool }} has reached its maximum size",
+            f"Pool {{{{ $labels.pool }}}} has {COUNT} nodes, its maximum. Pods are pending that a pool could host if "
+            "its maximum were larger.",
             patience="10m",
         ),
         Alert(
-            "GpusharePoolUnknown",
+            "GpusharePoolNodeTemplateUnknown",
             f"{_POOL} ({of(metrics_autoscaler.POOL_KNOWN)}) == 0",
             Severity.INFO,
-            "Nobody knows what a node of pool {{ $labels.pool }} is like",
-            "Pool {{ $labels.pool }} cannot grow: none of its nodes was ever seen, and no profile is configured.",
+            "The node profile of pool {{ $labels.pool }} is unknown",
+            "Pool {{ $labels.pool }} cannot be scaled up: none of its nodes has been observed and no profile is "
+            "configured.",
             patience="15m",
         ),
     ),

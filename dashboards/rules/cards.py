@@ -20,15 +20,15 @@ _UNCORRECTED: Final = of(metrics.CARD_ECC, one("kind", "uncorrected"))
 
 GROUP: Final = Group(
     "gpushare.cards",
-    "Cards and the room on them, as the exporters see it.",
+    "Cards and their free memory, as measured by the exporters.",
     (
         Alert(
             "GpushareCardUnhealthy",
             f"{of(metrics.CARD_HEALTHY)} == 0",
             Severity.CRITICAL,
-            f"{CARD} is ill",
-            f"{UUID} cannot be promised any more: an XID error that says so, failed row remapping, or a driver that "
-            "lost it. Containers on it have failed or will.",
+            f"{CARD} is unhealthy",
+            f"{UUID} takes no new containers: the driver reported a fatal XID error or failed row remapping, or it "
+            "lost the card. Containers on it have failed or will fail.",
             patience="30s",
             hold="5m",
         ),
@@ -37,7 +37,7 @@ GROUP: Final = Group(
             f"max_over_time({CARDS}[1h]) - {CARDS} > 0",
             Severity.CRITICAL,
             f"{NODE} has lost cards",
-            f"Cards that {NODE} had within the last hour and that its driver does not see any more: {COUNT}.",
+            f"Cards that {NODE} had within the last hour and that its driver no longer reports: {COUNT}.",
             patience="2m",
         ),
         Alert(
@@ -45,39 +45,39 @@ GROUP: Final = Group(
             grew(of(metrics.CARD_XIDS), "15m"),
             Severity.WARNING,
             f"The driver reports XID {{{{ $labels.xid }}}} on {CARD}",
-            f"XID errors {{{{ $labels.xid }}}} on {UUID} within 15 minutes: {COUNT}.",
+            f"XID {{{{ $labels.xid }}}} errors on {UUID} within 15 minutes: {COUNT}.",
         ),
         Alert(
             "GpushareEccErrors",
             f"increase({_UNCORRECTED}[1h]) > 0",
             Severity.WARNING,
-            f"Memory errors on {CARD} that could not be corrected",
+            f"Uncorrected memory errors on {CARD}",
             f"Uncorrected ECC errors on {UUID} within an hour: {COUNT}. Results computed there may be wrong.",
         ),
         Alert(
-            "GpushareCardTooHot",
+            "GpushareCardThrottled",
             f"{_HELD_DOWN} == 1",
             Severity.WARNING,
-            f"{CARD} is held down because of {{{{ $labels.reason }}}}",
-            f"The clocks of {UUID} have been held down for 15 minutes ({{{{ $labels.reason }}}}): everybody on it "
-            "computes slower than promised.",
+            f"{CARD} is throttled ({{{{ $labels.reason }}}})",
+            f"The clocks of {UUID} have been throttled for 15 minutes ({{{{ $labels.reason }}}}). All containers on it "
+            "run slower than promised.",
             patience="15m",
         ),
         Alert(
             "GpushareCardOvercommitted",
             f"({of(metrics.CARD_ALLOCATED)} - {of(metrics.CARD_OFFERED)}) > 0",
             Severity.CRITICAL,
-            f"More of {CARD} is promised than it has",
-            f"{BYTES} more than {UUID} offers are promised to containers; they cannot all have it.",
+            f"{CARD} is overcommitted",
+            f"Containers are promised {BYTES} more than {UUID} offers. They cannot all have it.",
             patience="1m",
         ),
         Alert(
             "GpushareFragmentationHigh",
             f"{POOL_SCRAPS_RATIO} > 0.5\nand on (pool)\n{POOL_FREE} > on () group_left () {TYPICAL}",
             Severity.WARNING,
-            "Free GPU memory of pool {{ $labels.pool }} lies in pieces",
-            f"{PART} of the free memory of pool {{{{ $labels.pool }}}} is on cards that have less left than an average "
-            "promise asks for. Pods will wait although the sums say that there is room.",
+            "Free GPU memory of pool {{ $labels.pool }} is fragmented",
+            f"{PART} of the free memory of pool {{{{ $labels.pool }}}} is on cards with less free memory than the "
+            "median promise. Pods will stay pending although there is enough memory in total.",
             patience="30m",
             hold="10m",
         ),

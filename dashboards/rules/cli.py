@@ -22,7 +22,7 @@ _runbooks = click.option(
     default=RUNBOOKS,
     show_default=True,
     metavar="URL",
-    help="Where docs/runbooks is published; alerts link to URL/<alert>.md.",
+    help="Base URL of the published docs/runbooks; alerts link to URL/<alert>.md.",
 )
 
 
@@ -33,7 +33,7 @@ def rules() -> None:
 
 def _web(address: str) -> str:
     if not address.startswith(("https://", "http://")) or any(one.isspace() for one in address):
-        raise click.BadParameter(f"{address!r} is no web address; say https://host/path", param_hint="--runbooks")
+        raise click.BadParameter(f"{address!r} is not a web address; use https://host/path", param_hint="--runbooks")
     return address
 
 
@@ -42,7 +42,7 @@ def _web(address: str) -> str:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=COMMITTED,
-    help="Folder for both files; made where it does not exist. Without it: the folder that belongs to the sources.",
+    help="Directory for both files; created if missing. Default: dashboards/rules/out of the installed package.",
 )
 @_runbooks
 def build(out: Path, runbooks: str) -> None:
@@ -54,24 +54,28 @@ def build(out: Path, runbooks: str) -> None:
             (out / name).write_text(text, encoding="utf-8")
             click.echo(out / name)
     except OSError as exc:
-        raise click.ClickException(f"cannot write to {out}: {exc.strerror}; choose another folder with --out") from exc
+        hint = "choose another directory with --out"
+        raise click.ClickException(f"cannot write to {out}: {exc.strerror}; {hint}") from exc
     click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series")
 
 
 @rules.command()
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=COMMITTED, help="Folder of the files to check."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=COMMITTED,
+    help="Directory with the files to check. Default: dashboards/rules/out of the installed package.",
 )
 @_runbooks
 def check(out: Path, runbooks: str) -> None:
-    """Whether the files are what `build` would write; status 1 if not."""
+    """Check that the files are what `build` would write; exit status 1 if not."""
     stale = []
     for name, text in files(_web(runbooks)).items():
         try:
             if (out / name).read_text(encoding="utf-8") != text:
-                stale.append(f"{out / name} is not what the sources say")
+                stale.append(f"{out / name} is out of date")
         except (OSError, UnicodeDecodeError):
             stale.append(f"{out / name} is missing or cannot be read")
     if stale:
         raise click.ClickException("; ".join(stale) + "; run `gpushare rules build`")
-    click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series, all as written")
+    click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series, all up to date")

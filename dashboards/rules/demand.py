@@ -13,60 +13,61 @@ from dashboards.rules.rule import Alert, Group, Severity, of, one
 from dashboards.rules.words import COUNT, WHILE
 from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
 
-_HOPELESS: Final = of(metrics_autoscaler.ANSWERS, one("answer", "hopeless"))
+_HOPELESS: Final = of(metrics_autoscaler.ANSWERS, one("status", "unsatisfiable"))
 
 GROUP: Final = Group(
     "gpushare.demand",
-    "Pods that wait for a place on shared cards.",
+    "Pending pods that request shared cards.",
     (
         Alert(
             "GpusharePodsPending",
             f"max by (reason) ({of(metrics.PENDING)}) > 0",
             Severity.WARNING,
-            "Pods wait for shared cards ({{ $labels.reason }})",
-            f"Pods without a place for the reason {{{{ $labels.reason }}}}: {COUNT}. There have been some for 15 "
-            "minutes.",
+            "Pods are pending for shared cards ({{ $labels.reason }})",
+            f"Pending pods with reason {{{{ $labels.reason }}}}: {COUNT}. There have been some for 15 minutes.",
             patience="15m",
         ),
         Alert(
-            "GpusharePodWaitsLong",
+            "GpusharePodPendingTooLong",
             f"max by (job) ({of(metrics.PENDING_LONGEST)}) > 3600",
             Severity.WARNING,
-            "A pod has waited for shared cards for an hour",
-            f"The pod that has waited longest has done so for {WHILE}.",
+            "A pod has been pending for shared cards for more than an hour",
+            f"The longest-waiting pod has been pending for {WHILE}.",
             patience="1m",
         ),
         Alert(
-            "GpusharePodsWaiting",
+            "GpushareSchedulerPodsPending",
             f"max by (job) ({of(metrics_scheduler.WAITING)}) > 0\nunless on ()\n{of(metrics.PENDING)}",
             Severity.WARNING,
-            "Pods wait for shared cards",
-            f"Pods that were refused a place: {COUNT}. There have been some for 15 minutes; no autoscaler tells why.",
+            "Pods are pending for shared cards",
+            f"Pods that the scheduler could not place: {COUNT}. There have been some for 15 minutes. No autoscaler "
+            "reports the reason.",
             patience="15m",
         ),
         Alert(
-            "GpusharePhantomPods",
+            "GpusharePodsPendingFragmented",
             f"max by (job) ({of(metrics.PHANTOMS)}) > 0",
             Severity.WARNING,
-            "Pods wait although sums over cards have room for them",
-            f"Pods that fit some node by the sum over its cards and no card set of it: {COUNT}. The room is in pieces.",
+            "Pods are pending although a node has enough GPU memory in total",
+            f"Pending pods that fit a node by the sum of its cards but not by single cards: {COUNT}. The free memory "
+            "is fragmented.",
             patience="15m",
         ),
         Alert(
-            "GpusharePodsHopeless",
+            "GpusharePodsUnsatisfiable",
             f"max by (job) ({_HOPELESS}) > 0",
             Severity.WARNING,
-            "Pods wait that no pool could ever host",
-            f"Pods that ask for what no card of any pool has, however many nodes are bought: {COUNT}.",
+            "Pods are pending that no pool can host",
+            f"Pending pods that request what no card of any pool has: {COUNT}. Additional nodes do not help.",
             patience="5m",
         ),
         Alert(
-            "GpushareMemoryWanted",
+            "GpushareNamespaceMemoryPending",
             f"{total(f'max by (namespace, pool) ({of(metrics_autoscaler.PENDING_BYTES)})', 'namespace')} > 0",
             Severity.INFO,
             "Namespace {{ $labels.namespace }} waits for GPU memory",
-            "Pods of {{ $labels.namespace }} have waited for {{ $value | humanize1024 }}B of shared cards for half an "
-            "hour.",
+            "Pods of {{ $labels.namespace }} have been pending for {{ $value | humanize1024 }}B of shared GPU memory "
+            "for half an hour.",
             patience="30m",
         ),
     ),

@@ -15,23 +15,23 @@ from isolation.contract import metrics
 
 GROUP: Final = Group(
     "gpushare.exporter",
-    "Those who measure: the exporters.",
+    "The exporters, which measure the cards.",
     (
         Alert(
             "GpushareExportersAbsent",
             f"absent({up(EXPORTER_JOB)})",
             Severity.CRITICAL,
-            "No gpushare exporter is reached",
-            f"Prometheus reaches no target of job {EXPORTER_JOB}: nobody sees what the cards do, and every alert that "
-            "needs their figures is silent.",
+            "No gpushare exporter is up",
+            f"No target of job {EXPORTER_JOB} is up. The cards are not monitored, and every alert on cards and "
+            "containers is silent.",
             patience="2m",
         ),
         Alert(
             "GpushareExporterDown",
             f'{UP.name}{{job="{EXPORTER_JOB}"}} == 0',
             Severity.WARNING,
-            f"The gpushare exporter at {TARGET} is not reached",
-            f"{TARGET} has not answered for five minutes, or has no reading that is new enough to be shown.",
+            f"The gpushare exporter at {TARGET} is down",
+            f"{TARGET} has not answered for five minutes, or its latest reading is too old to serve.",
             patience="5m",
         ),
         Alert(
@@ -39,15 +39,16 @@ GROUP: Final = Group(
             f"count({up(NODE_JOB)})\n-\ncount({up(EXPORTER_JOB)})\n> 0",
             Severity.WARNING,
             "Some nodes with shared cards have no exporter",
-            f"Nodes with an agent of ours on which nobody measures the cards: {COUNT}.",
+            f"Nodes with a gpushare node agent but no exporter: {COUNT}. Their cards are not monitored.",
             patience="15m",
         ),
         Alert(
             "GpushareExporterStale",
             f"abs(time() - {of(metrics.SAMPLE_TIME)}) > 60",
             Severity.WARNING,
-            f"Figures of the exporter at {TARGET} are old",
-            f"What {TARGET} shows is {WHILE} from the present: it was read long ago, or a clock is wrong.",
+            f"Metrics of the exporter at {TARGET} are stale",
+            f"The timestamp of the metrics at {TARGET} is {WHILE} away from the current time. Either the metrics are "
+            "old or a clock is wrong.",
             patience="1m",
         ),
         Alert(
@@ -55,17 +56,17 @@ GROUP: Final = Group(
             f"{of(metrics.COLLECTOR_SUCCESS)} == 0",
             Severity.WARNING,
             f"Collector {{{{ $labels.collector }}}} fails at {TARGET}",
-            f"For five minutes {{{{ $labels.collector }}}} of the exporter at {TARGET} could not read its source; its "
-            "series are absent and the alerts on them silent.",
+            f"Collector {{{{ $labels.collector }}}} of the exporter at {TARGET} has not been able to read its source "
+            "for five minutes. Its series are absent, and the alerts on them are silent.",
             patience="5m",
         ),
         Alert(
-            "GpushareExporterBlind",
+            "GpushareExporterCannotAttribute",
             f"{of(metrics.HOST_PIDS)} == 0",
             Severity.WARNING,
-            f"The exporter of {NODE} cannot tell processes apart",
-            f"It does not see the processes of {NODE} (no hostPID), so that nobody's use can be measured there and no "
-            "breach is seen.",
+            f"The exporter on {NODE} cannot see host processes",
+            f"The exporter cannot see the processes of {NODE} (hostPID is off). It cannot measure the use of "
+            "containers or detect breaches there.",
             patience="15m",
         ),
     ),

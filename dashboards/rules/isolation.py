@@ -20,8 +20,8 @@ SLACK: Final = 64 * MIB
 
 
 _WHICH: Final = (
-    f"Breaches of kind {{{{ $labels.kind }}}} that go on, or else began within 15 minutes: {COUNT}; /breaches of the "
-    "exporter names them."
+    f"Breaches of kind {{{{ $labels.kind }}}} that are open, or else began within 15 minutes: {COUNT}. The exporter "
+    "lists them at /breaches."
 )
 _WITHOUT: Final = ("uninstrumented", "missing_library")
 _STRANGE: Final = ("unallocated",)
@@ -45,33 +45,33 @@ def _there(*kinds: str) -> str:
 
 GROUP: Final = Group(
     "gpushare.isolation",
-    "Promises that are broken, as the exporters see it.",
+    "Broken promises, as measured by the exporters.",
     (
         Alert(
-            "GpushareMemoryOverLimit",
+            "GpushareContainerMemoryOverLimit",
             # The counter says that the driver measured it in two samples in a row, the difference that it goes on.
             f"({of(metrics.CONTAINER_USED)} - {of(metrics.CONTAINER_ALLOCATED)}) > 0\n"
             f"and\nrate({of(metrics.OVER_LIMIT)}[2m]) > 0",
             Severity.WARNING,
             f"{WHO} uses more GPU memory than promised",
-            f"It has {BYTES} more than its promise on {CARD} ({UUID}), measured by the driver. Its neighbours on that "
-            "card may not get what they were promised.",
+            f"It uses {BYTES} more than its promise on {CARD} ({UUID}), as measured by the driver. Other containers on "
+            "that card may not get what they were promised.",
         ),
         Alert(
             "GpusharePromiseAtRisk",
             f"{SHORT} > {SLACK}",
             Severity.CRITICAL,
-            f"{CARD} cannot give everybody what was promised",
-            f"Should all containers of {UUID} come for their promise now, {BYTES} would be missing: somebody on that "
-            "card has memory that was promised to others.",
+            f"{CARD} cannot provide all promised memory",
+            f"If all containers on {UUID} used their whole promise now, {BYTES} would be missing. A process on that "
+            "card uses memory that is promised to others.",
             patience="1m",
         ),
         Alert(
-            "GpushareOverLimitAgainAndAgain",
+            "GpushareContainerMemoryOverLimitRepeatedly",
             f"increase({of(metrics.OVER_EPISODES)}[1h]) > 5",
             Severity.WARNING,
-            f"{WHO} goes past its promise again and again",
-            f"{COUNT} times within an hour it used more memory of {CARD} ({UUID}) than promised, too shortly each time "
+            f"{WHO} exceeds its promise repeatedly",
+            f"It used more memory of {CARD} ({UUID}) than promised {COUNT} times within an hour, each time too briefly "
             "for a lasting breach.",
             hold="15m",
         ),
@@ -79,23 +79,23 @@ GROUP: Final = Group(
             "GpushareUninstrumentedProcess",
             _there(*_WITHOUT),
             Severity.WARNING,
-            f"Processes on {NODE} compute without the isolation library",
-            f"Nothing enforces the promise of some processes on {NODE}. {_WHICH}",
+            f"Processes on {NODE} use a card without the isolation library",
+            f"Nothing limits some processes on {NODE} to their promise. {_WHICH}",
         ),
         Alert(
             "GpushareUnallocatedProcess",
             _there(*_STRANGE),
             Severity.WARNING,
-            f"Somebody computes on {NODE} to whom nothing was promised",
-            f"Processes outside every promise use cards of {NODE}. {_WHICH}",
+            f"Processes on {NODE} use a card without a promise",
+            f"Processes that were promised nothing use cards of {NODE}. {_WHICH}",
         ),
         Alert(
-            "GpushareIsolationDamaged",
+            "GpushareIsolationFilesCorrupt",
             _there(*_DAMAGED),
             Severity.WARNING,
-            f"Isolation files on {NODE} are damaged or say something else than was promised",
-            f"A container whose limits cannot be believed gets no memory; one whose region cannot be read is not "
-            f"accounted for. {_WHICH}",
+            f"Isolation files on {NODE} are damaged or do not match the promise",
+            f"A container with invalid limits gets no memory. The use of a container with an unreadable region is not "
+            f"counted. {_WHICH}",
         ),
         Alert(
             "GpushareBreachOpen",
@@ -103,17 +103,17 @@ GROUP: Final = Group(
             of(metrics.BREACHED, f'kind!~"{"|".join(_SPOKEN_OF)}"') + " > 0",
             Severity.WARNING,
             f"Breaches on {CARD} do not end ({{{{ $labels.kind }}}})",
-            f"Breaches on {UUID} that have not ended for ten minutes, and of which no other alert speaks by kind: "
-            f"{COUNT}. /breaches of the exporter tells which.",
+            f"Breaches on {UUID} that have been open for ten minutes and have no alert for their kind: {COUNT}. The "
+            "exporter lists them at /breaches.",
             patience="10m",
         ),
         Alert(
             "GpushareAllocationsDenied",
             f"{total(f'increase({of(metrics.DENIED)}[10m])', *metrics.CONTAINER_LABELS)} > 10",
             Severity.INFO,
-            f"{WHO} is refused GPU memory",
-            f"{COUNT} allocations within 10 minutes went past its promise on {CARD} ({UUID}) and were refused, as its "
-            "own library tells. Its promise is probably too small for what it does.",
+            f"{WHO} is denied GPU memory",
+            f"{COUNT} allocations within 10 minutes exceeded its promise on {CARD} ({UUID}) and were denied, as "
+            "reported by its own isolation library. Its promise is probably too small for its work.",
             hold="10m",
         ),
         Alert(
@@ -125,8 +125,8 @@ GROUP: Final = Group(
             f" > 0.9 * count_over_time({of(metrics.CONTAINER_ALLOCATED)}[1d])",
             Severity.INFO,
             f"{WHO} has not used its GPU memory for a day",
-            f"At most {BYTES} of its promise on {CARD} ({UUID}) were in use within the last day. Others wait for what "
-            "it does not use.",
+            f"At most {BYTES} of its promise on {CARD} ({UUID}) were in use within the last day. No other pod can use "
+            "the rest.",
             patience="15m",
         ),
     ),

@@ -13,16 +13,16 @@ from dashboards.promql import total, with_card
 from dashboards.rules.rule import Group, Record, of, one
 from isolation.contract import metrics
 
-SHORT: Final = "card:gpushare_memory_short_bytes:promised_less_left"
+SHORT: Final = "card:gpushare_memory_shortfall_bytes:promised_less_left"
 CARDS: Final = "node:gpushare_cards:count"
 NAMESPACE_ALLOCATED: Final = "namespace:gpushare_container_memory_allocated_bytes:sum"
 NAMESPACE_USED: Final = "namespace:gpushare_container_memory_used_bytes:sum"
 TYPICAL: Final = "cluster:gpushare_container_memory_allocated_bytes:median"
-POOL_OFFERED: Final = "pool:gpushare_card_memory_offered_bytes:sum"
+POOL_OFFERED: Final = "pool:gpushare_card_memory_allocatable_bytes:sum"
 POOL_ALLOCATED: Final = "pool:gpushare_card_memory_allocated_bytes:sum"
 POOL_FREE: Final = "pool:gpushare_memory_free_bytes:sum"
-POOL_SCRAPS: Final = "pool:gpushare_memory_scraps_bytes:sum"
-POOL_SCRAPS_RATIO: Final = "pool:gpushare_memory_scraps:ratio"
+POOL_SCRAPS: Final = "pool:gpushare_memory_stranded_bytes:sum"
+POOL_SCRAPS_RATIO: Final = "pool:gpushare_memory_stranded:ratio"
 
 _CARD: Final = f"on ({', '.join(metrics.CARD_LABELS)})"
 _INFO: Final = of(metrics.CARD_INFO)
@@ -47,29 +47,41 @@ def _left() -> str:
 
 RECORDS: Final = Group(
     "gpushare.records",
-    "Series that dashboards and alerts share.",
+    "Recorded series that dashboards and alerts share.",
     (
-        Record(CARDS, f"count by (node) ({_INFO})", "Cards that the node's exporter sees."),
+        Record(CARDS, f"count by (node) ({_INFO})", "Cards that the node's exporter reports."),
         Record(
             SHORT,
             f"{_unused()}\n- {_CARD}\n{_left()}",
-            "What would be missing if all who were promised memory of the card came for it now; below 0: it is there.",
+            "Memory of the card that is missing if all containers use their whole promise now; negative: enough.",
         ),
-        Record(NAMESPACE_ALLOCATED, total(of(metrics.CONTAINER_ALLOCATED), "namespace"), "Promised to the namespace."),
-        Record(NAMESPACE_USED, total(of(metrics.CONTAINER_USED), "namespace"), "Used by the namespace."),
+        Record(
+            NAMESPACE_ALLOCATED,
+            total(of(metrics.CONTAINER_ALLOCATED), "namespace"),
+            "Memory promised to the containers of the namespace.",
+        ),
+        Record(
+            NAMESPACE_USED,
+            total(of(metrics.CONTAINER_USED), "namespace"),
+            "Memory used by the containers of the namespace.",
+        ),
         Record(
             TYPICAL,
             f"quantile(0.5, {_SHARED})",
-            "The promise in the middle: what the next pod will probably ask for.",
+            "Median promise of shared memory: what the next pod probably requests.",
         ),
-        Record(POOL_OFFERED, _by_pool(of(metrics.CARD_OFFERED)), "What the pool's cards can promise."),
-        Record(POOL_ALLOCATED, _by_pool(of(metrics.CARD_ALLOCATED)), "What they have promised."),
-        Record(POOL_FREE, _by_pool(_FREE), "What they can still promise, by sum."),
+        Record(POOL_OFFERED, _by_pool(of(metrics.CARD_OFFERED)), "Memory that the pool's cards offer."),
+        Record(POOL_ALLOCATED, _by_pool(of(metrics.CARD_ALLOCATED)), "Memory of the pool's cards that is promised."),
+        Record(POOL_FREE, _by_pool(_FREE), "Memory of the pool's cards that can still be promised, in total."),
         Record(
             POOL_SCRAPS,
             f"{_by_pool(f'{_FREE} < on () group_left () {TYPICAL}')}\nor\n({POOL_FREE} * 0 and on () {TYPICAL})",
-            "Of it what lies in pieces too small for the promise in the middle.",
+            "Free memory of the pool on cards with less free memory than the median promise.",
         ),
-        Record(POOL_SCRAPS_RATIO, f"{POOL_SCRAPS} / ({POOL_FREE} > 0)", "Part of what is free that is of no use."),
+        Record(
+            POOL_SCRAPS_RATIO,
+            f"{POOL_SCRAPS} / ({POOL_FREE} > 0)",
+            "Fraction of the pool's free memory that is on cards with less free memory than the median promise.",
+        ),
     ),
 )

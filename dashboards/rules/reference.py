@@ -20,31 +20,33 @@ if TYPE_CHECKING:
 _HEAD: Final = f"""<!-- Printed by `python -m dashboards.rules.reference`; change dashboards/rules/*.py instead. -->
 # Alerts
 
-Recording and alert rules for Prometheus 2.42 or newer, from the catalogue of [metrics](metrics.md). Each alert has a
-page in [runbooks](runbooks): what it means, how to look, what to do, when it is no trouble.
+Recording and alert rules for Prometheus 2.42 or newer, over the [metrics](metrics.md) of gpushare. Each alert has a
+page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ignore it.
 
-| where | how |
+| environment | how to install |
 |---|---|
-| Prometheus operator | the component `manifests/components/monitoring`, which brings `prometheusrule.yaml` |
+| Prometheus operator | the component `manifests/components/monitoring`, which contains `prometheusrule.yaml` |
 | plain Prometheus | `dashboards/rules/out/gpushare.rules.yaml` in `rule_files` |
-| elsewhere published runbooks | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
+| runbooks on your own site | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
 
-Jobs must be called `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
-`honor_labels: true` and a scrape every {SCRAPE_SECONDS} to 30 s; our ServiceMonitors do so. Only exporters must be
-there: alerts on other parts are silent where those were never scraped. **The rules speak of one cluster**: they run in
-that cluster's own Prometheus, and each target is scraped once. Where one ruler sees several clusters, two schedulers of
-two clusters would be two leaders and nodes of one name one node.
+The scrape jobs must be named `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
+`honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s. The ServiceMonitors of gpushare set this. Only
+the exporter is required: alerts on other components stay silent if they were never scraped. **The rules are for one
+cluster**: run them in that cluster's own Prometheus and scrape each target once. A ruler over several clusters mistakes
+the schedulers of two clusters for two leaders, and two nodes of the same name for one node.
 
-- **critical**: look now, tenants are harmed or nothing keeps them from it. **warning**: today. **info**: when there is
-  time, never by a pager.
-- What pages is measured by the driver. What a container's own library tells is `info`.
-- No alert goes by a single sample: each lasts for two scrapes at least, or its query looks back over several.
-- A series that is absent makes its alerts silent, never false; that it is absent is an alert of its own.
-- From a process that takes more than its promise to an alert in Alertmanager: under a minute, tested with real ones
-  (`tests/sim/test_rules_fire.py`). Each alert has unit tests for promtool (`tests/golden/rules`).
+- **critical**: act now; tenants are harmed, or nothing prevents it. **warning**: act today. **info**: act when there is
+  time; never page.
+- Alerts on promises that page rely on measurements of the driver. What a container's own library reports is only
+  `info`.
+- No alert fires on a single sample: its condition lasts for at least two scrapes, or its query covers several.
+- A missing series makes its alerts silent, never false. Missing series have alerts of their own.
+- A process that exceeds its promise causes an alert in Alertmanager in less than a minute. This is tested with real
+  processes (`tests/sim/test_rules_fire.py`). Each alert has unit tests for promtool (`tests/golden/rules`).
 
 ## Alertmanager
-One trouble, one message: who is harmed stands in `namespace`, and what follows from something worse is held back.
+This example sends one message per problem: `namespace` names the affected tenant, and consequences of a worse problem
+are inhibited.
 ```yaml
 route:
   receiver: platform
@@ -60,7 +62,7 @@ inhibit_rules:
   - source_matchers: ["alertname = GpushareCardUnhealthy"]
     target_matchers: ["alertname =~ GpushareXidErrors|GpushareEccErrors"]
     equal: [uuid]
-  - source_matchers: ["alertname = GpushareMemoryOverLimit"]
+  - source_matchers: ["alertname = GpushareContainerMemoryOverLimit"]
     target_matchers: ["alertname = GpushareBreachOpen"]
     equal: [uuid]
 receivers: [{{name: platform}}, {{name: pager}}, {{name: mail}}]
@@ -77,7 +79,7 @@ def _group(group: Group) -> Iterator[str]:
     yield f"## {group.name}\n{group.text}\n"
     alerts = [rule for rule in group.rules if isinstance(rule, Alert)]
     if alerts:
-        yield "| alert | severity | after | says |\n|---|---|---|---|"
+        yield "| alert | severity | for | summary |\n|---|---|---|---|"
         yield from (_row(alert) for alert in alerts)
         yield ""
     records = [rule for rule in group.rules if isinstance(rule, Record)]

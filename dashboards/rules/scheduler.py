@@ -13,94 +13,93 @@ from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics_scheduler
 
 _LEFT: Final = f"({of(metrics_scheduler.CERTIFICATE_ENDS)} - time())"
-_THEN: Final = "Once it has ended, the API server refuses every pod that asks for shares."
+_THEN: Final = "After it expires, the API server rejects every pod that requests shared cards."
 
 GROUP: Final = Group(
     "gpushare.scheduler",
-    "The scheduler: admission, placing, binding.",
+    "The scheduler: admission, placement, binding.",
     (
         Alert(
             "GpushareSchedulerAbsent",
             gone(SCHEDULER_JOB),
             Severity.CRITICAL,
-            "No gpushare scheduler is reached",
-            f"Prometheus reaches no target of job {SCHEDULER_JOB}, of which there were some within the last day: no "
-            "pod that asks for shares is admitted or placed.",
+            "No gpushare scheduler is up",
+            f"No target of job {SCHEDULER_JOB} is up, but some were within the last day. No pod that requests shared "
+            "cards is admitted or placed.",
             patience="2m",
         ),
         Alert(
-            "GpushareSchedulerLeaderless",
+            "GpushareSchedulerNoLeader",
             f"max by (job) ({of(metrics_scheduler.LEADS)}) == 0",
             Severity.CRITICAL,
-            "No replica of the gpushare scheduler leads",
-            "For a minute no replica has had the right to bind: pods that ask for shares wait.",
+            "The gpushare scheduler has no leader",
+            "There has been no leader for a minute. Pods that request shared cards stay pending.",
             patience="1m",
         ),
         Alert(
-            "GpushareSchedulerTwoLeaders",
+            "GpushareSchedulerMultipleLeaders",
             f"sum by (job) ({of(metrics_scheduler.LEADS)}) > 1",
             Severity.CRITICAL,
-            "More than one replica of the gpushare scheduler leads",
-            f"{COUNT} replicas think that they may bind: a card can be given out twice.",
+            "The gpushare scheduler has more than one leader",
+            f"{COUNT} replicas act as the leader. The same memory of a card can be promised twice.",
             patience="30s",
         ),
         Alert(
-            "GpushareSchedulerViewOld",
+            "GpushareSchedulerWatchStale",
             f"{of(metrics_scheduler.VIEW_AGE)} > 120",
             Severity.WARNING,
-            f"The scheduler at {TARGET} does not hear of {{{{ $labels.watch }}}}",
-            f"For {WHILE} the API server has told {TARGET} nothing about {{{{ $labels.watch }}}}; a healthy watch is "
-            "below 90 s. It decides on what it knew then.",
+            f"The scheduler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
+            f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
+            "healthy watch is below 90 s. The scheduler decides on its last known state.",
             patience="1m",
         ),
         Alert(
-            "GpushareSchedulerUnsynced",
+            "GpushareSchedulerNotSynced",
             f"{of(metrics_scheduler.SYNCED)} == 0",
             Severity.WARNING,
-            f"The scheduler at {TARGET} has not read the cluster",
-            f"For five minutes {TARGET} has not had the cluster as a whole; it cannot lead.",
+            f"The scheduler at {TARGET} is not synced with the cluster",
+            f"{TARGET} has not completed its first list of the cluster for five minutes. It cannot become the leader.",
             patience="5m",
         ),
         Alert(
             "GpushareSchedulerFailing",
             grew(of(metrics_scheduler.REQUESTS, 'outcome="failed"'), "10m"),
             Severity.WARNING,
-            f"The scheduler at {TARGET} fails to answer {{{{ $labels.verb }}}}",
-            f"Questions ({{{{ $labels.verb }}}}) that ended in a defect of ours within 10 minutes: {COUNT}. The log "
-            "has the trace.",
+            f"The scheduler at {TARGET} fails to answer {{{{ $labels.verb }}}} requests",
+            f"Requests ({{{{ $labels.verb }}}}) that ended in an internal error within 10 minutes: {COUNT}. The log "
+            "has the stack trace.",
         ),
         Alert(
             "GpushareSchedulerOvercommitted",
             f"max by (job) ({of(metrics_scheduler.OVERCOMMITTED)}) > 0",
             Severity.CRITICAL,
-            "The scheduler knows of cards of which too much is promised",
-            f"Cards of which more is promised than they offer: {COUNT}. A defect, or somebody else binds pods to them; "
-            "they take nobody more.",
+            "The scheduler reports overcommitted cards",
+            f"Cards with more memory promised than they offer: {COUNT}. Either this is a bug or something else binds "
+            "pods to them. They take no more pods.",
             patience="1m",
         ),
         Alert(
-            "GpushareSchedulerUnreadable",
+            "GpushareSchedulerUnreadableObjects",
             f"max by (job) ({of(metrics_scheduler.UNREADABLE)}) > 0",
             Severity.INFO,
             "The scheduler cannot read some nodes or pods",
-            f"Objects that have said something unreadable for 15 minutes, and count with what they said before: "
-            f"{COUNT}.",
+            f"Objects that have been unreadable for 15 minutes: {COUNT}. The scheduler uses their last readable state.",
             patience="15m",
         ),
         Alert(
-            "GpushareSchedulerCertificateEnding",
+            "GpushareSchedulerCertificateExpiring",
             f"{_LEFT} < {14 * DAY} >= {2 * DAY}",
             Severity.WARNING,
-            f"The certificate of the scheduler at {TARGET} ends soon",
-            f"The certificate in use ends in {WHILE} and has not been renewed. {_THEN}",
+            f"The certificate of the scheduler at {TARGET} expires soon",
+            f"The certificate in use expires in {WHILE} and has not been renewed. {_THEN}",
             patience="1h",
         ),
         Alert(
-            "GpushareSchedulerCertificateEnds",
+            "GpushareSchedulerCertificateExpiresInTwoDays",
             f"{_LEFT} < {2 * DAY}",
             Severity.CRITICAL,
-            f"The certificate of the scheduler at {TARGET} ends within two days, or has ended",
-            f"The certificate in use is valid for another {WHILE} (below 0: it has ended). {_THEN}",
+            f"The certificate of the scheduler at {TARGET} expires within two days or has expired",
+            f"The certificate in use is valid for another {WHILE} (negative: expired). {_THEN}",
             patience="5m",
         ),
     ),

@@ -65,19 +65,19 @@ class _Record(msgspec.Struct):
     kind: str
     uuid: str
     card: int
-    begun: float
-    last: float
+    started: float
+    last_seen: float
     open: bool
     namespace: str = ""
     pod: str = ""
     container: str = ""
     promise: str = ""
     source: str = ""
-    text: str = ""
+    message: str = ""
     process: str = ""
     used_bytes: int | None = None
     allocated_bytes: int | None = None
-    times: int = 1
+    count: int = 1
 
 
 class _Document(msgspec.Struct):
@@ -95,9 +95,9 @@ def breaches_in(body: bytes, node: str) -> tuple[Breached, ...]:
     try:
         document = _DOCUMENT.decode(body)
     except _BROKEN:
-        raise BreachError("this is no list of breaches") from None
+        raise BreachError("the answer is not a list of breaches") from None
     if document.version != 1:
-        raise BreachError(f"breaches of version {document.version}; this reader understands 1")
+        raise BreachError(f"the list of breaches has version {document.version}; only version 1 is supported")
     found = (_breached(raw, node) for raw in document.breaches[:_MOST_RECORDS])
     return tuple(one for one in found if one is not None)
 
@@ -107,7 +107,17 @@ def _breached(raw: msgspec.Raw, node: str) -> Breached | None:
         one = _RECORD.decode(raw)
     except _BROKEN:
         return None
-    words = (one.kind, one.namespace, one.pod, one.container, one.process, one.uuid, one.source, one.text, one.promise)
+    words = (
+        one.kind,
+        one.namespace,
+        one.pod,
+        one.container,
+        one.process,
+        one.uuid,
+        one.source,
+        one.message,
+        one.promise,
+    )
     if any(len(word) > _MOST_TEXT for word in words):
         return None
     return Breached(
@@ -119,14 +129,14 @@ def _breached(raw: msgspec.Raw, node: str) -> Breached | None:
         process=one.process,
         card=one.card,
         uuid=one.uuid,
-        begun=one.begun,
-        last=one.last,
+        begun=one.started,
+        last=one.last_seen,
         open=one.open,
         source=one.source,
-        text=one.text,
+        text=one.message,
         used=one.used_bytes,
         promised=one.allocated_bytes,
-        times=one.times,
+        times=one.count,
         promise=one.promise,
     )
 
@@ -139,7 +149,7 @@ def measured(usage: Usage, known: Iterable[Breached]) -> tuple[Breached, ...]:
         over, used, promised = over_promise(one), one.bytes("used"), one.bytes("allocated")
         if not over or (one.node, one.uuid, one.namespace, one.pod, one.container) in told:
             continue
-        text = f"uses {show_bytes(used or 0)} of the card, {show_bytes(promised or 0)} are promised"
+        text = f"uses {show_bytes(used or 0)} of the card, its promise is {show_bytes(promised or 0)}"
         found.append(
             Breached(
                 node=one.node,

@@ -38,18 +38,18 @@ def breach_lines(
     """The table, with what each means below it; `looked`: somebody could tell."""
     remarks = [line for note in notes for line in sentence(paper, f"note: {note}", WARN)]
     if not breaches:
-        quiet = "no breach is open" if looked else "nobody could be asked: whether promises are kept is not known"
+        quiet = "no open breaches" if looked else "breaches are unknown: no exporter could be read"
         return [*sentence(paper, quiet, "" if looked else BAD), *remarks]
-    columns = [Column("SINCE"), Column("KIND"), Column("WHO", cut=True), Column("NODE", cut=True)]
+    columns = [Column("AGE"), Column("KIND"), Column("WHO", cut=True), Column("NODE", cut=True)]
     columns += [Column("CARD", right=True), Column("USED", right=True), Column("OF GiB", right=True)]
-    columns += [Column("FROM")]
-    columns += [Column("CONTAINER", cut=True), Column("PROMISE"), Column("BEGUN")] if wide else []
+    columns += [Column("SOURCE")]
+    columns += [Column("CONTAINER", cut=True), Column("PROMISE"), Column("STARTED")] if wide else []
     lines = table(paper, columns, [_row(one, now, wide=wide) for one in breaches])
     lines.append("")
     for one in breaches:
         lines += sentence(paper, f"{one.who} on {one.node}, card {one.card}: {one.text}")
     if any(one.source == "library" for one in breaches):
-        lines += sentence(paper, "from library: the container's own word, which its tenant may have written", DIM)
+        lines += sentence(paper, "source library: reported by the container, its tenant may have written it", DIM)
     still = sum(1 for one in breaches if one.open)
     lines += sentence(paper, f"{count(still, 'open breach').replace('breachs', 'breaches')}")
     return [*lines, *remarks]

@@ -35,11 +35,11 @@ DEFAULT: Final = "default"
 def explained(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
     """The story in lines; a click error with its own status otherwise."""
     if where.on_one_machine:
-        raise click.UsageError("explain asks a cluster: name one with --kubeconfig (`gpushare top` shows one machine)")
+        raise click.UsageError("explain requires a cluster: set --kubeconfig (for one machine see `gpushare top`)")
     namespace, name = _meant(given["pod"], given["namespace"], where)
     told: Explained | None = through_api(where, lambda access: read_pod(access, namespace, name, where.unit_bytes))
     if told is None:
-        raise NoSuchError(f"no pod {name} in namespace {namespace}; name another with -n")
+        raise NoSuchError(f"pod {name} not found in namespace {namespace}; set another namespace with -n")
     if given["output"] in ("json", "yaml"):
         return [dumped(explain_document(told), given["output"])]
     return explain_lines(told, time.time(), paper, wide=given["output"] == "wide")
@@ -50,10 +50,10 @@ def _meant(pod: str, namespace: str, where: Where) -> tuple[str, str]:
     space, slash, name = pod.rpartition("/")
     space = space.removeprefix("pod/").removeprefix("pods/") if space not in ("pod", "pods") else ""
     if slash and space and namespace and space != namespace:
-        raise click.UsageError(f"-n {namespace} and {pod} name two namespaces")
+        raise click.UsageError(f"-n {namespace} and {pod} name different namespaces")
     space = space or namespace or context_namespace(where)
     if not _NAME.fullmatch(name) or not _SPACE.fullmatch(space):
-        raise click.UsageError("write POD or NAMESPACE/POD, in lower case as Kubernetes has them")
+        raise click.UsageError("POD must be NAME or NAMESPACE/NAME with valid Kubernetes names in lower case")
     return space, name
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from dashboards.terminal.explain_room import NO_AGENT
 from dashboards.terminal.explain_values import Help
+from dashboards.terminal.words import count
 from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import show_bytes
@@ -66,7 +67,7 @@ def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
     if best is not None:
         units, found = best
         each = " per card" if request.cards > 1 else ""
-        text = f"ask for {show_bytes(units * unit)}{each} ({ACK.memory}: {units * request.cards}): fits {_at(found)}"
+        text = f"request {show_bytes(units * unit)}{each} ({ACK.memory}: {units * request.cards}): fits {_at(found)}"
         yield Help("smaller", text)
 
 
@@ -82,10 +83,8 @@ def _split(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
         found = engine.place(replace(request, cards=cards, card_bytes=units // cards * unit, card_core=core // cards))
         if isinstance(found, Placement):
             each = show_bytes(units // cards * unit)
-            yield Help(
-                "split",
-                f"spread it over {cards} cards (pod label {ACK.card_count}: {cards}), {each} each: fits {_at(found)}",
-            )
+            what = f"{count(cards, 'card')} (pod label {ACK.card_count}: {cards}) with {each} each"
+            yield Help("split", f"request {what}: fits {_at(found)}")
             return
 
 
@@ -94,11 +93,11 @@ def _mode(engine: Engine, request: Request) -> Iterator[Help]:
     if kind_of(request) is Kind.COMPUTE:
         found = engine.place(replace(request, card_core=0))
         if isinstance(found, Placement):
-            yield Help("mode", f"ask for no compute share (leave out {ACK.compute}): fits {_at(found)}")
+            yield Help("mode", f"request no compute share (omit {ACK.compute}): fits {_at(found)}")
     elif kind_of(request) is Kind.MEMORY:
         found = engine.place(replace(request, card_core=_CORE_STEP))
         if isinstance(found, Placement):
-            text = f"ask for a compute share too ({ACK.compute}: {_CORE_STEP * request.cards}): fits {_at(found)}"
+            text = f"also request a compute share ({ACK.compute}: {_CORE_STEP * request.cards}): fits {_at(found)}"
             yield Help("mode", text)
 
 
@@ -111,9 +110,9 @@ def _nodes(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterato
         twin.put_node(_usable(node))
         found = twin.place_on(request, one.name)
         if isinstance(found, Placement):
-            absent = "without its agent" if one.text == NO_AGENT else "" if node.ready else "not ready"
+            absent = "without its node agent" if one.text == NO_AGENT else "" if node.ready else "not ready"
             wrong = " and ".join(part for part in (absent, "cordoned" if node.cordoned else "") if part)
-            yield Help("node", f"node {one.name} is {wrong}; once it is back, the pod fits {_at(found)}")
+            yield Help("node", f"node {one.name} is {wrong}; when it is usable again, the pod fits {_at(found)}")
             return
 
 
@@ -138,7 +137,7 @@ def _pools(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterato
         found = Engine((empty,)).place(request)
         what = f"a new node of pool {pool}" if pool else f"a new node like {like.name}"
         if isinstance(found, Placement):
-            yield Help("pool", f"{what} ({cards} x {model or 'card'}, {mode.value}) would take it")
+            yield Help("pool", f"{what} ({cards} x {model or 'card'}, {mode.value}): the pod fits")
 
 
 def _moves(engine: Engine, request: Request, whys: Sequence[NodeWhy], pods: Mapping[str, Pod]) -> Iterator[Help]:
@@ -191,7 +190,7 @@ def _after(twin: Engine, request: Request, name: str, leaving: Sequence[Pod]) ->
             twin.hold(pod.uid, pod.request, found)
             moved.append(pod.uid)
             places.append(f"{pod.key} to {_at(found)}")
-        return f"if {', '.join(places)} moved, the pod would fit {_at(placed)}"
+        return f"move {', '.join(places)}: then the pod fits {_at(placed)}"
     finally:
         for uid in moved:
             twin.release(uid)

@@ -65,14 +65,14 @@ def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise MalformedError(f"an object that is none: {exc}") from None
+        raise MalformedError(f"invalid object: {exc}") from None
 
 
 def _subject(raw: Any, uuids: dict[int, str], unit_bytes: int) -> Subject:
     try:
         return subject_of(raw, uuids, unit_bytes)
     except CodecError as exc:
-        raise MalformedError(f"a pod that is none: {exc}") from None
+        raise MalformedError(f"invalid pod: {exc}") from None
 
 
 async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[Told, ...]:
@@ -81,7 +81,7 @@ async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[T
     try:
         return events_of([raw async for raw in items(access, path, query)], subject.uid)
     except RefusedError as exc:
-        notes.append(f"its Events may not be listed ({exc.status})")
+        notes.append(f"cannot list its Events (HTTP {exc.status})")
         return ()
 
 
@@ -91,7 +91,7 @@ async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[T
 async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes: int) -> Waits:
     request = subject.request
     if not isinstance(request, Request):
-        raise TypeError("a pod that no fleet could serve waits for none")
+        raise TypeError("a pod with an invalid request cannot be placed")
     lists, query = WholeLists(unit_bytes), {"fieldSelector": NOT_ENDED}
     first = first_page(access, PODS, query)
     try:
@@ -102,7 +102,7 @@ async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes:
         await asyncio.gather(first, return_exceptions=True)
     view = lists.view()
     if view.unreadable:
-        notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are left out")
+        notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are ignored")
     kept = await reservations(access, notes)
     return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
 
@@ -112,14 +112,14 @@ async def _into(take: Callable[[msgspec.Raw], object], listed: AsyncIterator[msg
         try:
             take(raw)
         except MalformedError as exc:
-            notes.append(f"left out: {exc}")
+            notes.append(f"ignored: {exc}")
 
 
 def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_bytes: int, now: float) -> Waits:
     """Why it waits, by the engine that places pods, and what would help. Pure."""
     request = subject.request
     if not isinstance(request, Request):
-        raise TypeError("a pod that no fleet could serve waits for none")
+        raise TypeError("a pod with an invalid request cannot be placed")
     engine = engine_of(cluster)
     away = _without_agent(engine, request)
     used = {pod.reservation for pod in cluster.pods if pod.reservation}
@@ -159,7 +159,7 @@ async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], u
     try:
         store.node_is(msgspec.Raw(await access.send("GET", node_path)))
     except (RefusedError, MalformedError) as exc:
-        notes.append(f"node {subject.node} cannot be read: {exc}")
+        notes.append(f"cannot read node {subject.node}: {exc}")
     query = {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}
     await _into(store.pod_is, items(access, PODS, query), notes)
     node = store.nodes.get(subject.node)
@@ -219,4 +219,4 @@ def _over(store: Store, subject: Subject) -> tuple[int, ...]:
     if node is None:
         return ()
     taken = _on(store, subject)
-    return tuple(card.index for card in node.cards if taken.get(card.uuid, 0) > card.offered_bytes)
+    return tuple(card.index for card in node.cards if taken.get(card.uuid, 0) > card.allocatable_bytes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from isolation.placement.engine import Engine
 
 _ORDER: Final = {why: at for at, why in enumerate(NEAREST)}
-NO_AGENT: Final = "its node agent is leaving, or the kubelet has lost it: shares cannot start there"
+NO_AGENT: Final = "its node agent is stopping, or not registered with the kubelet: no shared cards"
 
 
 def node_whys(engine: Engine, request: Request, away: Collection[str] = ()) -> tuple[NodeWhy, ...]:
@@ -53,13 +53,13 @@ def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, awa
         _card_room(card, free, core, request)
         for card, (free, core) in zip(node.cards, engine.room(node.name), strict=True)
     )
-    return NodeWhy(node.name, node.pool, why, "would take it" if why is None else short(why, request), cards)
+    return NodeWhy(node.name, node.pool, why, "the pod fits" if why is None else short(why, request), cards)
 
 
 def _card_room(card: Card, free: int, core: int, request: Request) -> CardRoom:
     free, core = max(0, free), max(0, core)
     lacks = _lacks(card, free, core, request)
-    return CardRoom(card.index, card.offered_bytes, free, core, not lacks, lacks)
+    return CardRoom(card.index, card.allocatable_bytes, free, core, not lacks, lacks)
 
 
 def _lacks(card: Card, free: int, core: int, request: Request) -> str:
@@ -67,9 +67,9 @@ def _lacks(card: Card, free: int, core: int, request: Request) -> str:
     if not card.healthy:
         return "unhealthy"
     if request.whole:
-        return "" if free == card.offered_bytes and core == FULL_CORE else "somebody is on it"
-    if request.card_bytes > card.offered_bytes:
-        return f"too small: offers {show_bytes(card.offered_bytes)} when empty"
+        return "" if free == card.allocatable_bytes and core == FULL_CORE else "in use"
+    if request.card_bytes > card.allocatable_bytes:
+        return f"too small: offers {show_bytes(card.allocatable_bytes)} when empty"
     if request.card_bytes > free:
         return f"{show_bytes(request.card_bytes - free)} short"
     if request.card_core > core:

@@ -85,27 +85,25 @@ def faults_of(pod: Subject) -> tuple[str, ...]:
     if pod.ended:
         return ()
     if isinstance(pod.request, Refusal):
-        faults.append(f"no fleet could serve it: {pod.request.reason}")
+        faults.append(f"invalid request: {pod.request.reason}")
     shared = isinstance(pod.request, Request) and pod.request.shared
     if not pod.node:
         if shared and pod.scheduler != SCHEDULER:
             faults.append(
-                f"its schedulerName is {pod.scheduler or 'not set'}, not {SCHEDULER}, so nobody looks at single cards "
-                f"for it: admission did not see it (is the webhook installed, is its namespace labelled {EXEMPT}?); "
-                "make it again, or set the name in its template"
+                f"its schedulerName is {pod.scheduler or 'not set'}, not {SCHEDULER}: no scheduler places it on single "
+                "cards. Admission did not change it: check that the webhook is installed and that its namespace is not "
+                f"labelled {EXEMPT}. Then recreate the pod, or set schedulerName in its template"
             )
         if shared and not pod.marked:
-            faults.append(f"it lacks the label {SHARED}=true that admission sets: our scheduler does not watch it")
+            faults.append(f"it lacks the label {SHARED}=true, which admission sets: the gpushare scheduler ignores it")
         if pod.gates:
-            faults.append(f"it is held by scheduling gates ({', '.join(pod.gates)}): whoever set them must lift them")
+            faults.append(f"it has scheduling gates ({', '.join(pod.gates)}): their owner must remove them")
     if pod.deleting:
         faults.append("it is being deleted")
     if pod.record_fault:
-        faults.append(f"its record of cards cannot be read, so no card is counted for it: {pod.record_fault}")
+        faults.append(f"its allocation record cannot be read, so no card is counted for it: {pod.record_fault}")
     elif shared and pod.node and not pod.record:
-        faults.append(
-            "it is bound, and no record says to which cards: it was not bound by a scheduler that shares cards"
-        )
+        faults.append("it is bound but has no allocation record: it was not bound by a scheduler that shares cards")
     return tuple(faults)
 
 

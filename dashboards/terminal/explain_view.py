@@ -29,8 +29,8 @@ _INDENT: Final = 2
 _BESIDE_CARDS: Final = frozenset({Why.CPU, Why.MEMORY, Why.PODS})
 """What a node lacks though its cards would do."""
 _NOTHING_HELPS: Final = (
-    "Nothing that was tried would help: a smaller request, other numbers of cards, nodes that come back, new ones like "
-    "those that are here, up to three moves. What is said above must change, or a node of another kind come."
+    "No remedy found. Tried: a smaller request, other numbers of cards, nodes that become usable again, new nodes like "
+    "the existing ones, up to three moves. Resolve the reasons above, or add a node of another kind."
 )
 
 
@@ -46,7 +46,7 @@ def explain_lines(told: Explained, now: float, paper: Paper, *, wide: bool) -> l
     if told.waits is not None:
         lines += _waits(told.waits, pod, paper, wide=wide)
     elif not pod.node and pod.unscheduled:
-        lines += sentence(paper, f"the scheduler says: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
+        lines += sentence(paper, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
     lines += _events(told.events, now, paper)
     return [*lines, *(line for note in told.notes for line in sentence(paper, f"note: {note}", WARN))]
 
@@ -54,14 +54,15 @@ def explain_lines(told: Explained, now: float, paper: Paper, *, wide: bool) -> l
 def _state(told: Explained) -> str:
     pod = told.subject
     if pod.ended:
-        return f"has ended ({pod.phase}){f' on node {pod.node}' if pod.node else ''}: it holds nothing any more"
+        return f"ended ({pod.phase}){f' on node {pod.node}' if pod.node else ''}: its cards are released"
     if pod.node:
         return f"bound to node {pod.node}, {pod.phase}"
     if isinstance(pod.request, Refusal):
-        return "cannot be served"
+        return "invalid request"
     if told.faults:
-        return "waits, and not for room alone" if isinstance(_verdict(told), Refusal) else "waits, and not for room"
-    return "waits"
+        only = "only " if isinstance(_verdict(told), Refusal) else ""
+        return f"pending, not {only}for lack of room"
+    return "pending"
 
 
 def _verdict(told: Explained) -> Placement | Refusal | None:
@@ -70,12 +71,12 @@ def _verdict(told: Explained) -> Placement | Refusal | None:
 
 def _asks(pod: Subject) -> str:
     if isinstance(pod.request, Refusal):
-        return "asks for something that contradicts itself"
+        return "its request contradicts itself"
     if not pod.request.cards:
-        return "asks nothing of cards" + (
-            "" if pod.node or pod.ended else ": who places it, and its Events, tell why it waits"
+        return "requests no cards" + (
+            "" if pod.node or pod.ended else ": see its scheduler and its Events for why it is pending"
         )
-    return f"asks for {wants(pod.request)}"
+    return f"requests {wants(pod.request)}"
 
 
 # Bound.
@@ -86,9 +87,9 @@ def _bound(pod: Subject, bound: Bound, paper: Paper) -> list[str]:
     if pod.slices:
         cards = ", ".join(f"{part.index} ({_amount(part.bytes, part.core)}, {part.uuid})" for part in pod.slices)
         lines += sentence(paper, f"card {cards}", indent=_INDENT)
-        by = f"by the record {pod.record}"
+        by = f"from annotation {pod.record}"
         by += f", promise {pod.promise}" if pod.promise else ""
-        by += f", out of reservation {pod.reservation}" if pod.reservation else ""
+        by += f", from reservation {pod.reservation}" if pod.reservation else ""
         lines += sentence(paper, by, indent=_INDENT)
         if bound.mode == Mode.SHARE.value:
             lines += sentence(paper, f"node mode {bound.mode}: nothing enforces the promise there", WARN, _INDENT)
@@ -103,7 +104,7 @@ def _bound(pod: Subject, bound: Bound, paper: Paper) -> list[str]:
             paper, f"shares its cards with {shown}{f' and {more} more' if more > 0 else ''}", indent=_INDENT
         )
     for card in bound.over:
-        lines += sentence(paper, f"more is promised of card {card} than it offers", BAD, _INDENT)
+        lines += sentence(paper, f"card {card} is overcommitted: more is promised than it offers", BAD, _INDENT)
     return lines
 
 
@@ -111,7 +112,7 @@ def _used(pod: Subject, bound: Bound, paper: Paper) -> list[str]:
     if bound.used is None:
         return []
     if not bound.used:
-        known = "its node's exporter tells nothing of it" if pod.slices else ""
+        known = "the exporter of its node reports nothing about it" if pod.slices else ""
         return sentence(paper, known, WARN, _INDENT) if known else []
     lines = []
     for container, card, used, promised in bound.used:
@@ -136,13 +137,13 @@ def _waits(waits: Waits, pod: Subject, paper: Paper, *, wide: bool) -> list[str]
     if isinstance(verdict, Placement):
         cards = indexes(tuple(sorted(part.index for part in verdict.slices)))
         where = f"{verdict.node}, card {cards}" if cards else verdict.node
-        lines += sentence(paper, f"there is room now: {where}; nobody has bound it yet", "green", _INDENT)
+        lines += sentence(paper, f"there is room now: {where}; the pod is not bound yet", "green", _INDENT)
     else:
         lines += sentence(paper, verdict.reason, WARN, _INDENT)
     if waits.reserved:
         lines += sentence(paper, f"room is reserved for it: {waits.reserved}", "green", _INDENT)
     if pod.unscheduled:
-        lines += sentence(paper, f"the scheduler says: {pod.unscheduled[:_MOST_TEXT]}", DIM, _INDENT)
+        lines += sentence(paper, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", DIM, _INDENT)
     lines += ["", *_nodes(waits.nodes, paper, wide=wide)]
     if waits.helps:
         lines += ["", paper.ink("What would help", STRONG)]
@@ -167,7 +168,7 @@ def _nodes(nodes: Sequence[NodeWhy], paper: Paper, *, wide: bool) -> list[str]:
         lines += table(paper, columns, rows)
         if len(near) > len(shown):
             rest = count(len(near) - len(shown), "node")
-            lines.append(paper.ink(f"and {rest} more with cards that do not do: -o wide shows them", "magenta"))
+            lines.append(paper.ink(f"{rest} with unsuitable cards not shown: use -o wide", "magenta"))
     grouped: dict[str, list[str]] = {}
     for one in nodes:
         if not one.cards:
@@ -177,7 +178,7 @@ def _nodes(nodes: Sequence[NodeWhy], paper: Paper, *, wide: bool) -> list[str]:
         who = names[0] if len(names) == 1 else f"{len(names):,} nodes, such as {names[0]}"
         lines += sentence(paper, f"{who}: {text}")
     if not wide and len(reasons) > _REASONS_SHOWN:
-        lines.append(paper.ink(f"and {len(reasons) - _REASONS_SHOWN} more reasons: -o wide shows them", "magenta"))
+        lines.append(paper.ink(f"{len(reasons) - _REASONS_SHOWN} more reasons not shown: use -o wide", "magenta"))
     return lines
 
 
@@ -228,10 +229,10 @@ def explain_document(told: Explained) -> dict[str, Any]:
         "uid": pod.uid,
         "phase": pod.phase,
         "node": pod.node or None,
-        "asks": asked,
-        "faults": list(told.faults),
+        "request": asked,
+        "problems": list(told.faults),
         "bound": None if bound is None else _bound_document(pod, bound),
-        "waits": None if waits is None else _waits_document(waits),
+        "pending": None if waits is None else _waits_document(waits),
         "events": [
             {"at": e.at or None, "type": e.kind, "reason": e.reason, "text": e.text, "times": e.times, "from": e.who}
             for e in told.events
@@ -249,8 +250,8 @@ def _bound_document(pod: Subject, bound: Bound) -> dict[str, Any]:
         "reservation": pod.reservation or None,
         "mode": bound.mode or None,
         "used": used and [{"container": c, "card": i, "used_bytes": u, "allocated_bytes": p} for c, i, u, p in used],
-        "neighbours": list(bound.neighbours),
-        "over_committed_cards": list(bound.over),
+        "other_pods": list(bound.neighbours),
+        "overcommitted_cards": list(bound.over),
     }
 
 
@@ -262,7 +263,7 @@ def _waits_document(waits: Waits) -> dict[str, Any]:
     else:
         why, reason = verdict.why.value, verdict.reason
     return {
-        "room_now": room,
+        "placement": room,
         "why": why,
         "reason": reason,
         "reserved": waits.reserved or None,
@@ -273,11 +274,17 @@ def _waits_document(waits: Waits) -> dict[str, Any]:
                 "why": one.why.value if one.why else None,
                 "text": one.text,
                 "cards": [
-                    {"card": c.index, "free_bytes": c.free, "offered_bytes": c.offered, "core": c.core, "fits": c.fits}
+                    {
+                        "card": c.index,
+                        "free_bytes": c.free,
+                        "allocatable_bytes": c.offered,
+                        "core": c.core,
+                        "fits": c.fits,
+                    }
                     for c in one.cards
                 ],
             }
             for one in waits.nodes
         ],
-        "helps": [{"kind": one.kind, "text": one.text} for one in waits.helps],
+        "remedies": [{"kind": one.kind, "text": one.text} for one in waits.helps],
     }

@@ -44,7 +44,7 @@ class Sample:
 def samples_of(page: bytes, wanted: frozenset[str]) -> Iterator[Sample]:
     """The wanted families of a page."""
     if len(page) > MOST_BYTES:
-        raise PageError(f"a metrics page of more than {MOST_BYTES >> 20} MiB")
+        raise PageError(f"the metrics page is larger than {MOST_BYTES >> 20} MiB")
     count = 0
     for line in page.decode("utf-8", "replace").split("\n"):
         name = line.split("{", 1)[0].split(" ", 1)[0]
@@ -54,7 +54,7 @@ def samples_of(page: bytes, wanted: frozenset[str]) -> Iterator[Sample]:
         if found is not None:
             count += 1
             if count > MOST_SAMPLES:
-                raise PageError(f"a metrics page of more than {MOST_SAMPLES:,} samples")
+                raise PageError(f"the metrics page has more than {MOST_SAMPLES:,} samples")
             yield found
 
 
@@ -115,9 +115,9 @@ def samples_in_answer(body: bytes) -> Iterator[Sample]:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise PageError("an answer that is not Prometheus'") from None
+        raise PageError("the answer is not from Prometheus") from None
     if answer.status != "success" or answer.data is None:
-        raise PageError(f"Prometheus refuses: {answer.error[:200] or 'no reason given'}")
+        raise PageError(f"Prometheus rejects the query: {answer.error[:200] or 'no reason given'}")
     for series in answer.data.result[:MOST_SAMPLES]:
         value = _number(series.value[1])
         if value is not None and all(len(word) <= _MOST_WORD for word in series.metric.values()):

@@ -43,9 +43,9 @@ def checked(url: str) -> str:
     """The URL without a slash at its end; ValueError where it is none."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("write http://HOST:PORT or https://HOST:PORT, with a path if need be")
+        raise ValueError("use http://HOST:PORT or https://HOST:PORT, optionally with a path")
     if not 0 < (parts.port or 1) < 1 << 16:  # raises ValueError itself where it is no number
-        raise ValueError("the port is none")
+        raise ValueError("the port is invalid")
     return url.rstrip("/")
 
 
@@ -69,9 +69,9 @@ def fetch(url: str, query: Mapping[str, str] | None = None, seconds: float = 10.
     except urllib.error.HTTPError as exc:
         raise FetchError(f"{shown} answers {exc.code} {_short(exc.reason)}") from None
     except urllib.error.URLError as exc:
-        raise FetchError(f"{shown} cannot be asked: {_short(exc.reason)}") from None
+        raise FetchError(f"cannot connect to {shown}: {_short(exc.reason)}") from None
     except (OSError, EOFError, ValueError) as exc:
-        raise FetchError(f"{shown} gives no whole answer: {_short(exc)}") from None
+        raise FetchError(f"incomplete answer from {shown}: {_short(exc)}") from None
 
 
 def _bounded(answer: HTTPResponse, ends: float) -> bytes:
@@ -81,7 +81,7 @@ def _bounded(answer: HTTPResponse, ends: float) -> bytes:
         if body.tell() > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
         if time.monotonic() > ends:
-            raise TimeoutError("not whole in time")
+            raise TimeoutError("timed out")
     return body.getvalue()
 
 

@@ -85,8 +85,8 @@ class PoolUse:
     mode: str
     nodes: int
     booting: int
-    smallest: int | None
-    largest: int | None
+    min_nodes: int | None
+    max_nodes: int | None
     cards: int
     memory: Memory
 
@@ -194,8 +194,8 @@ def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
             modes.get(name) or (pools[name].mode if name in pools else ""),
             pools[name].nodes if name in pools else nodes.get(name, 0),
             pools[name].booting if name in pools else 0,
-            pools[name].smallest if name in pools else None,
-            pools[name].largest if name in pools else None,
+            pools[name].min_nodes if name in pools else None,
+            pools[name].max_nodes if name in pools else None,
             len(parts),
             add(parts),
         )

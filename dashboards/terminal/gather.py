@@ -100,7 +100,7 @@ async def items(
                 yield raw
             if not more:
                 return
-        raise MalformedError("a list without end")
+        raise MalformedError("the list has too many pages")
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
@@ -144,7 +144,7 @@ async def _pods(
         if exc.status != _FORBIDDEN or not namespace:
             raise
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-    notes.append(f"pods of other namespaces than {namespace} may not be listed: what is allocated is at least this")
+    notes.append(f"cannot list pods outside namespace {namespace} (forbidden): allocated memory is a lower bound")
     return [pod async for raw in items(access, path, _ALL_PODS) if (pod := lists.pod(raw)) is not None], True
 
 
@@ -156,22 +156,22 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
             try:
                 found.append(reservation_of(msgspec.json.decode(raw)))
             except (CodecError, msgspec.MsgspecError) as exc:
-                notes.append(f"a reservation cannot be read: {exc}")
+                notes.append(f"cannot read a reservation: {exc}")
     except RefusedError as exc:
         if exc.status != _NOT_FOUND:
-            notes.append(f"reservations may not be listed ({exc.status}): what they keep is not counted")
+            notes.append(f"cannot list reservations (HTTP {exc.status}): reserved memory is not counted")
     return found
 
 
 def _complaints(lists: Lists, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
     notes = lists.unreadable[:3]
     if len(lists.unreadable) > len(notes):
-        notes.append(f"{len(lists.unreadable) - len(notes)} more objects cannot be read")
+        notes.append(f"cannot read {len(lists.unreadable) - len(notes)} more objects")
     known = {node.name for node in nodes}
     loose = [pod for pod in pods if pod.node in known and not pod.slices and not pod.wanted.whole]
     if loose:
         notes.append(
-            f"{count(len(loose), 'pod')} with shares but no record of the cards, such as {loose[0].key} on "
+            f"{count(len(loose), 'pod')} with shares but without an allocation record, such as {loose[0].key} on "
             f"{loose[0].node}: not counted on any card"
         )
     return notes
@@ -187,18 +187,18 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
         return heard
     if len(wanted) > MOST_ASKED:
         heard.notes.append(
-            f"{len(wanted):,} nodes: their exporters are not asked one by one (at most {MOST_ASKED}); "
-            "name a Prometheus with --prometheus URL, or a node with --node"
+            f"memory in use is unknown: {len(wanted):,} nodes are too many to read each exporter (limit "
+            f"{MOST_ASKED}); set --prometheus URL or --node NAME"
         )
         return heard
     try:
         found = await _exporters(access)
     except ClusterError as exc:
-        heard.notes.append(f"exporters cannot be found, what is used is not known: {exc}")
+        heard.notes.append(f"memory in use is unknown, cannot list exporters: {exc}")
         return heard
     asked = {node: name for node, name in found.items() if node in wanted}
     if silent := sorted(wanted - asked.keys()):
-        heard.notes.append(_unheard(silent, "no exporter runs there"))
+        heard.notes.append(_unheard(silent, "no exporter is running"))
     failed = await _ask_all(access, asked, heard, breaches=breaches)
     causes: dict[str, list[str]] = {}
     for node in sorted(failed):
@@ -208,7 +208,7 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
     if len(notes) > _MOST_CAUSES:
         rest = sum(len(those) for those in list(causes.values())[_MOST_CAUSES:])
         heard.notes.append(
-            f"what is used on {count(rest, 'more node')} is not known, for {len(notes) - _MOST_CAUSES} other reasons"
+            f"memory in use on {count(rest, 'more node')} is unknown, for {len(notes) - _MOST_CAUSES} other reasons"
         )
     return heard
 
@@ -227,7 +227,7 @@ async def _ask_all(
                 if told.cards:
                     heard.usage = heard.usage.plus(told)
                 else:
-                    failed[node] = "its exporter tells of no cards; its log says why"
+                    failed[node] = "the exporter reports no cards; see its log"
                 if breaches:
                     page = await _ask(access, pod, "breaches")
                     heard.breaches += breaches_in(page, node)
@@ -267,4 +267,4 @@ async def _exporters(access: Access) -> dict[str, tuple[str, str]]:
 
 def _unheard(nodes: list[str], why: str) -> str:
     shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")  # noqa: PLR2004 (names)
-    return f"what is used on {shown} is not known: {why}"
+    return f"memory in use on {shown} is unknown: {why}"

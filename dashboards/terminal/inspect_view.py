@@ -99,14 +99,14 @@ def _node(node: FleetNode, on: Iterable[tuple[str, Share]], loose: tuple[Share, 
     for uuid, share in on:
         parts.setdefault(uuid, []).append(share)
     cards = tuple(
-        CardShares(card.index, card.offered_bytes // unit, tuple(parts.get(card.uuid, ()))) for card in node.cards
+        CardShares(card.index, card.allocatable_bytes // unit, tuple(parts.get(card.uuid, ()))) for card in node.cards
     )
     return NodeShares(node, cards, loose)
 
 
 def as_document(nodes: Sequence[NodeShares], only: str | None) -> dict[str, Any]:
     """The answer of the classic extender."""
-    error = "" if nodes or only is None else f"node {only} has no shared cards, or is not known"
+    error = "" if nodes or only is None else f"node {only} is unknown or has no shared cards"
     return {"nodes": [_document(node) for node in nodes], "error": error}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STATUS_SECONDS: Final = 5.0
 """Of the reader's time, between two lines on how things stand."""
-GAP: Final = "more happened before this than is kept to be shown"
+GAP: Final = "earlier events were dropped and are not shown"
 
 
 def fresh(before: Sequence[Happening], after: Sequence[Happening]) -> tuple[Sequence[Happening], bool]:
@@ -46,7 +46,7 @@ def status(frame: Frame) -> str:
     over = sum(1 for pod in pods if pod.over)
     return (
         f"{clock(frame.at)} {count(standing(frame), 'node')}{f' and {booting:,} booting' if booting else ''}, "
-        f"{count(len(cards), 'card')}, {count(len(pods), 'pod')} on cards, {len(frame.waiting):,} waiting, "
+        f"{count(len(cards), 'card')}, {count(len(pods), 'pod')} on cards, {len(frame.waiting):,} pending, "
         f"{over:,} over promise; "
         f"memory {memory_text(memory)}"
     )
@@ -78,12 +78,12 @@ class Lines:
             for line in stack_news(self._stack, stack):
                 self._write(line)
             self._stack = stack
-        news, gap = fresh(self._seen, frame.happenings)
+        news, gap = fresh(self._seen, frame.events)
         if gap:
             self._write(f"{clock(news[0].at if news else frame.at)} {GAP}")
         for event in news:
             self._write(f"{clock(event.at)} {happening_text(event)}")
-        self._seen = frame.happenings
+        self._seen = frame.events
         for note in notes:
             if note not in self._said:
                 self._said.add(note)

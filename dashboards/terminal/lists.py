@@ -264,7 +264,7 @@ class Lists:
         return tuple(Slice(uuids.get(one.index) or f"{node}/{one.index}", one.index, one.bytes) for one in found)
 
     def _left_out(self, kind: str, raw: msgspec.Raw, exc: Exception) -> None:
-        self.unreadable.append(f"a {kind} of {len(bytes(raw))} bytes cannot be read: {exc}")
+        self.unreadable.append(f"cannot read a {kind} of {len(bytes(raw))} bytes: {exc}")
 
 
 def _each(slices: tuple[Slice, ...], wanted: Wanted) -> tuple[Slice, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _WIDEST: Final = 400
-EXIT_CODES: Final = "Exit status: 0 done, 2 wrong usage, 3 nobody could be read, 4 no such pod or node."
+EXIT_CODES: Final = "Exit status: 0 success, 2 usage error, 3 no source can be read, 4 pod or node not found."
 
 
 class Address(click.ParamType[str]):
@@ -43,22 +43,27 @@ class Address(click.ParamType[str]):
 def where_options(command: F) -> F:
     """Where to look."""
     options = (
-        click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE"),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            metavar="FILE",
+            help="Kubeconfig of the cluster. Default: $KUBECONFIG, the pod's service account or ~/.kube/config.",
+        ),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
         click.option(
             "--local",
             is_flag=False,
             flag_value=LOCAL,
             type=Address(),
             metavar="[URL]",
-            help=f"Read one machine's exporter, {LOCAL} if no other is named, and no cluster; without any kubeconfig "
-            "this is what is read.",
+            help=f"Read the exporter of one machine at URL ({LOCAL} if no URL is given) instead of a cluster. This is "
+            "the default if there is no kubeconfig.",
         ),
         click.option(
             "--prometheus",
             type=Address(),
             metavar="URL",
-            help="Ask this Prometheus what is used, rather than exporters one by one.",
+            help="Read the memory in use from this Prometheus instead of from each exporter.",
         ),
         click.option(
             "--timeout",
@@ -67,12 +72,17 @@ def where_options(command: F) -> F:
             default=60.0,
             show_default=True,
             metavar="SECONDS",
-            help="For everything that is read.",
+            help="Time limit for all reads together.",
         ),
         click.option(
-            "--unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help="One unit of gpu-mem."
+            "--memory-unit",
+            "unit",
+            type=click.Choice(list(UNITS)),
+            default="1GiB",
+            show_default=True,
+            help="Size of a gpu-mem unit.",
         ),
-        click.option("--no-color", "plain", is_flag=True, help="No colour on terminals either; also $NO_COLOR."),
+        click.option("--no-color", "plain", is_flag=True, help="Disable colours, as NO_COLOR does."),
     )
     for option in reversed(options):
         command = option(command)
@@ -83,12 +93,12 @@ def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
     """Where to look and what to write on, taken out of a command's options."""
     kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local")
     if local and (kubeconfig or context):
-        raise click.UsageError("--local reads no cluster: leave out --kubeconfig and --context")
+        raise click.UsageError("--local cannot be used with --kubeconfig or --context")
     where = Where(
         kubeconfig, context, local or "", given.pop("prometheus") or "", given.pop("seconds"), UNITS[given.pop("unit")]
     )
     if where.prometheus and where.on_one_machine:
-        raise click.UsageError("--prometheus tells what a cluster uses: name that with --kubeconfig, without --local")
+        raise click.UsageError("--prometheus requires a cluster: use it with --kubeconfig and without --local")
     return where, paper(plain=given.pop("plain"))
 
 

@@ -68,7 +68,7 @@ def pool_header(width: int) -> Text:
 
 def pool_row(pool: PoolUse, width: int, signs: Signs) -> Text:
     """A pool: nodes with those that boot and the limits, then its memory."""
-    limits = "" if pool.largest is None else f" of {pool.largest:,}"
+    limits = "" if pool.max_nodes is None else f" of {pool.max_nodes:,}"
     booting = f"+{pool.booting}" if pool.booting else ""
     size = f"{pool.nodes - pool.booting:,}{booting}{limits}"
     return Text.assemble(
@@ -113,7 +113,7 @@ def _node_name(node: NodeReading) -> Text:
 
 def node_header(width: int) -> Text:
     """Columns of `node_row`."""
-    left = column("NODE", NODE_CELLS + 1) + column("MEMORY OF ITS CARDS", width - NODE_CELLS - 26)
+    left = column("NODE", NODE_CELLS + 1) + column("MEMORY BY CARD", width - NODE_CELLS - 26)
     return _title(left + _memory_header(8), width)
 
 
@@ -138,7 +138,7 @@ def node_row(cards: Sequence[CardUse], width: int, signs: Signs) -> Text:
 def pod_header(width: int) -> Text:
     """Columns of `pod_row`."""
     left = column("POD", max(1, width - 54)) + column("NODE", 16) + column("CARDS", 7)
-    numbers = column("USED", 7, right=True) + column("PROMISED", 9, right=True) + column("OF IT", 6, right=True)
+    numbers = column("USED", 7, right=True) + column("PROMISED", 9, right=True) + column("USED%", 6, right=True)
     return _title(left + numbers + column("COMPUTE", 9, right=True), width)
 
 
@@ -159,7 +159,7 @@ def pod_row(pod: PodUse, width: int) -> Text:
 
 def waiting_header(width: int) -> Text:
     """Columns of `waiting_row`."""
-    return _title(column("WAITING", 23) + column("FOR", 10) + "WHY", width)
+    return _title(column("PENDING POD", 23) + column("FOR", 10) + "REASON", width)
 
 
 def waiting_row(pod: Waiting, width: int) -> Text:
@@ -171,7 +171,7 @@ def waiting_row(pod: Waiting, width: int) -> Text:
 
 def happening_header(width: int) -> Text:
     """Columns of `happening_row`."""
-    return _title(column("AUTOSCALER", 12) + "WHAT IT DOES, AND WHY", width)
+    return _title(column("AUTOSCALER", 12) + "ACTION AND REASON", width)
 
 
 def happening_row(event: Happening, width: int) -> Text:

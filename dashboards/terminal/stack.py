@@ -34,9 +34,9 @@ _MOST_ALERTS: Final = 4
 _LABEL_CELLS: Final = 13
 _WITH_HEADINGS: Final = 30
 """Lines from which there is room to say what is what."""
-NOT_MEASURED: Final = "runs; the exporter does not tell of it now"
+NOT_MEASURED: Final = "running; the exporter does not report it now"
 MACHINE: Final = "THIS MACHINE: real processes, each on a share of a simulated card"
-CLUSTER: Final = "AN EMBEDDED CLUSTER: the same code, simulated nodes, its own clock"
+CLUSTER: Final = "EMBEDDED CLUSTER: the same code on simulated nodes, with its own clock"
 
 
 def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> list[Text]:
@@ -144,10 +144,10 @@ def _alerts(stack: Stack) -> Block:
     alerts = ordered(stack.alerts or (), {player.name for player in stack.players})
 
     def draw(width: int, lines: int) -> list[Text]:
-        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "WHAT", rows.TITLE_STYLE)
+        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", rows.TITLE_STYLE)
         if not alerts:
-            told = "; ".join(stack.remarks) if stack.alerts is None else "none yet"
-            return [Text.assemble((column("ALERT", 9), rows.TITLE_STYLE), told or "nobody can tell yet")]
+            told = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
+            return [Text.assemble((column("ALERT", 9), rows.TITLE_STYLE), told or "not known yet")]
         shown = alerts if len(alerts) < lines else alerts[: lines - 2]
         drawn = [_alert_row(one, width) for one in shown]
         rest = len(alerts) - len(shown)
@@ -183,7 +183,7 @@ def alert_text(one: Alert) -> str:
 
 
 def _where(stack: Stack, width: int) -> Block:
-    lines = [Text.assemble((column("LOOK AT", _LABEL_CELLS), rows.TITLE_STYLE))]
+    lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), rows.TITLE_STYLE))]
     for part in stack.parts:
         item = _part(part)
         if lines[-1].cell_len > _LABEL_CELLS and lines[-1].cell_len + item.cell_len > width:
@@ -206,7 +206,7 @@ def stack_status(stack: Stack) -> str:
         if one is None:
             told.append(f"{player.name} {player.part.state}")
             continue
-        more = f", {one.denied:,} refused" if one.denied else ""
+        more = f", {one.denied:,} denied" if one.denied else ""
         over = _over(player, one)
         beyond = f", {gib(over)} GiB OVER its promise" if over else ""
         told.append(f"{player.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
@@ -226,7 +226,7 @@ def stack_news(before: Stack | None, after: Stack) -> list[str]:
     if before is not None and after.alerts is not None:
         gone = [one for one in before.alerts or () if (one.name, one.subject, one.state) not in present]
         subjects = {(one.name, one.subject) for one in after.alerts}
-        news += [f"alert over: {alert_text(one)}" for one in gone if (one.name, one.subject) not in subjects]
+        news += [f"alert resolved: {alert_text(one)}" for one in gone if (one.name, one.subject) not in subjects]
     states = {part.name: part.state for part in (before.parts if before else ())}
     news += [
         f"{part.name} {part.url}"

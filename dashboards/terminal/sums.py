@@ -192,7 +192,7 @@ def _card_sum(
     for pod, size, part in held:
         taken, core = taken + size, core + part
         partly = partly or pod.partly
-    promised, offered = taken, card.offered_bytes
+    promised, offered = taken, card.allocatable_bytes
     if way.loose and not held:
         promised = offered if way.loose >= len(node.cards) else usage.bytes("allocated") if usage else None
     free = None if promised is None or not card.total_bytes else max(0, offered - promised)

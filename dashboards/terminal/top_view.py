@@ -73,7 +73,7 @@ def _head(fleet: Fleet, cards: Sequence[CardSum], usage: Usage, paper: Paper) ->
         count(len({card.node.name for card in cards}), "node"),
         count(len(cards), "card"),
         count(sum(1 for pod in fleet.pods if pod.node), "pod"),
-        f"{waiting:,} waiting",
+        f"{waiting:,} pending",
         *([f"{over:,} over promise"] if over else []),
     ]
     promised, partly = _promised(cards)
@@ -95,8 +95,8 @@ def _key(fleet: Fleet, cards: Sequence[CardSum], paper: Paper) -> list[str]:
     lines = [key]
     if any(card.stranded for card in cards):
         usual = typical(fleet)
-        less = f"less than half of the promises here ask for ({gib(usual)} GiB), " if usual else ""
-        why = f"STRANDED: free, and of no use: {less}no compute left beside it, or the card or node takes nobody"
+        less = f"less than the median promise ({gib(usual)} GiB), " if usual else ""
+        why = f"STRANDED: free memory that no pod can use: {less}no compute left, or card or node accepts no pods"
         lines += sentence(paper, why, DIM)
     return lines
 
@@ -203,12 +203,12 @@ def _nodes(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pap
 def _pods(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
     del cards
     columns = [Column("POD", cut=True), Column("NODE", cut=True), Column("CARDS"), Column("ALLOC", right=True)]
-    columns += [Column("USED", right=True), Column("OF IT", right=True), Column("COMPUTE", right=True)]
+    columns += [Column("USED", right=True), Column("USED%", right=True), Column("COMPUTE", right=True)]
     sums = [one for one in pod_sums(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
 
     def row(one: PodSum) -> list[Cell]:
         part = None if one.used is None or not one.promised else one.used / one.promised
-        where: Cell = one.pod.node or (("cannot be served" if one.pod.fault else "waits"), WARN)
+        where: Cell = one.pod.node or (("invalid request" if one.pod.fault else "pending"), WARN)
         cards = indexes(tuple(sorted(part.index for part in one.pod.slices))) or "-"
         core = sum(part.core for part in one.pod.slices) / FULL_CORE
         used: Cell = (gib(one.used), BAD) if one.over else gib(one.used)
@@ -220,7 +220,7 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pape
 
 def _namespaces(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
     del cards
-    names = ("PODS", "ALLOC GiB", "USED GiB", "OVER GiB", "WAITING", "WANTED GiB")
+    names = ("PODS", "ALLOC GiB", "USED GiB", "OVER GiB", "PENDING", "REQUESTED GiB")
     columns = [Column("NAMESPACE", cut=True), *(Column(name, right=True) for name in names)]
     sums = [one for one in namespace_sums(pod_sums(fleet, usage)) if choice.namespace in ("", one.name)]
 
@@ -262,7 +262,7 @@ def _listed(things: list[Any], choice: Choice, paper: Paper, how: _Table) -> lis
     shown = things[: choice.lines] if _cut(things, choice) else things
     lines = table(paper, how.columns, [how.row(one) for one in shown])
     if len(shown) < len(things):
-        lines.append(paper.ink(f"and {count(len(things) - len(shown), how.noun)} more: --all shows them", "magenta"))
+        lines.append(paper.ink(f"{count(len(things) - len(shown), how.noun)} not shown: use --all", "magenta"))
     return lines
 
 

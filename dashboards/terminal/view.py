@@ -56,7 +56,7 @@ def screen(
 ) -> list[Text]:
     """The whole screen, at most `height` lines of at most `width` cells; `tally` may be that of earlier frames."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        return [Text(column(f"the terminal is too small: {LEAST_WIDTH} x {LEAST_HEIGHT} at least", width))][:height]
+        return [Text(column(f"terminal too small: needs {LEAST_WIDTH} x {LEAST_HEIGHT} or more", width))][:height]
     cards, pods = (tally or Tally()).uses(frame.nodes)
     fleet = [_pools(frame, cards, signs), _cards(frame, cards, signs)]
     events = [_pods(pods), _waiting(frame), _happenings(frame)]
@@ -165,7 +165,7 @@ def _waiting(frame: Frame) -> Block:
 
 
 def _happenings(frame: Frame) -> Block:
-    events = [event for event in frame.happenings if event.kind not in ORDINARY] or frame.happenings
+    events = [event for event in frame.events if event.kind not in ORDINARY] or frame.events
 
     def draw(width: int, lines: int) -> list[Text]:
         latest = events[-(lines - 1) :] if lines > 1 else ()
@@ -180,7 +180,7 @@ def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width:
         count(standing(frame), "node"),
         count(len(cards), "card"),
         count(len(pods), "pod"),
-        f"{len(frame.waiting):,} waiting",
+        f"{len(frame.waiting):,} pending",
         f"{over:,} over promise",
     ]
     loose = f"gpushare {clock(frame.at)}   {'  '.join(parts)}"

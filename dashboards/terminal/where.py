@@ -34,11 +34,11 @@ NOT_FOUND: Final = 4
 _LONGEST_WHY: Final = 600
 _REFUSED: Final = MappingProxyType(
     {
-        401: "; the credentials are not, or no longer, accepted: log in again, or name others with --context",
-        403: "; ask for the right to list nodes and pods, or name a namespace with -n",
+        401: "; the credentials are invalid or expired: log in again, or set --context",
+        403: "; the account needs the right to list nodes and pods; for one namespace set -n",
     }
 )
-_ELSEWHERE: Final = "name another with --kubeconfig or --context, or read this machine with --local"
+_ELSEWHERE: Final = "set --kubeconfig or --context, or use --local to read this machine"
 _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 """Whoever scraped it, and how often: a series that is there twice counts once."""
 
@@ -137,13 +137,13 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     try:
         asyncio.run(run())
     except TimeoutError:
-        raise CannotReadError(f"no whole answer within {where.seconds:.0f} s: give it more with --timeout") from None
+        raise CannotReadError(f"no complete answer within {where.seconds:.0f} s: increase --timeout") from None
     except failure.CredentialsError as exc:
-        raise CannotReadError(f"{exc}; or read this machine with --local") from None
+        raise CannotReadError(f"{exc}; or use --local to read this machine") from None
     except failure.RefusedError as exc:
-        raise CannotReadError(f"the API server refuses: {exc}{_REFUSED.get(exc.status, '')}") from None
+        raise CannotReadError(f"the API server rejects the request: {exc}{_REFUSED.get(exc.status, '')}") from None
     except failure.ClusterError as exc:
-        raise CannotReadError(f"the API server cannot be read: {exc}; {_ELSEWHERE}") from None
+        raise CannotReadError(f"cannot read the API server: {exc}; {_ELSEWHERE}") from None
     return answer[0]
 
 
@@ -151,18 +151,18 @@ def _read_local(where: Where, *, breaches: bool) -> Reading:
     try:
         usage = usage_of(samples_of(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
     except (FetchError, PageError) as exc:
-        hint = "start `gpushare exporter`, or name a cluster with --kubeconfig"
+        hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
         raise CannotReadError(f"{exc}; {hint}") from None
     found: tuple[Breached, ...] = ()
     notes: tuple[str, ...] = ()
     if not usage.cards:
-        notes = (f"{where.exporter} tells of no cards; is it a gpushare exporter, and has it read them yet?",)
+        notes = (f"{where.exporter} reports no cards: it is not a gpushare exporter, or has not read the cards yet",)
     if breaches:
         node = next(iter(sorted(usage.heard)), "")
         try:
             found = breaches_in(fetch(where.exporter + "/breaches", seconds=min(10.0, where.seconds)), node)
         except (FetchError, BreachError) as exc:
-            notes += (f"since when cannot be told: {exc}",)
+            notes += (f"cannot read breach records, start times are unknown: {exc}",)
     return Reading(replace(fleet_of(usage), notes=notes), usage, found, notes)
 
 
@@ -183,11 +183,11 @@ def _with_prometheus(where: Where, reading: Reading) -> Reading:
         body = fetch(where.prometheus + "/api/v1/query", {"query": query}, seconds=where.seconds)
         usage = usage_of(samples_in_answer(body))
     except (FetchError, PageError) as exc:
-        note = f"what is used is not known: {exc}"
+        note = f"memory in use is unknown: {exc}"
         return replace(reading, fleet=replace(reading.fleet, notes=(*reading.fleet.notes, note)), unheard=(note,))
     silent = sorted({node.name for node in reading.fleet.nodes} - usage.heard)
     if not silent:
         return replace(reading, usage=usage)
-    note = f"Prometheus knows nothing of {len(silent):,} nodes, such as {silent[0]}"
+    note = f"Prometheus has no data for {len(silent):,} nodes, such as {silent[0]}"
     fleet = replace(reading.fleet, notes=(*reading.fleet.notes, note))
     return replace(reading, usage=usage, fleet=fleet, unheard=(note,))

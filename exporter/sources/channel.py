@@ -109,17 +109,18 @@ class Connection:
             case grpc.StatusCode.UNKNOWN if words.endswith("method disabled"):
                 return Why.UNKNOWN_METHOD
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise SourceError(f"the kubelet did not answer on {self.socket} within {self.deadline:g} s")
+                raise SourceError(f"the kubelet on {self.socket} timed out after {self.deadline:g} s")
             case grpc.StatusCode.UNAVAILABLE:
                 raise SourceError(
-                    f"no kubelet answers on {self.socket} ({self._state()}): is it running, and is the folder mounted?"
+                    f"cannot connect to the kubelet on {self.socket} ({self._state()}): "
+                    "check that it is running and that the directory is mounted"
                 )
             case _:
-                raise SourceError(f"the kubelet answered with {code.name} on {self.socket}: {words[:200]}")
+                raise SourceError(f"the kubelet on {self.socket} returned {code.name}: {words[:200]}")
 
     def _state(self) -> str:
         try:
             self.socket.stat()
         except OSError as exc:
-            return exc.strerror or "it cannot be looked at"
-        return "the socket is there and nobody listens"
+            return exc.strerror or "cannot access the socket"
+        return "the socket exists but nothing listens on it"

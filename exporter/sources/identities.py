@@ -151,8 +151,8 @@ class _LogFolders:
             links, changed = self._links.read()
             pods, also = self._pods.read()
         except OSError as exc:
-            advice = "mount the host's /var/log and name its links with --log-dir"
-            raise SourceError(f"{exc.filename} cannot be read ({exc.strerror}): {advice}") from None
+            advice = "mount the host's /var/log and set --log-dir to its container log links"
+            raise SourceError(f"cannot read {exc.filename} ({exc.strerror}): {advice}") from None
         if changed or also:
             told = [one for one in links.values() if one is not None]
             names = {pod[2]: pod[:2] for pod in pods.values() if pod is not None}
@@ -229,7 +229,7 @@ class _PodsApi:
         until = time.monotonic() + self._deadline
         answer = self._connection.call(api.LIST_PODS, api.ListPodsRequest(), api.ListPodsResponse, until)
         if isinstance(answer, channel.Why):
-            raise SourceError(f"the kubelet's Pods API tells nothing: {answer.value}")
+            raise SourceError(f"the kubelet's Pods API does not list pods: {answer.value}")
         containers: dict[str, ContainerIdentity] = {}
         pods: dict[str, tuple[str, str]] = {}
         for raw in answer.pods:

@@ -86,7 +86,7 @@ class KernelSource:
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise SourceError(
-                f"{self._proc} cannot be read ({why}): mount the host's /proc and name it with --proc"
+                f"cannot read {self._proc} ({why}): mount the host's /proc and set --proc to it"
             ) from None
         if first is None:
             raise SourceError(

@@ -72,7 +72,7 @@ class KubeletSource:
         answer = self._connection.call(api.LIST, api.ListPodResourcesRequest(), api.ListPodResourcesResponse, until)
         if isinstance(answer, Why):
             raise SourceError(
-                f"the kubelet's pod-resources API tells nothing: {answer.value}; others ask it too often?"
+                f"the kubelet's pod-resources API does not list pods: {answer.value}; its rate limit covers all clients"
             )
         for pod in answer.pod_resources:
             yield from _grants(pod)
@@ -80,11 +80,13 @@ class KubeletSource:
     def _each(self, now: float, pods: frozenset[Asked]) -> KubeletFacts:
         self._answers = {pod: answer for pod, answer in self._answers.items() if pod in pods}
         if not pods and not self._connection.socket.exists():
-            raise SourceError(f"no kubelet: {self._connection.socket} is not there; name it with --kubelet-socket")
+            raise SourceError(f"kubelet socket {self._connection.socket} does not exist: set --kubelet-socket")
         refused = self._ask(now, self._order(now, pods))
         fresh = {pod for pod, (at, _) in self._answers.items() if now - at < 2 * KEPT_SECONDS}
         if refused and pods and not fresh:
-            raise SourceError("the kubelet refuses every call to its pod-resources API: who else asks it so often?")
+            raise SourceError(
+                "the kubelet's rate limit rejects every call to its pod-resources API: find clients that call it often"
+            )
         grants = tuple(grant for pod in sorted(fresh) for grant in self._answers[pod][1])
         return KubeletFacts(grants, frozenset((pod[0], pod[1]) for pod in pods - fresh))
 
@@ -120,8 +122,8 @@ class KubeletSource:
                 return None
             case Why():
                 raise SourceError(
-                    f"the kubelet does not answer for single pods ({answer.value}): it must be 1.34 or newer, or run "
-                    "with --feature-gates=KubeletPodResourcesGet=true"
+                    f"the kubelet does not answer requests for single pods ({answer.value}): upgrade it to 1.34 or "
+                    "newer, or run it with --feature-gates=KubeletPodResourcesGet=true"
                 )
         return tuple(_grants(answer.pod_resources))
 

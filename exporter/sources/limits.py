@@ -36,13 +36,13 @@ def read_limits(path: str) -> abi.Limits:
 def difference(hold: Hold, limits: abi.Limits) -> str:
     """In which way the library is told something else than was promised; empty: in none."""
     if limits.promise != hold.id[:_PROMISE_CHARS]:
-        return f"limits: for promise {limits.promise!r}"
+        return f"the limits file belongs to promise {limits.promise!r}"
     try:
         promised = {_uuid(part.uuid): (part.bytes, part.core * (abi.PPM // 100)) for part in hold.slices}
     except ValueError:
         return ""  # a card whose name is no UUID: nothing to compare by
     told = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
-    return "" if told == promised else "limits: other amounts than were promised"
+    return "" if told == promised else "the amounts in the limits file differ from the promise"
 
 
 def _uuid(card: str) -> UUID:

@@ -62,7 +62,7 @@ class NvmlSource:
             except (GoneError, LostError) as exc:
                 self._end()
                 self._memory.reloaded()
-                raise SourceError(f"NVML failed: {exc}; it is started anew at the next cycle") from None
+                raise SourceError(f"NVML failed: {exc}; restarting it in the next cycle") from None
             self._read_at = time.monotonic()
             self._start_sampler()
         return facts
@@ -87,7 +87,7 @@ class NvmlSource:
             try:
                 self._session = Session(self._hardware, self._memory)
             except (GoneError, LostError) as exc:
-                raise SourceError(f"NVML does not start: {exc}") from None
+                raise SourceError(f"cannot initialize NVML: {exc}") from None
         return self._session
 
     def _end(self) -> None:
@@ -117,4 +117,4 @@ class NvmlSource:
         try:
             self._session.sample(time.time_ns() // 1000)
         except GoneError:
-            _log.debug("samples could not be taken; the next reading tells why", exc_info=True)
+            _log.debug("cannot take NVML samples: the next reading reports the cause", exc_info=True)

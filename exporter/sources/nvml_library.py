@@ -183,14 +183,14 @@ def _start(hardware: Path | None) -> Any:
         nvml = import_module("pynvml")
     except ModuleNotFoundError:
         raise SourceError(
-            "nvidia-ml-py is not installed: in gpushare's source tree, pip install '.[exporter]'"
+            "nvidia-ml-py is not installed: run pip install '.[exporter]' in gpushare's source tree"
         ) from None
     if hardware is not None:
         _load_simulated(hardware)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as exc:
-        raise SourceError(f"NVML does not start: {exc}" + _advice(exc.value, hardware)) from None
+        raise SourceError(f"cannot initialize NVML: {exc}" + _advice(exc.value, hardware)) from None
     return nvml
 
 
@@ -198,15 +198,17 @@ def _advice(status: int, hardware: Path | None) -> str:
     if hardware is not None:
         return ""
     if status == 18:  # noqa: PLR2004 (NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-        return " (the driver was updated under us: restart the exporter, so that it gets the new library)"
-    return " (is the NVIDIA driver installed, and given to this container? simulated cards: --simgpu PATH)"
+        return " (the driver was updated while the exporter was running: restart the exporter to load the new library)"
+    return (
+        " (check that the NVIDIA driver is installed and available in this container; simulated cards: --simgpu FILE)"
+    )
 
 
 def _load_simulated(hardware: Path) -> None:
     """Loaded first, our libnvidia-ml.so.1 is what that name means from then on."""
     if not hardware.is_file():
-        raise SourceError(f"{hardware} is no file; make one: gpushare simgpu create {hardware} --model t4")
+        raise SourceError(f"{hardware} is not a file: create it with gpushare simgpu create {hardware} --model t4")
     if not _LIBRARY.is_file():
-        raise SourceError(f"{_LIBRARY.name} of the simulated driver was not built: run `make test`, or `pip install .`")
+        raise SourceError(f"{_LIBRARY.name} of the simulated driver is not built: run `make test` or `pip install .`")
     os.environ[SIMGPU] = str(hardware)
     ctypes.CDLL(str(_LIBRARY), mode=ctypes.RTLD_GLOBAL)

@@ -84,7 +84,9 @@ class Session:
             raise
         if count is None:
             self._library.close()
-            raise SourceError("NVML does not say how many cards there are; is this container given the driver?")
+            raise SourceError(
+                "NVML does not report the number of cards: check that the driver is available in this container"
+            )
         self._slots = [_Slot(index) for index in range(count)]
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Session:
         told = [*cards, *divided]
         answering = [card for card in told if not card.lost]
         if answering and all(card.free_bytes is None for card in answering):
-            raise GoneError("no card tells its memory")
+            raise GoneError("no card reports its memory")
         self.lost = any(card.lost for card in told)
         self._forget({card.uuid for card in told})
         servers = self._mps_servers(cards)

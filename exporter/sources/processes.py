@@ -54,7 +54,7 @@ def parse_stat(raw: bytes) -> Stat | None:
     opening, closing = raw.find(b"("), raw.rfind(b")")
     fields = raw[closing + 2 :].split(None, 20)
     if opening < 0 or closing < opening or len(fields) < 20:  # noqa: PLR2004 (the start time is the 20th after the name)
-        raise ValueError("no process status of this kernel")
+        raise ValueError("unknown format of process status")
     headless = fields[0][0] in GONE
     if headless and int(fields[17]) <= 1:
         return None
@@ -74,7 +74,7 @@ def parse_status(raw: bytes) -> Status:
     """A line break in the name is escaped by the kernel: no name can pass for another line."""
     uid, inner = _UID.search(raw), _NAMESPACES.search(raw)
     if uid is None:
-        raise ValueError("no process status of this kernel")
+        raise ValueError("unknown format of process status")
     return Status(int(uid[1]), int(inner[1]) if inner else None)
 
 

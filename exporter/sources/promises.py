@@ -4,10 +4,10 @@ Every promise that somebody wrote down on this machine, with what its tenant's l
 Two writers, one format (`isolation.contract.hold`):
 
     <book>/<promise id>/                     by `gpushare run`; promises of one boot
-        hold.json  limits  feed  region      region: the command's to write
+        promise.json  limits  feed  region      region: the command's to write
         members                              "<pid> <start time>" per line, by its keeper
     <run-dir>/alloc/<hash of device IDs>/    by the node agent, with the container's names in `pod`
-        hold.json                            comes last: a folder without it is no promise yet
+        promise.json                            comes last: a folder without it is no promise yet
         limits/limits  limits/feed           read-only in the container
         region/region                        the container's to write, as is the folder
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from isolation.contract.hold import Hold
 
 _log: Final = logging.getLogger(__name__)
-COMMON_BOOK: Final = Path("/run/gpushare/book")
-ANYBODYS_BOOK: Final = Path("/var/tmp/gpushare-book")  # noqa: S108 (sticky; entries are checked one by one)
+COMMON_BOOK: Final = Path("/run/gpushare/allocations")
+ANYBODYS_BOOK: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky; entries are checked one by one)
 MOST_HOLDS: Final = 1024
 """In one book: more than any machine has room for; what is beyond is counted and not read."""
 MOST_SLICES: Final = 128
@@ -68,7 +68,7 @@ def usual_books(simgpu: Path | None = None, book: Path | None = None) -> tuple[P
     """The books of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
     if book is not None:
         return (book,)
-    return (simgpu.with_name(f"{simgpu.name}.book"),) if simgpu is not None else (COMMON_BOOK, ANYBODYS_BOOK)
+    return (simgpu.with_name(f"{simgpu.name}.allocations"),) if simgpu is not None else (COMMON_BOOK, ANYBODYS_BOOK)
 
 
 @dataclass(slots=True)
@@ -133,9 +133,9 @@ class PromiseSource:
         unread = self._entries.keys() - {entry.folder for entry in believed.values()}
         number = len(unread) + self._skipped
         if number != self._unreadable:
-            which = f", such as {min(unread)!r}" if unread else ""
-            told = f"{number} promises cannot be read{which}: what is allocated and free cannot be told"
-            _log.warning("%s", told if number else "every promise can be read again")
+            which = f" (for example {min(unread)!r})" if unread else ""
+            told = f"cannot read {number} promises{which}: allocated and free memory is unknown"
+            _log.warning("%s", told if number else "all promises are readable again")
         self._unreadable = number
         return number
 
@@ -143,8 +143,8 @@ class PromiseSource:
         try:
             return read_kernel(f"{self._proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
         except OSError as exc:
-            advice = "which promises are of this boot cannot be told; name the host's /proc with --proc"
-            raise SourceError(f"{self._proc} cannot be read ({exc.strerror}): {advice}") from None
+            advice = "the promises of this boot are unknown; set --proc to the host's /proc"
+            raise SourceError(f"cannot read {self._proc} ({exc.strerror}): {advice}") from None
 
     def _folders(self) -> Iterator[_Entry]:
         """Every folder of a hold, as it was known before or new."""
@@ -160,7 +160,7 @@ class PromiseSource:
                 continue
             except OSError as exc:
                 raise SourceError(
-                    f"{home} cannot be read ({exc.strerror}): run as root, or choose another --book"
+                    f"cannot read {home} ({exc.strerror}): run as root, or set another --state-dir"
                 ) from None
             self._skipped += max(0, len(names) - MOST_HOLDS)
             for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
@@ -187,7 +187,7 @@ def _stamp(path: str) -> Stamp | None:
 
 def _refresh(entry: _Entry) -> bool:
     """Read the hold again if it has changed; False where there is none: not yet, or not any more."""
-    path = f"{entry.folder}/hold.json"
+    path = f"{entry.folder}/promise.json"
     try:
         stamp = _stamp(path)
         if stamp is not None and stamp == entry.stamp:
@@ -269,4 +269,4 @@ def _check_limits(entry: _Entry) -> None:
         entry.limits_stamp = stamp
     except (OSError, abi.AbiError) as exc:
         entry.limits_generation, entry.limits_stamp = None, None
-        entry.limits_error = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "cannot be read"
+        entry.limits_error = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "read error"

@@ -33,7 +33,7 @@ MOST_LOST: Final = 1 << 20
 
 FEW_SLOTS: Final = 32
 """Processes of one container that are read without a second thought."""
-TOO_DEAR: Final = "not read this time: it is too dear to read beside the others"
+TOO_DEAR: Final = "not read in this cycle: reading it takes too long"
 
 
 class _UnchangedError(Exception):
@@ -98,7 +98,7 @@ def _read(path: str, known: _Known, slots: int) -> RegionFacts:
             return _facts(fd, about.st_size, known, slots)
     except OSError as exc:
         known.sum = -1
-        return RegionFacts(None, error=exc.strerror or "cannot be opened")
+        return RegionFacts(None, error=exc.strerror or "cannot open the file")
     except abi.AbiError as exc:
         known.sum = -1
         return RegionFacts(None, error=str(exc))

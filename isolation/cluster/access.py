@@ -93,7 +93,7 @@ class Access:
             async with asyncio.timeout(self._deadlines.page), self._get(path, query) as answer:
                 return await _bounded(answer, MOST_PAGE_BYTES)
         except TimeoutError:
-            raise UnreachableError(f"no whole list within {self._deadlines.page:.0f} s") from None
+            raise UnreachableError(f"list timed out after {self._deadlines.page:.0f} s") from None
 
     async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
         """
@@ -115,7 +115,7 @@ class Access:
                     for line in _split(rest, chunk):
                         yield line
         except TimeoutError:
-            raise UnreachableError(f"silent for {idle_seconds:.0f} s") from None
+            raise UnreachableError(f"watch received nothing for {idle_seconds:.0f} s") from None
 
     @contextlib.asynccontextmanager
     async def _get(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -134,7 +134,7 @@ class Access:
         """One request: its answer, RefusedError, or UnreachableError (outcome unknown)."""
         seconds = self._deadlines.write if seconds is None else min(seconds, self._deadlines.write)
         if seconds <= 0:
-            raise UnreachableError("no time left to ask")
+            raise UnreachableError("no time left for the request")
         headers = {"Content-Type": "application/json" if kind == "json" else f"application/{kind}+json"}
         data = None if body is None else msgspec.json.encode(body)
         try:
@@ -144,7 +144,7 @@ class Access:
             ):
                 text = await _bounded(answer, _LONGEST_ANSWER)
         except TimeoutError:
-            raise UnreachableError(f"no answer within {seconds:.1f} s") from None
+            raise UnreachableError(f"request timed out after {seconds:.1f} s") from None
         if answer.status >= _OK_BELOW:
             self._distrust_at(answer.status, line)
             raise refusal(answer.status, text, answer.headers.get("Retry-After"))
@@ -192,7 +192,7 @@ class Access:
         except RuntimeError as exc:
             if not line.session.closed:
                 raise
-            raise UnreachableError("the credentials were replaced in between") from exc
+            raise UnreachableError("credentials were replaced during the request") from exc
 
     async def _current(self) -> _Line:
         async with self._lock:
@@ -212,7 +212,7 @@ class Access:
         except (CredentialsError, OSError, ValueError) as exc:
             if self._line is None:
                 raise _unusable(exc) from exc
-            log.warning("the credentials could not be read again: %s", exc)
+            log.warning("cannot reload credentials, keeping the previous ones: %s", exc)
             return
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_connect=_CONNECT_SECONDS)
         connector = aiohttp.TCPConnector(ssl=secure, socket_factory=_keepalive)
@@ -227,8 +227,10 @@ def _unusable(exc: CredentialsError | OSError | ValueError) -> CredentialsError:
     if isinstance(exc, CredentialsError):
         return exc
     if isinstance(exc, TimeoutError):
-        return CredentialsError(f"no credentials within {_PLUGIN_SECONDS:.0f} s: does the plug-in of the user answer?")
-    return CredentialsError(f"the certificates in the kubeconfig cannot be used ({exc}): have them written again")
+        return CredentialsError(
+            f"reading credentials timed out after {_PLUGIN_SECONDS:.0f} s: check the exec plugin in the kubeconfig"
+        )
+    return CredentialsError(f"cannot use the certificates in the kubeconfig ({exc}): generate the kubeconfig again")
 
 
 def _patience(seconds: float) -> aiohttp.ClientTimeout:
@@ -251,7 +253,7 @@ async def _bounded(answer: aiohttp.ClientResponse, most: int) -> bytes:
     async for chunk in answer.content.iter_any():
         size += len(chunk)
         if size > most:
-            raise MalformedError(f"an answer of more than {most} bytes")
+            raise MalformedError(f"response is larger than {most} bytes")
         parts.append(chunk)
     return b"".join(parts)
 
@@ -265,5 +267,5 @@ def _split(rest: bytearray, chunk: bytes) -> list[bytes]:
         rest.clear()
     rest += last
     if len(rest) > MOST_EVENT_BYTES:
-        raise MalformedError(f"an event of more than {MOST_EVENT_BYTES} bytes")
+        raise MalformedError(f"watch event is larger than {MOST_EVENT_BYTES} bytes")
     return [line for line in lines if line.strip()]

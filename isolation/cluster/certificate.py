@@ -59,11 +59,11 @@ def _part(data: bytes, at: int) -> tuple[int, bytes, int]:
     if size & 0x80:
         count = size & 0x7F
         if not 0 < count <= 4:  # noqa: PLR2004 (4 GiB)
-            raise ValueError("a length that no certificate has")
+            raise ValueError("invalid DER length")
         size = int.from_bytes(data[at : at + count], "big")
         at += count
     if at + size > len(data):
-        raise ValueError("cut short")
+        raise ValueError("truncated DER")
     return kind, data[at : at + size], at + size
 
 
@@ -72,5 +72,5 @@ def _seconds(kind: int, text: str) -> float:
         century = "20" if int(text[:2]) < _PIVOT else "19"
         text = century + text
     elif kind != _GENERAL:
-        raise ValueError("no time")
+        raise ValueError("not a DER time")
     return dt.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()

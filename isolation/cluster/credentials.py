@@ -25,7 +25,7 @@ _PORT: Final = "KUBERNETES_SERVICE_PORT"
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_SECONDS: Final = 60.0
 """The kubelet replaces an account's token; so often it is read again."""
-_HINT: Final = "check the file, or name another with --kubeconfig or $KUBECONFIG"
+_HINT: Final = "check the file, or select another with --kubeconfig or $KUBECONFIG"
 
 
 async def identity_of(kubeconfig: Path | None, context: str | None) -> Identity:
@@ -51,7 +51,7 @@ async def official_identity(kubeconfig: Path | None, context: str | None) -> Ide
         )
     except Exception as exc:  # over a file that is none it raises whatever its code ran into
         raise CredentialsError(
-            f"no usable credentials: {type(exc).__name__}: {' '.join(str(exc).split())}; {_HINT}"
+            f"cannot load kubeconfig: {type(exc).__name__}: {' '.join(str(exc).split())}; {_HINT}"
         ) from exc
 
     async def authorization() -> str:
@@ -76,9 +76,9 @@ def _some_file(kubeconfig: Path | None) -> None:
     told = str(kubeconfig) if kubeconfig is not None else os.environ.get("KUBECONFIG", "")
     names = [Path(name).expanduser() for name in told.split(os.pathsep) if name]
     if not told and kubeconfig is None and "KUBECONFIG" in os.environ:
-        raise CredentialsError("$KUBECONFIG is empty: name a file in it, or with --kubeconfig")
+        raise CredentialsError("$KUBECONFIG is empty: set it to a file, or use --kubeconfig")
     if names and not any(name.exists() for name in names):
-        raise CredentialsError(f"none of {told} exists: name another file with --kubeconfig or $KUBECONFIG")
+        raise CredentialsError(f"none of the kubeconfig files {told} exists: use --kubeconfig or $KUBECONFIG")
 
 
 # A pod's own account.
@@ -88,10 +88,10 @@ def _account() -> Identity:
     host, port = os.environ.get(_HOST, ""), os.environ.get(_PORT, "")
     authority = _ACCOUNT / "ca.crt"
     if not host or not port:
-        raise CredentialsError(f"${_HOST} and ${_PORT} do not both name a server: name a kubeconfig")
+        raise CredentialsError(f"${_HOST} or ${_PORT} is not set: set both, or use --kubeconfig or $KUBECONFIG")
     token = _AccountToken(_ACCOUNT / "token")
     if not _text(authority):
-        raise CredentialsError(f"{authority} is empty: the pod's account is broken, start the pod again")
+        raise CredentialsError(f"{authority} is empty: the service account volume is broken, recreate the pod")
     where = f"[{host}]:{port}" if ":" in host or "%" in host else f"{host}:{port}"
     return Identity(f"https://{where}", token.current, authority)
 
@@ -111,13 +111,13 @@ class _AccountToken:
             try:
                 self._token = self._read()
             except CredentialsError as exc:
-                log.warning("the token could not be read again: %s", exc)
+                log.warning("cannot reload the service account token, keeping the previous one: %s", exc)
         return self._token
 
     def _read(self) -> str:
         token = _text(self._file)
         if not token:
-            raise CredentialsError(f"{self._file} is empty: the pod's account is broken, start the pod again")
+            raise CredentialsError(f"{self._file} is empty: the service account volume is broken, recreate the pod")
         return f"bearer {token}"
 
 
@@ -126,5 +126,5 @@ def _text(file: Path) -> str:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         raise CredentialsError(
-            f"{file} cannot be read ({exc}): does the pod mount its account (automountServiceAccountToken)?"
+            f"cannot read {file} ({exc}): check automountServiceAccountToken of the pod and its service account"
         ) from None

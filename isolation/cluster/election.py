@@ -96,7 +96,7 @@ class Election:
                 try:
                     await self.turn()
                 except ClusterError as exc:
-                    log.warning("the lease cannot be kept: %s", exc)
+                    log.warning("cannot acquire or renew the Lease: %s", exc)
                 await self._sleep(self._terms.retry * (0.75 + 0.25 * self._draw()))
         finally:
             await self._release()
@@ -121,7 +121,7 @@ class Election:
             return
         self._standing = lease.written(before, got, sent, self._clock(), self._terms)
         if before.record is None or before.record.holder != self._me:
-            log.info("holding the lease, epoch %d", got.epoch)
+            log.info("acquired the Lease: epoch=%d", got.epoch)
 
     async def _look(self) -> None:
         """What is there now, after a write that failed or may have happened."""

@@ -140,7 +140,7 @@ class Follower:
                 await self._watch()
                 failures += 1
             except GoneError:
-                log.info("%s: version %s is forgotten, listing anew", self._what.path, self._version)
+                log.info("relisting %s: resource version %s has expired", self._what.path, self._version)
                 self._version = None
                 # The server answers again: what came before it forgot us counts no more.
                 failures = forgotten = forgotten + 1
@@ -148,7 +148,7 @@ class Follower:
                 failures, forgotten = self._failures(failures, began), 0
                 asked = exc.retry_after if isinstance(exc, RefusedError) else None
                 level = logging.WARNING if failures else logging.INFO
-                log.log(level, "%s: %s (failure %d in a row)", self._what.path, exc, failures)
+                log.log(level, "cannot list or watch %s: %s (consecutive_failures=%d)", self._what.path, exc, failures)
             else:
                 # A watch that ends at once is a failure too: without a pause it would be a storm.
                 failures = 0 if time.monotonic() - began >= _SHORT_SECONDS else failures
@@ -206,7 +206,7 @@ class Follower:
                 yield page
                 if not more:
                     return
-            raise MalformedError("a list without end")
+            raise MalformedError(f"list has more than {_MOST_PAGES} pages")
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
@@ -243,7 +243,7 @@ class Follower:
         elif event.type in ("ADDED", "MODIFIED"):
             self._put(event.object)
         else:
-            raise MalformedError(f"an event of an unknown type: {event.type[:40]!r}")
+            raise MalformedError(f"unknown type of watch event: {event.type[:40]!r}")
         self._version = who.resourceVersion or self._version
 
     def _is_news(self, version: str) -> bool:
@@ -259,7 +259,7 @@ class Follower:
             return self._sink.put(raw)
         except MalformedError as exc:
             self.count.broken += 1
-            log.error("%s: %s", self._what.path, exc)  # noqa: TRY400 (no stack: the input is at fault)
+            log.error("cannot read object of %s: %s", self._what.path, exc)  # noqa: TRY400 (no stack: the input is at fault)
             return None
 
 

@@ -40,8 +40,8 @@ class Once(logging.Filter):
         now = self._clock()
         if now < self._due:
             return False
-        peer = ascii(record.args[0])[:_MOST_ADDRESS] if isinstance(record.args, tuple) and record.args else "somebody"
-        record.msg = "%d requests could not be read, or broke off; the last, from %s: %s"
+        peer = ascii(record.args[0])[:_MOST_ADDRESS] if isinstance(record.args, tuple) and record.args else "unknown"
+        record.msg = "rejected %d invalid or aborted requests, the last one from %s: %s"
         record.args = (self._number, peer.strip("'"), type(error).__name__)
         record.exc_info = record.exc_text = record.stack_info = None
         record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)

@@ -1,5 +1,5 @@
 """
-Gauges of a process of ours, read when somebody scrapes.
+Gauges of a process of ours, and counters that somebody else keeps, read when somebody scrapes.
 
 Decides nothing: names, labels and help come from the catalogue, what cannot be told is left out by whoever is asked.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from isolation.contract.metrics import MetricSpec
+from isolation.contract.metrics import Kind, MetricSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,8 @@ class Gauges(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family for each metric that was read."""
         for spec, rows in self._read().items():
-            gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+            kind = CounterMetricFamily if spec.kind is Kind.COUNTER else GaugeMetricFamily
+            family = kind(spec.name, spec.help, labels=spec.labels)
             for labels, value in rows.items():
-                gauge.add_metric(labels, value)
-            yield gauge
+                family.add_metric(labels, value)
+            yield family

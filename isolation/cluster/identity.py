@@ -43,7 +43,7 @@ class Identity:
         said = (await self.authorization()).strip(_SPACE)
         if said:
             if not said.isascii() or not said.isprintable():
-                raise CredentialsError("the token has signs that no header can carry: write it on one line, alone")
+                raise CredentialsError("token has characters that are invalid in HTTP headers: use one ASCII line")
             headers["Authorization"] = said
         return headers
 

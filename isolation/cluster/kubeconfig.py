@@ -58,27 +58,26 @@ def _said(file: str) -> dict[str, Any]:
     try:
         about = Path(file).stat()
         if stat.S_ISDIR(about.st_mode):
-            raise CredentialsError(f"kubeconfig {file} is a folder: name the file in it")
+            raise CredentialsError(f"kubeconfig {file} is a directory: select a file")
         if not stat.S_ISREG(about.st_mode):  # a pipe can be read once only
             raise _UnusualError
         if about.st_size > _LARGEST:
-            raise CredentialsError(f"{file} has {about.st_size} bytes: that is no kubeconfig, name another file")
+            raise CredentialsError(f"kubeconfig {file} is too large ({about.st_size} bytes): select another file")
         text = Path(file).read_text(encoding=None)
         if _nested(text):
-            raise CredentialsError(
-                f"{file} is nested more than {_DEEPEST} deep: that is no kubeconfig, name another file"
-            )
+            raise CredentialsError(f"kubeconfig {file} has more than {_DEEPEST} levels: select another file")
         said = yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader, in C)
     except FileNotFoundError:
         raise CredentialsError(
-            f"kubeconfig {file} does not exist: name another with --kubeconfig or $KUBECONFIG"
+            f"kubeconfig {file} does not exist: select another with --kubeconfig or $KUBECONFIG"
         ) from None
     except OSError as exc:
-        raise CredentialsError(f"kubeconfig {file} cannot be read ({exc.strerror}): check who may") from None
+        raise CredentialsError(f"cannot read kubeconfig {file} ({exc.strerror}): check its permissions") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
-        raise CredentialsError(f"kubeconfig {file} is no YAML: {_line(exc)}; repair it or name another") from None
+        raise CredentialsError(f"kubeconfig {file} is not valid YAML: {_line(exc)}; fix it or select another") from None
     if not isinstance(said, dict):
-        raise CredentialsError(f"kubeconfig {file} says nothing: name another with --kubeconfig or $KUBECONFIG")
+        what = "is empty" if said is None else "is not a mapping"
+        raise CredentialsError(f"kubeconfig {file} {what}: select another with --kubeconfig or $KUBECONFIG")
     return said
 
 
@@ -101,7 +100,7 @@ def _line(exc: Exception) -> str:
 def _identity(said: Mapping[str, Any], file: str, context: str | None) -> Identity:
     name = context if context is not None else said.get("current-context")
     if not name and context is None and name in ("", None):
-        raise CredentialsError(f"kubeconfig {file} has no current-context: name one with --context")
+        raise CredentialsError(f"kubeconfig {file} has no current-context: select one with --context")
     if not isinstance(name, str):
         raise _UnusualError
     chosen = _found(said, "contexts", name, file)
@@ -151,7 +150,7 @@ def _user(said: Mapping[str, Any], chosen: Mapping[str, Any], file: str, *, secu
     if not isinstance(name, str):
         raise _UnusualError
     if not name and secure:
-        raise CredentialsError(f"the context in kubeconfig {file} names no user: name one in it, or use --context")
+        raise CredentialsError(f"the context in kubeconfig {file} has no user: add one, or use another --context")
     if not name:
         return {}
     try:
@@ -175,7 +174,7 @@ def _authorization(user: Mapping[str, Any], base: str, file: str) -> str:
             with Path(path).open(encoding=None) as opened:
                 token = opened.read(_LARGEST)
         except (OSError, UnicodeDecodeError) as exc:
-            raise CredentialsError(f"the token's file {path} that {file} names cannot be read: {exc}") from None
+            raise CredentialsError(f"cannot read token file {path} of kubeconfig {file}: {exc}") from None
     if token:
         return f"Bearer {token}"
     if "username" in user and "password" in user:
@@ -192,12 +191,12 @@ def _material(where: Mapping[str, Any], key: str, base: str, file: str) -> Mater
             return None
         with suppress(ValueError):
             return base64.standard_b64decode(data.encode())
-        raise CredentialsError(f"{key}-data in kubeconfig {file} is no base64: have it written again")
+        raise CredentialsError(f"{key}-data in kubeconfig {file} is not valid base64: generate the kubeconfig again")
     if key not in where:
         return None
     path = os.path.normpath(os.path.join(base, _text(where, key)))  # noqa: PTH118 (as the client does)
     if not Path(path).is_file():
-        raise CredentialsError(f"{path} does not exist, which kubeconfig {file} names as {key}: put it there")
+        raise CredentialsError(f"{key} {path} of kubeconfig {file} does not exist: create it, or correct the path")
     return Path(path)
 
 

@@ -36,7 +36,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         if not 0 < self.retry + self.request < self.act < self.duration <= _LONGEST_DURATION:
-            raise ValueError("a lease needs 0 < retry + request < act < duration <= 600 s")
+            raise ValueError("Lease timing must be 0 < retry + request < act < duration <= 600 s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def address(text: str) -> Address | None:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
-        raise ValueError(f"{text!r} is no address: write 0.0.0.0:9448, [::1]:9448 or none")
+        raise ValueError(f"{text!r} is not an address: use 0.0.0.0:9448, [::1]:9448 or none")
     return Address(host, int(port))
 
 

@@ -29,10 +29,10 @@ _CHATTY: Final = ("aiohttp", "asyncio", "grpc", "kubernetes")
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--log-format` and `--log-level`, for `set_up`."""
     level = click.option(
-        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The least that is said."
+        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Minimum log level."
     )
     form = click.option(
-        "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of what is said on stderr."
+        "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Log format on stderr."
     )
     return form(level(command))
 

@@ -22,7 +22,7 @@ def stamp(paths: Iterable[Path | None]) -> Stamp:
 
 def no_password() -> str:
     """For `load_cert_chain`, which would otherwise ask on the terminal."""
-    raise ValueError("the key is encrypted; give one that is not")
+    raise ValueError("private key is encrypted: use an unencrypted key")
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

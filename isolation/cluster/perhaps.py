@@ -38,7 +38,7 @@ class Perhaps:
             if exc.status != _NOT_FOUND:
                 raise
             if not self._missing:
-                log.info("%s: this kind is not installed, so there is none of it", path)
+                log.info("cannot find %s: resource is not installed, continuing without it", path)
             self._missing = True
             return b'{"metadata":{"resourceVersion":"0"},"items":[]}'
         self._missing = False

@@ -237,12 +237,12 @@ class Store:
             try:
                 listener(change)
             except Exception:  # one broken consumer must not stop the others or the watch
-                log.exception("a listener failed")
+                log.exception("cannot process cluster change: internal error")
 
 
 def _known(identity: str) -> str:
     if not identity:
-        raise MalformedError("an object without identity")
+        raise MalformedError("object has no name or UID")
     return identity
 
 

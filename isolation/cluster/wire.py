@@ -152,9 +152,9 @@ def page_of(body: bytes) -> Page:
     try:
         page = _PAGE.decode(body)
     except _BROKEN as exc:
-        raise MalformedError(f"a list that is none: {exc}") from None
+        raise MalformedError(f"invalid list: {exc}") from None
     if not page.metadata.resourceVersion:
-        raise MalformedError("a list without a resource version")
+        raise MalformedError("list has no resourceVersion")
     return page
 
 
@@ -163,7 +163,7 @@ def event_of(line: bytes) -> Event:
     try:
         return _EVENT.decode(line)
     except _BROKEN as exc:
-        raise MalformedError(f"an event that is none: {exc}") from None
+        raise MalformedError(f"invalid watch event: {exc}") from None
 
 
 def identity_of(raw: msgspec.Raw) -> Identity:
@@ -171,7 +171,7 @@ def identity_of(raw: msgspec.Raw) -> Identity:
     try:
         return _WHOLE.decode(raw).metadata
     except _BROKEN as exc:
-        raise MalformedError(f"an object that is none: {exc}") from None
+        raise MalformedError(f"invalid object: {exc}") from None
 
 
 def node_wire(raw: msgspec.Raw) -> NodeWire:
@@ -179,7 +179,7 @@ def node_wire(raw: msgspec.Raw) -> NodeWire:
     try:
         return NODE.decode(raw)
     except _BROKEN as exc:
-        raise MalformedError(f"a node that is none: {exc}") from None
+        raise MalformedError(f"invalid Node: {exc}") from None
 
 
 def pod_wire(raw: msgspec.Raw) -> PodWire:
@@ -187,7 +187,7 @@ def pod_wire(raw: msgspec.Raw) -> PodWire:
     try:
         pod = POD.decode(raw)
     except _BROKEN as exc:
-        raise MalformedError(f"a pod that is none: {exc}") from None
+        raise MalformedError(f"invalid Pod: {exc}") from None
     spec = pod.get("spec", {})
     if "volumes" in spec:
         # The token's volume has another name in each replica, and says nothing.

@@ -239,9 +239,9 @@ def object_of(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise MalformedError("an answer that is no JSON") from None
+        raise MalformedError("response is not JSON") from None
     if not isinstance(found, dict):
-        raise MalformedError("an answer that is no object")
+        raise MalformedError("response is not a JSON object")
     return found
 
 
@@ -250,7 +250,7 @@ def _record(lease: dict[str, Any]) -> Record:
     version, holder = meta.get("resourceVersion"), spec.get("holderIdentity") or ""
     seconds, epoch = spec.get("leaseDurationSeconds") or 0, spec.get("leaseTransitions") or 0
     if not isinstance(version, str) or not version or not isinstance(holder, str):
-        raise MalformedError("a Lease without version or with a holder that is no text")
+        raise MalformedError("Lease has no resourceVersion, or its holderIdentity is not a string")
     if not isinstance(seconds, int) or not isinstance(epoch, int):
-        raise MalformedError("a Lease whose numbers are none")
+        raise MalformedError("Lease has a leaseDurationSeconds or leaseTransitions that is not an integer")
     return Record(version, holder, float(seconds), epoch)

@@ -62,11 +62,11 @@ def decode_allocation(text: str) -> Allocation:
     at = decoded(text)
     if at["version"].integer(0) != ALLOCATION_VERSION:
         raise at["version"].wrong(
-            f"{show(at['version'].value)} is unknown; this reader understands {ALLOCATION_VERSION}"
+            f"{show(at['version'].value)} is not a supported version; expected {ALLOCATION_VERSION}"
         )
     promise = at["promise"].text()
     if not promise:
-        raise at["promise"].wrong("a record needs the promise's id")
+        raise at["promise"].wrong("the pod UID is missing")
     slices = slices_of(at["cards"])
     whole = {part.uuid: part for part in slices}
     parts = tuple(
@@ -80,9 +80,9 @@ def slices_of(cards: At) -> tuple[Slice, ...]:
     """Cards of a record, each once; raises CodecError."""
     slices = tuple(_slice(item) for item in cards.items())
     if not 1 <= len(slices) <= MOST_CARDS:
-        raise cards.wrong(f"{len(slices)} cards; a record names 1 to {MOST_CARDS}")
+        raise cards.wrong(f"expected 1 to {MOST_CARDS} cards, not {len(slices)}")
     if len({s.uuid for s in slices}) != len(slices) or len({s.index for s in slices}) != len(slices):
-        raise cards.wrong("a card stands twice")
+        raise cards.wrong("a card is listed twice")
     return slices
 
 
@@ -103,15 +103,15 @@ def decode_vendor(text: str, uuids: Mapping[int, str], node: str, *, unit_bytes:
     taken: dict[int, int] = {}
     for container, cards in decoded(text).fields():
         if not _INDEX.fullmatch(container):
-            raise cards.wrong(f"{show(container)} is no container index")
+            raise cards.wrong(f"{show(container)} is not a container index")
         for card, units in cards.fields():
             if not _INDEX.fullmatch(card) or int(card) >= MOST_CARDS:
-                raise units.wrong(f"{show(card)} is no card index")
+                raise units.wrong(f"{show(card)} is not a card index")
             taken[int(card)] = taken.get(int(card), 0) + units.integer(0, 0, (LARGEST - 1) // unit_bytes)
     if not taken:
-        raise CodecError((), "the record names no card")
+        raise CodecError((), "the allocation record lists no card")
     if max(taken.values()) * unit_bytes >= LARGEST:
-        raise CodecError((), "the record holds more on one card than any card has")
+        raise CodecError((), "the allocation record has more memory on one card than any card has")
     return tuple(
         Slice(uuids.get(index) or f"{node}/{index}", index, taken[index] * unit_bytes) for index in sorted(taken)
     )
@@ -121,14 +121,14 @@ def _part(item: At, whole: Mapping[str, Slice]) -> Slice:
     """A container's part of a card that the record names, no more than the pod has of it."""
     card = whole.get(item["uuid"].text())
     if card is None:
-        raise item["uuid"].wrong(f"{show(item['uuid'].value)} is none of the record's cards")
+        raise item["uuid"].wrong(f"{show(item['uuid'].value)} is not a card of the allocation record")
     return Slice(card.uuid, card.index, item["bytes"].integer(0, 0, card.bytes), item["core"].integer(0, 0, card.core))
 
 
 def _slice(item: At) -> Slice:
     uuid, index = item["uuid"].text(), item["index"]
     if not uuid or not index:
-        raise item.wrong("a card of a record needs uuid and index")
+        raise item.wrong("a card needs uuid and index")
     return Slice(
         uuid=uuid,
         index=index.integer(0, 0, MOST_CARDS - 1),

@@ -61,15 +61,15 @@ class Asked:
 def amount(raw: At, what: str) -> Fraction:
     """A quantity that is neither negative nor absurd."""
     if isinstance(raw.value, dict | list):
-        raise raw.wrong(f'{show(raw.value)} stands where an amount is expected; write a number such as 8 or "512Mi"')
+        raise raw.wrong(f'expected an amount, not {show(raw.value)}; write a number such as 8 or "512Mi"')
     try:
         value = quantity.parse(raw.value)
     except ValueError:
         raise Unacceptable(f'{what}: {show(raw.value)} is not an amount; write a number such as 8 or "512Mi"') from None
     if value < 0:
-        raise Unacceptable(f"{what}: {show(raw.value)} is negative; ask for more than nothing")
+        raise Unacceptable(f"{what}: {show(raw.value)} is negative; request a positive amount")
     if value >= LARGEST:
-        raise Unacceptable(f"{what}: {show(raw.value)} is more than any machine has; ask for less")
+        raise Unacceptable(f"{what}: {show(raw.value)} is more than any machine has; request less")
     return value
 
 
@@ -86,11 +86,11 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
         unit = quantity.show_bytes(unit_bytes)
         raise Unacceptable(
             f"{where}: {dialect.memory} {show(limits[dialect.memory].value)} is more than any machine has; "
-            f"it counts units of {unit}, so write 2 for {quantity.show_bytes(2 * unit_bytes)}"
+            f"the unit is {unit}, so write 2 for {quantity.show_bytes(2 * unit_bytes)}"
         )
     core = _extended(requests, limits, dialect.compute, where)
     if core is not None and units is None:
-        raise Unacceptable(f"{where}: {dialect.compute} without {dialect.memory}; ask for both on this container")
+        raise Unacceptable(f"{where}: {dialect.compute} needs {dialect.memory}; request both on this container")
     known = {CPU, MEMORY, dialect.memory, dialect.compute, dialect.whole}
     return Asked(
         name=name,
@@ -124,16 +124,16 @@ def _extended(requests: At, limits: At, name: str, where: str, *, zero: bool = F
     if not limit and not request:
         return None
     if not limit:
-        raise Unacceptable(f"{where}: {name} stands under requests alone; write {show(request.value)} under limits too")
+        raise Unacceptable(f"{where}: {name} is set under requests only; set {show(request.value)} under limits too")
     value = amount(limit, f"{where}, {name}")
     if value.denominator != 1:
-        raise Unacceptable(f"{where}: {name} is {show(limit.value)}, a fraction; ask for a whole number")
+        raise Unacceptable(f"{where}: {name} is {show(limit.value)}, a fraction; request a whole number")
     if request and amount(request, f"{where}, {name}") != value:
         raise Unacceptable(
             f"{where}: {name} has requests {show(request.value)} and limits {show(limit.value)}; make them equal"
         )
     if value == 0 and not zero:
-        raise Unacceptable(f"{where}: {name} is 0; ask for 1 or more, or remove it")
+        raise Unacceptable(f"{where}: {name} is 0; request 1 or more, or remove it")
     return int(value)
 
 
@@ -157,12 +157,12 @@ def machine_amounts(spec: At, asks: Sequence[Asked], dialect: Dialect) -> tuple[
     for level, name in ((spec["resources"]["limits"], "limits"), (spec["resources"]["requests"], "requests")):
         for key in (dialect.memory, dialect.compute, dialect.whole):
             if level[key]:
-                raise Unacceptable(f"{key} stands under the pod's own resources.{name}; move it to a container")
+                raise Unacceptable(f"{key} is set under pod-level resources.{name}; move it to a container")
     cpu += _request(spec["overhead"][CPU], spec["overhead"][CPU], "overhead, cpu")
     memory += _request(spec["overhead"][MEMORY], spec["overhead"][MEMORY], "overhead, memory")
     milli, size = -int(-cpu * 1000 // 1), -int(-memory // 1)
     if max(milli, size) >= LARGEST:
-        raise Unacceptable("the containers together ask for more CPU or memory than any machine has; ask for less")
+        raise Unacceptable("the containers together request more CPU or memory than any machine has; request less")
     return milli, size
 
 

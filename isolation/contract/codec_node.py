@@ -102,10 +102,10 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     """The cards of an annotation, by index; raises CodecError where it is not sane."""
     at = decoded(text)
     if at["version"].integer(0) != CARDS_VERSION:
-        raise at["version"].wrong(f"{show(at['version'].value)} is unknown; this reader understands {CARDS_VERSION}")
+        raise at["version"].wrong(f"{show(at['version'].value)} is not a supported version; expected {CARDS_VERSION}")
     items = at["cards"].items()
     if len(items) > MOST_CARDS:
-        raise at["cards"].wrong(f"{len(items)} cards; no machine has more than {MOST_CARDS}")
+        raise at["cards"].wrong(f"expected at most {MOST_CARDS} cards, not {len(items)}")
     cards = sorted((_card(item) for item in items), key=lambda card: card.index)
     for what, seen in (("uuid", {c.uuid for c in cards}), ("index", {c.index for c in cards})):
         if len(seen) != len(cards):
@@ -116,7 +116,7 @@ def decode_cards(text: str) -> tuple[Card, ...]:
 def _card(item: At) -> Card:
     uuid = item["uuid"].text()
     if not uuid:
-        raise item["uuid"].wrong("a card needs its uuid")
+        raise item["uuid"].wrong("a card needs a uuid")
     total = item["total"].integer(-1, 1, LARGEST - 1)
     if total < 0:
         raise item["total"].wrong("a card needs its total memory in bytes")
@@ -132,7 +132,7 @@ def _card(item: At) -> Card:
 
 
 def _missing(at: At) -> int:
-    raise at.wrong("a card needs its index")
+    raise at.wrong("a card needs an index")
 
 
 def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes: int) -> tuple[Card, ...]:
@@ -160,7 +160,7 @@ def _shares(has: _Stated, unit_bytes: int, dialect: Dialect) -> tuple[int, int, 
     """The same of a node that serves shares: every card an equal part of the sum."""
     units, count = has.all(dialect.memory), has.all(dialect.card_count)
     if units and not count:
-        raise has.capacity.wrong(f"{dialect.memory} without {dialect.card_count}; how many cards are they on?")
+        raise has.capacity.wrong(f"{dialect.memory} needs {dialect.card_count}; set the number of cards too")
     each = units // count if count else 0
     return count, each * unit_bytes, int(has.left(dialect.memory)) // each if each else 0
 
@@ -168,7 +168,7 @@ def _shares(has: _Stated, unit_bytes: int, dialect: Dialect) -> tuple[int, int, 
 def _alike(node: str, model: str, sizes: tuple[int, int, int], unit_bytes: int) -> tuple[Card, ...]:
     count, size, sound = sizes
     if count > MOST_CARDS or size >= LARGEST:
-        raise CodecError(("status", "capacity"), f"{count} cards of {size} bytes; no machine has that")
+        raise CodecError(("status", "capacity"), f"{count} cards of {size} bytes is more than any machine has")
     return tuple(
         Card(f"{node}/{i}", i, size, unit_bytes=unit_bytes, model=model, healthy=i < sound) for i in range(count)
     )
@@ -186,7 +186,7 @@ def _stated(raw: At) -> Fraction:
     except ValueError:
         raise raw.wrong(f"{show(raw.value)} is not an amount") from None
     if not 0 <= value * 1000 < LARGEST:
-        raise raw.wrong(f"{show(raw.value)} is not an amount that a machine can have")
+        raise raw.wrong(f"{show(raw.value)} is negative or more than any machine has")
     return value
 
 
@@ -209,7 +209,7 @@ def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
     annotations = metadata["annotations"].texts()
     if mode not in _SHARED:
         return True
-    return annotations.get(AGENT) != "leaving" and (CARDS not in annotations or has.left(dialect.memory) > 0)
+    return annotations.get(AGENT) != "stopping" and (CARDS not in annotations or has.left(dialect.memory) > 0)
 
 
 def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:

@@ -86,7 +86,7 @@ def seconds_of(at: At) -> float:
         return 0.0
     match = _TIME.fullmatch(at.text())
     if match is None:
-        raise at.wrong("this is no time; Kubernetes writes 2026-01-31T12:00:00Z")
+        raise at.wrong("expected a time such as 2026-01-31T12:00:00Z")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     # Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
     march_year, march_month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 (February)

@@ -103,7 +103,7 @@ def _card_count(metadata: At, asks: Sequence[Asked], dialect: Dialect) -> int:
     shared, whole = [a for a in asks if a.units], [a for a in asks if a.whole]
     if shared and whole:
         raise Unacceptable(
-            f"{dialect.memory} and {dialect.whole} in one pod; ask for shares of cards or for whole cards, not for both"
+            f"a pod cannot request both {dialect.memory} and {dialect.whole}; request GPU shares or whole cards"
         )
     label = metadata["labels"][dialect.card_count]
     if not label:
@@ -111,15 +111,14 @@ def _card_count(metadata: At, asks: Sequence[Asked], dialect: Dialect) -> int:
     text = label.text()
     if not _COUNT.fullmatch(text) or int(text) > MOST_CARDS:
         raise Unacceptable(
-            f"label {dialect.card_count} is {show(text)}; write a whole number from 1 to {MOST_CARDS} in quotes"
+            f"label {dialect.card_count} is {show(text)}; set a whole number from 1 to {MOST_CARDS} in quotes"
         )
     if whole:
         raise Unacceptable(
-            f"label {dialect.card_count} beside {dialect.whole}; it spreads shares, so remove it: "
-            f"{dialect.whole} already counts cards"
+            f"label {dialect.card_count} applies only to GPU shares; remove it: {dialect.whole} already counts cards"
         )
     if not shared:
-        raise Unacceptable(f"label {dialect.card_count} without {dialect.memory}; ask for memory or remove the label")
+        raise Unacceptable(f"label {dialect.card_count} needs {dialect.memory}; request it or remove the label")
     return int(text)
 
 
@@ -130,19 +129,19 @@ def _check_split(ask: Asked, count: int, dialect: Dialect) -> None:
         below, above = ask.units // count * count, -(-ask.units // count) * count
         better = f"{below} or {above}" if below else f"{above}"
         raise Unacceptable(
-            f"{where}: {dialect.memory} {ask.units} does not split evenly over {count} cards; "
-            f"ask for {better}, or change label {dialect.card_count}"
+            f"{where}: {dialect.memory} {ask.units} does not divide evenly over {count} cards; "
+            f"request {better}, or change label {dialect.card_count}"
         )
     each = ask.core // count
     if ask.core % count or each % CORE_STEP:
         raise Unacceptable(
             f"{where}: {dialect.compute} {ask.core} over {_cards(count)} is not a multiple of {CORE_STEP} on each; "
-            f"ask for a multiple of {CORE_STEP * count}"
+            f"request a multiple of {CORE_STEP * count}"
         )
     if each > FULL_CORE:
         raise Unacceptable(
             f"{where}: {dialect.compute} {ask.core} over {_cards(count)} is more than {FULL_CORE} on each; "
-            f"ask for {FULL_CORE * count} at most, or spread over more cards with label {dialect.card_count}"
+            f"request at most {FULL_CORE * count}, or spread it over more cards with label {dialect.card_count}"
         )
 
 
@@ -160,20 +159,20 @@ def _check_init(asks: Sequence[Asked], count: int, dialect: Dialect) -> None:
     if len(after) == 1 and all((i.units, i.core) == (after[0].units, after[0].core) for i in inits):
         return
     raise Unacceptable(
-        f"init container {show(inits[0].name)} asks for {dialect.memory} on {count} cards; that works only beside "
-        "exactly one other container asking for the same: make them equal, or take the cards from the init container"
+        f"init container {show(inits[0].name)} requests {dialect.memory} on {count} cards; this works only with "
+        "exactly one other container that requests the same: make them equal, or remove the init container's request"
     )
 
 
 def _check_totals(total_bytes: int, core: int, whole: int, dialect: Dialect) -> None:
     if total_bytes >= MOST_BYTES:
-        raise Unacceptable(f"{dialect.memory}: the containers together ask for more than any machine has; ask for less")
+        raise Unacceptable(f"{dialect.memory}: the containers together request more than any machine has; request less")
     if core > FULL_CORE:
         raise Unacceptable(
-            f"{dialect.compute}: the containers together ask for {core} of each card; {FULL_CORE} is all it has"
+            f"{dialect.compute}: the containers together request {core} of each card; request at most {FULL_CORE}"
         )
     if whole > MOST_CARDS:
-        raise Unacceptable(f"{dialect.whole} {whole} is more than any machine has; ask for {MOST_CARDS} at most")
+        raise Unacceptable(f"{dialect.whole} {whole} is more than any machine has; request at most {MOST_CARDS}")
 
 
 def _cards(count: int) -> str:

@@ -70,22 +70,22 @@ def _requirements(listed: At, only_key: str = "") -> Iterator[Requirement]:
         key, op = item["key"].text(), item["operator"].text()
         values = tuple(value.text() for value in item["values"].items())
         if only_key and (key != only_key or op not in _WITH_VALUES or len(values) != 1):
-            raise Unacceptable(f"matchFields can only say {only_key} In [one name] or NotIn [one name]")
+            raise Unacceptable(f"matchFields supports only {only_key} In [one name] or NotIn [one name]")
         yield _requirement(key, op, values)
 
 
 def _requirement(key: str, op: str, values: tuple[str, ...]) -> Requirement:
     where = f"node affinity on {show(key)}"
     if not key:
-        raise Unacceptable("node affinity without a key; name the node label it is about")
+        raise Unacceptable("node affinity has no key; set the key of a node label")
     if op not in _WITH_VALUES | _WITHOUT_VALUES | _ORDERED:
-        raise Unacceptable(f"{where}: {show(op)} is no operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt")
+        raise Unacceptable(f"{where}: {show(op)} is not an operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt")
     if op in _WITH_VALUES and not values:
         raise Unacceptable(f"{where}: {op} needs values; list at least one")
     if op in _WITHOUT_VALUES and values:
         raise Unacceptable(f"{where}: {op} takes no values; remove them")
     if op in _ORDERED and (len(values) != 1 or not _INTEGER.fullmatch(values[0])):
-        raise Unacceptable(f"{where}: {op} compares with exactly one whole number in quotes")
+        raise Unacceptable(f"{where}: {op} needs exactly one whole number in quotes")
     return Requirement(key, op, values)
 
 
@@ -95,11 +95,11 @@ def _toleration(item: At) -> Toleration:
     if op not in ("Equal", "Exists"):
         raise Unacceptable(f"toleration of {show(key)}: operator {show(op)} is not supported; use Equal or Exists")
     if effect not in _EFFECTS:
-        raise Unacceptable(f"toleration of {show(key)}: {show(effect)} is no effect; use NoSchedule or NoExecute")
+        raise Unacceptable(f"toleration of {show(key)}: {show(effect)} is not an effect; use NoSchedule or NoExecute")
     if op == "Exists" and value:
         raise Unacceptable(f"toleration of {show(key)}: Exists takes no value; remove it or use Equal")
     if op == "Equal" and not key:
-        raise Unacceptable("a toleration without a key tolerates everything; say so with operator: Exists")
+        raise Unacceptable("a toleration without a key tolerates everything; set operator: Exists")
     return Toleration(key=key, value=value, effect=effect, exists=op == "Exists")
 
 

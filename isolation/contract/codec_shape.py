@@ -110,11 +110,11 @@ class At:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.wrong(f"{show(value)} stands where a mapping is expected; write key: value")
+            raise self.wrong(f"expected a mapping, not {show(value)}; write key: value")
         if not self._sound:
             for key in value:
                 if not isinstance(key, str):
-                    raise self.wrong(f"the key {show(key)} is not text; quote it")
+                    raise self.wrong(f"the key {show(key)} is not a string; quote it")
             self._sound = True
         return value
 
@@ -129,7 +129,7 @@ class At:
         if self.value is None:
             return []
         if not isinstance(self.value, list):
-            raise self.wrong(f"{show(self.value)} stands where a list is expected; write each item after a dash")
+            raise self.wrong(f"expected a list, not {show(self.value)}; write each item after a dash")
         return [At(item, (*self.path, i)) for i, item in enumerate(self.value)]
 
     def text(self, default: str = "") -> str:
@@ -138,7 +138,7 @@ class At:
             return default
         if not isinstance(self.value, str):
             hint = "" if isinstance(self.value, dict | list) else f'; quote it: "{show(self.value)}"'
-            raise self.wrong(f"{show(self.value)} stands where text is expected{hint}")
+            raise self.wrong(f"expected a string, not {show(self.value)}{hint}")
         return self.value
 
     def flag(self) -> bool:
@@ -146,7 +146,7 @@ class At:
         if self.value is None:
             return False
         if not isinstance(self.value, bool):
-            raise self.wrong(f"{show(self.value)} stands where true or false is expected")
+            raise self.wrong(f"expected true or false, not {show(self.value)}")
         return self.value
 
     def integer(self, default: int, lowest: int = -(1 << 31), highest: int = (1 << 31) - 1) -> int:
@@ -154,7 +154,7 @@ class At:
         if self.value is None:
             return default
         if isinstance(self.value, bool) or not isinstance(self.value, int):
-            raise self.wrong(f"{show(self.value)} stands where a whole number is expected")
+            raise self.wrong(f"expected a whole number, not {show(self.value)}")
         if not lowest <= self.value <= highest:
             raise self.wrong(f"{show(self.value)} is outside {lowest} to {highest}")
         return self.value
@@ -169,7 +169,7 @@ class At:
         if not text:
             raise self.wrong("a name is missing")
         if len(text) > _NAME_LENGTH or not _DNS_NAME.fullmatch(text):
-            raise self.wrong(f"{show(text)} is not a name; use lower-case letters, digits, - and . (253 at most)")
+            raise self.wrong(f"{show(text)} is not a valid name; use up to 253 lower-case letters, digits, - and .")
         return text
 
     def label_name(self, default: str = "") -> str:
@@ -178,7 +178,7 @@ class At:
         if not text:
             raise self.wrong("a name is missing")
         if not _DNS_LABEL.fullmatch(text):
-            raise self.wrong(f"{show(text)} is not a name; use lower-case letters, digits and - (63 at most)")
+            raise self.wrong(f"{show(text)} is not a valid name; use up to 63 lower-case letters, digits and -")
         return text
 
 
@@ -187,5 +187,5 @@ def decoded(text: str) -> At:
     try:
         return At(json.loads(text))
     except (ValueError, RecursionError) as exc:
-        problem = exc.msg if isinstance(exc, json.JSONDecodeError) else "nested too deeply or a number too long"
+        problem = exc.msg if isinstance(exc, json.JSONDecodeError) else "nested too deeply, or a number is too long"
         raise CodecError((), f"not JSON: {problem}") from None

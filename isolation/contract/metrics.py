@@ -107,37 +107,37 @@ CONTAINER_LABELS: Final = ("namespace", "pod", "container", "node", "uuid", "car
 LABELS: Final = MappingProxyType(
     {
         "card": "Index of the card on its node, from 0.",
-        "clock": "Which clock: sm or memory.",
+        "clock": "Clock domain: sm or memory.",
         "collector": "Part of the exporter that produces a group of metrics.",
-        "compute_source": "Where the used compute comes from, with the values of source.",
-        "container": "Container name within the pod; of a `gpushare run` command: its promise id.",
+        "compute_source": "Source of the used compute; same values as source.",
+        "container": "Name of the container in its pod; for a `gpushare run` command, its promise id.",
         "driver": "Version of the NVIDIA driver.",
-        "isolation": "What enforces promises on the node: none, library, mps, kernel; empty: nobody said.",
-        "mode": "On container series: exclusive (a whole card) or shared. On the card's info series: what its node "
-        "serves (share, cgpu, core_mem, default).",
+        "isolation": "What enforces promises on the node: none, library, mps or kernel; empty if unknown.",
+        "mode": "On container series: exclusive (a whole card) or shared. On gpushare_card_info: what the node serves "
+        "(share, cgpu, core_mem or default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
-        "unallocated, missing_library, unreadable_region, wrong_limits; of those that go on also none) or of ECC error "
-        "(corrected, uncorrected).",
+        "unallocated, missing_library, unreadable_region or wrong_limits; none if no breach is open) or of ECC error "
+        "(corrected or uncorrected).",
         "model": "Product name of the card.",
         "namespace": "Namespace of the pod; empty for a `gpushare run` command.",
-        "node": "Name of the node that has the card.",
-        "peak_source": "Where the most used memory comes from, with the values of source.",
-        "parent": "UUID of the card of which a MIG instance is a part; empty for a card.",
-        "pod": "Pod name; of a `gpushare run` command: its name.",
-        "policy": "How compute is shared: fixed, burst, weight, priority, none; empty where nobody limits it.",
-        "pool": "Node pool.",
-        "profile": "MIG profile, such as 1g.10gb; empty for a card.",
-        "promise": "Promise id, as in the allocation record, the limits file, Events and logs; the pod's UID where "
-        "only the kubelet knows of the promise.",
-        "promised_by": "Who wrote the promise down: agent (the node agent), run (`gpushare run`), kubelet (its device "
-        "assignments), ids (units counted from device IDs, their card found by the processes on it).",
-        "reason": "Why a pod waits: the refusal code of the placement engine (fragmented: the room is there as a sum, "
-        "but no card set has it); scheduling before it was looked at. On a card: why its clocks are held down.",
-        "source": "Where the figure comes from: nvml (measured per process), accounting (the driver's own book), "
-        "library (the container's word), allocation (the card's figure, where one container has it all), simulation; "
-        "empty: it cannot be told.",
-        "state": "State of a node in its life: ready, booting and so on.",
-        "uuid": "UUID of the card (or of the MIG instance).",
+        "node": "Name of the node.",
+        "peak_source": "Source of the peak memory; same values as source.",
+        "parent": "UUID of the physical card of a MIG instance; empty for a physical card.",
+        "pod": "Name of the pod; for a `gpushare run` command, the name of the run.",
+        "policy": "How compute is shared: fixed, burst, weight, priority or none; empty if compute is not limited.",
+        "pool": "Name of the node pool.",
+        "profile": "MIG profile, for example 1g.10gb; empty for a physical card.",
+        "promise": "Promise id, as in the allocation record, the limits file, Events and logs; UID of the pod if only "
+        "the kubelet reports the promise.",
+        "allocation_source": "Who recorded the promise: agent (the node agent), run (`gpushare run`), kubelet (its "
+        "device assignments) or ids (units counted from device IDs; the container's processes identify the card).",
+        "reason": "On pending pods: refusal code of the placement engine (fragmented: the free memory adds up to "
+        "enough, but no set of cards fits), or scheduling before the first attempt. On cards: cause of the throttling.",
+        "source": "Source of the value: nvml (measured per process), accounting (the driver's accounting mode), "
+        "library (reported by the container's library), allocation (the value of the card, if one container has the "
+        "whole card) or simulation; empty if unknown.",
+        "state": "Lifecycle state of the node, for example ready or booting.",
+        "uuid": "UUID of the card or MIG instance.",
         "version": "Version of gpushare.",
         "xid": "Number of the XID error.",
     }
@@ -172,74 +172,76 @@ def _exporter(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.
 CARD_INFO: Final = _card(
     "info",
     Unit.NONE,
-    "Model, pool, mode, enforcement and MIG place of the card; always 1.",
+    "Information about the card: model, node pool, mode, isolation and MIG profile; always 1.",
     *("model", "pool", "mode", "isolation", "parent", "profile"),
     kind=Kind.INFO,
 )
-CARD_TOTAL: Final = _card("memory_total_bytes", Unit.BYTES, "Memory of the card.")
-CARD_USED: Final = _card("memory_used_bytes", Unit.BYTES, "Memory in use on the card: total less free.")
-CARD_RESERVED: Final = _card("memory_reserved_bytes", Unit.BYTES, "Memory that the driver keeps for itself.")
+CARD_TOTAL: Final = _card("memory_total_bytes", Unit.BYTES, "Total memory of the card.")
+CARD_USED: Final = _card("memory_used_bytes", Unit.BYTES, "Used memory of the card: total minus free.")
+CARD_RESERVED: Final = _card("memory_reserved_bytes", Unit.BYTES, "Memory of the card reserved by the driver.")
 CARD_ALLOCATED: Final = _card("memory_allocated_bytes", Unit.BYTES, "Memory of the card promised to containers.")
 CARD_OFFERED: Final = _card(
-    "memory_offered_bytes", Unit.BYTES, "Memory of the card that can be promised: whole units of total less reserved."
+    "memory_allocatable_bytes",
+    Unit.BYTES,
+    "Memory of the card that can be promised: total minus reserved, in whole units.",
 )
 CARD_UNATTRIBUTED: Final = _card(
-    "memory_unattributed_bytes", Unit.BYTES, "Memory measured in processes outside any promise."
+    "memory_unattributed_bytes", Unit.BYTES, "Memory of the card used by processes without a promise."
 )
 CARD_REMAINDER: Final = _card(
-    "memory_remainder_bytes",
+    "memory_unaccounted_bytes",
     Unit.BYTES,
-    "Used less containers, unattributed and reserved: what the measurement does not explain; 0 when it explains all.",
+    "Used memory that the measurement does not explain: used minus containers, unattributed and reserved.",
 )
 CARD_LARGEST_FREE: Final = _card(
     "memory_largest_free_bytes", Unit.BYTES, "Largest promise of memory that still fits on the card, in whole units."
 )
-CARD_UTILISATION: Final = _card("utilisation_ratio", Unit.RATIO, "Part of the time in which the card ran a kernel.")
+CARD_UTILISATION: Final = _card("utilisation_ratio", Unit.RATIO, "Fraction of time in which a kernel ran on the card.")
 CARD_MEMORY_UTILISATION: Final = _card(
-    "memory_utilisation_ratio", Unit.RATIO, "Part of the time in which the card's memory was read or written."
+    "memory_utilisation_ratio", Unit.RATIO, "Fraction of time in which the memory of the card was read or written."
 )
-CARD_POWER: Final = _card("power_watts", Unit.WATTS, "Power drawn by the card.")
-CARD_POWER_LIMIT: Final = _card("power_limit_watts", Unit.WATTS, "Most power that the card may draw.")
+CARD_POWER: Final = _card("power_watts", Unit.WATTS, "Power draw of the card.")
+CARD_POWER_LIMIT: Final = _card("power_limit_watts", Unit.WATTS, "Power limit of the card.")
 CARD_ENERGY: Final = _card(
-    "energy_joules_total", Unit.JOULES, "Energy drawn by the card since its driver was loaded.", kind=Kind.COUNTER
+    "energy_joules_total", Unit.JOULES, "Energy consumed by the card since the driver was loaded.", kind=Kind.COUNTER
 )
-CARD_CLOCK: Final = _card("clock_hertz", Unit.HERTZ, "Clocks of the card now.", "clock")
+CARD_CLOCK: Final = _card("clock_hertz", Unit.HERTZ, "Current clock frequency of the card.", "clock")
 CARD_THROTTLED: Final = _card(
     "throttled",
     Unit.NONE,
-    "Whether clocks are held down: 1 for each reason there is; with the reason none, 0, where there is none.",
+    "Whether the clocks of the card are throttled: 1 for each active reason; 0 with reason none if not throttled.",
     "reason",
 )
 CARD_TEMPERATURE: Final = _card("temperature_celsius", Unit.CELSIUS, "Temperature of the card.")
-CARD_HEALTHY: Final = _card("healthy", Unit.NONE, "Whether the card can be promised: 1 yes, 0 no.")
+CARD_HEALTHY: Final = _card("healthy", Unit.NONE, "Whether the card is healthy and can be promised: 1 yes, 0 no.")
 CARD_XIDS: Final = _card(
-    "xid_errors_total", Unit.NONE, "XID errors since the exporter began, by number.", "xid", kind=Kind.COUNTER
+    "xid_errors_total", Unit.NONE, "XID errors since the exporter started, by XID number.", "xid", kind=Kind.COUNTER
 )
 CARD_ECC: Final = _card(
-    "ecc_errors_total", Unit.NONE, "ECC errors since the driver was loaded.", "kind", kind=Kind.COUNTER
+    "ecc_errors_total", Unit.NONE, "ECC errors since the driver was loaded, by kind.", "kind", kind=Kind.COUNTER
 )
 CARD_PCIE_REPLAYS: Final = _card(
-    "pcie_replays_total", Unit.NONE, "PCI Express packets that had to be sent again.", kind=Kind.COUNTER
+    "pcie_replays_total", Unit.NONE, "PCI Express packets that were retransmitted.", kind=Kind.COUNTER
 )
 CARD_NVLINK_ERRORS: Final = _card(
     "nvlink_errors_total", Unit.NONE, "Errors on all NVLink links of the card.", kind=Kind.COUNTER
 )
 CARD_EXCLUSIVE: Final = _card(
-    "exclusive", Unit.NONE, "Whether the whole card is promised to one container: 1 yes, 0 no (shared, or free)."
+    "exclusive", Unit.NONE, "Whether the whole card is promised to one container: 1 yes, 0 no (shared or free)."
 )
-CARD_HOLDERS: Final = _card("containers", Unit.NONE, "Containers to which something of the card is promised.")
+CARD_HOLDERS: Final = _card("containers", Unit.NONE, "Number of containers with a promise on the card.")
 CARD_ATTRIBUTABLE: Final = _card(
-    "attributable",
+    "usage_attributable",
     Unit.NONE,
-    "Whether NVML's figures on this card can be told apart by container: 1 yes, 0 no (processes that we cannot see, "
-    "MPS clients that stand under their server).",
+    "Whether NVML's values for the card can be attributed to containers: 1 yes, 0 no (the exporter cannot see the "
+    "host's processes, or NVML reports MPS clients under their server).",
 )
 
 CONTAINER_INFO: Final = _container(
     "info",
     Unit.NONE,
-    "Promise id, policy and sources of the figures of a container on a card; always 1.",
-    *("promise", "promised_by", "policy", "source", "compute_source", "peak_source"),
+    "Information about a container on a card: promise id, compute policy and sources of its values; always 1.",
+    *("promise", "allocation_source", "policy", "source", "compute_source", "peak_source"),
     kind=Kind.INFO,
 )
 CONTAINER_ALLOCATED: Final = _container(
@@ -248,95 +250,107 @@ CONTAINER_ALLOCATED: Final = _container(
 CONTAINER_USED: Final = _container(
     "memory_used_bytes",
     Unit.BYTES,
-    "Memory of the card that the container uses; 0 from allocation on, until it starts.",
+    "Memory of the card used by the container; 0 from allocation until the container uses the card.",
 )
 CONTAINER_CORE: Final = _container(
-    "compute_allocated_ratio", Unit.RATIO, "Part of the card's compute promised to the container; absent if none was."
+    "compute_allocated_ratio",
+    Unit.RATIO,
+    "Fraction of the card's compute promised to the container; absent if none is.",
 )
 CONTAINER_CORE_USED: Final = _container(
-    "compute_used_ratio", Unit.RATIO, "Part of the card's compute that the container uses."
+    "compute_used_ratio", Unit.RATIO, "Fraction of the card's compute used by the container."
 )
 
 CONTAINER_PEAK: Final = _container(
     "memory_peak_bytes",
     Unit.BYTES,
-    "Most memory of the card that the container was seen to use, between samples too where the driver keeps account.",
+    "Peak memory of the card used by the container; includes peaks between samples if the driver's accounting mode is "
+    "on.",
 )
 CONTAINER_ENERGY: Final = _container(
     "energy_joules_total",
     Unit.JOULES,
-    "Energy of the card put down to the container: of what computing takes its share of the compute, of what an idle "
-    "card draws its share of the promises.",
+    "Energy of the card attributed to the container: compute energy by its share of the used compute, idle energy by "
+    "its share of the card's memory.",
     kind=Kind.COUNTER,
 )
 
 OVER_LIMIT: Final = _isolation(
     "over_limit_seconds_total",
     Unit.SECONDS,
-    "Time for which the container has used more memory of the card than promised.",
+    "Time for which the container used more memory of the card than promised.",
     *CONTAINER_LABELS,
 )
 OVER_EPISODES: Final = _isolation(
-    "over_limit_episodes_total",
+    "over_limit_incidents_total",
     Unit.NONE,
-    "How often the container has begun to use more memory of the card than promised.",
+    "Number of times that the container began to use more memory of the card than promised.",
     *CONTAINER_LABELS,
 )
 DENIED: Final = _isolation(
     "denied_allocations_total",
     Unit.NONE,
-    "Allocations refused within the container because they went past its promise, as its own library tells "
+    "Allocations denied in the container because they exceeded its promise, as reported by the container's own library "
     "(source library: do not page on this alone).",
     *(*CONTAINER_LABELS, "source"),
 )
 BREACHES: Final = _isolation(
-    "breaches_total", Unit.NONE, "Breaches begun since the exporter did, by kind; details at /breaches.", "node", "kind"
+    "breaches_total",
+    Unit.NONE,
+    "Breaches that began since the exporter started, by kind; details at /breaches.",
+    "node",
+    "kind",
 )
 BREACHED: Final = _isolation(
     "breaches_open",
     Unit.NONE,
-    "Breaches that go on now on the card, by kind; with the kind none, 0, where all kinds can be judged and none goes "
-    "on.",
+    "Breaches currently open on the card, by kind; 0 with kind none if all kinds can be checked and no breach is open.",
     *(*CARD_LABELS, "kind"),
     kind=Kind.GAUGE,
 )
 
 HOST_PIDS: Final = _node(
-    "host_pids",
-    "Whether the exporter sees the host's processes: 1 yes, 0 no (without hostPID no container's use can be measured).",
+    "host_pids_visible",
+    "Whether the exporter can see the host's processes: 1 yes, 0 no (without hostPID, usage by container is unknown).",
 )
-MPS: Final = _node("mps", "Whether an MPS server runs on the node: 1 yes, 0 no.")
-NODE_INFO: Final = _node("info", "Driver of the node's cards; always 1.", "driver", kind=Kind.INFO)
+MPS: Final = _node("mps_running", "Whether an MPS server runs on the node: 1 yes, 0 no.")
+NODE_INFO: Final = _node(
+    "info", "Information about the node: version of the NVIDIA driver; always 1.", "driver", kind=Kind.INFO
+)
 
-POOL_NODES: Final = _pool("pool_nodes", Unit.NONE, "Nodes of the pool by state.", "pool", "state")
-POOL_SMALLEST: Final = _pool("pool_nodes_smallest", Unit.NONE, "Fewest nodes that the pool may have.", "pool")
-POOL_LARGEST: Final = _pool("pool_nodes_largest", Unit.NONE, "Most nodes that the pool may have.", "pool")
-PENDING: Final = _pool("pending_pods", Unit.NONE, "Pods without a place, by the reason of their refusal.", "reason")
+POOL_NODES: Final = _pool("pool_nodes", Unit.NONE, "Number of nodes in the pool, by state.", "pool", "state")
+POOL_SMALLEST: Final = _pool("pool_min_nodes", Unit.NONE, "Minimum number of nodes of the pool.", "pool")
+POOL_LARGEST: Final = _pool("pool_max_nodes", Unit.NONE, "Maximum number of nodes of the pool.", "pool")
+PENDING: Final = _pool(
+    "pending_pods", Unit.NONE, "Number of pending pods, by the reason why they cannot be placed.", "reason"
+)
 PENDING_LONGEST: Final = _pool(
-    "pending_longest_seconds", Unit.SECONDS, "How long the pod that waits longest has waited; 0 when none waits."
+    "pending_max_age_seconds",
+    Unit.SECONDS,
+    "Waiting time of the pod that has been pending longest; 0 if no pod is pending.",
 )
 PHANTOMS: Final = _pool(
-    "phantom_pods",
+    "pending_fragmented_pods",
     Unit.NONE,
-    "Pods that wait although the sums over some node's cards have room for them: no card set has it.",
+    "Number of pending pods that fit on no set of cards, although the free memory of a node's cards adds up to enough.",
 )
 EVENTS: Final = _pool(
-    "autoscaler_events_total", Unit.NONE, "What has happened to pods and nodes, by kind.", "kind", kind=Kind.COUNTER
+    "autoscaler_events_total", Unit.NONE, "Events of pods and nodes, by kind.", "kind", kind=Kind.COUNTER
 )
-CLOCK: Final = _pool("fleet_clock_seconds", Unit.SECONDS, "The fleet's own clock in the embedded cluster.")
+CLOCK: Final = _pool("simulated_clock_seconds", Unit.SECONDS, "Simulated time of the embedded cluster.")
 
 BUILD_INFO: Final = _exporter("build_info", Unit.NONE, "Version of gpushare; always 1.", "version", kind=Kind.INFO)
 COLLECTOR_SUCCESS: Final = _exporter(
     "collector_success",
     Unit.NONE,
-    "Whether the collector succeeded: 1 yes, 0 no; its series are absent then.",
+    "Whether the collector succeeded: 1 yes, 0 no (its series are absent).",
     "collector",
 )
 COLLECTOR_DURATION: Final = _exporter(
-    "collector_duration_seconds", Unit.SECONDS, "How long the collector took for this reading.", "collector"
+    "collector_duration_seconds", Unit.SECONDS, "Duration of the collector for this reading.", "collector"
 )
 SAMPLE_TIME: Final = _exporter(
-    "sample_timestamp_seconds", Unit.SECONDS, "When these values were read, in seconds since the epoch."
+    "sample_timestamp_seconds", Unit.SECONDS, "Unix time at which these values were read, in seconds."
 )
 
 CATALOGUE: Final = MappingProxyType(

@@ -14,27 +14,28 @@ from isolation.contract.metrics import PREFIX, Group, Kind, MetricSpec, Unit
 
 LABELS: Final = MappingProxyType(
     {
-        "answer": "What a waiting pod was told: fits (there is room, the scheduler comes to it), coming (it has a "
-        "place on a machine that was bought), kept (a drain was called off for it), capped (a pool could host it and "
-        "may not grow now), hopeless (no pool could ever host it), unmodelled (it has constraints that are not "
-        "understood).",
-        "code": "Name of the gRPC status.",
-        "door": "Which port shows the certificate: metrics_api, grpc.",
-        "method": "Method of cluster-autoscaler's provider, of its expander, or of KEDA's scaler.",
-        "namespace": "Namespace of the waiting pods.",
-        "outcome": "Of a turn: done (something was done), idle (there was nothing to do), withheld (a doubt kept at "
-        "least one step from being decided or done), standby (another replica acts), dry_run, failed (see the log). Of "
-        "a step: done, refused (the cluster or the provider would not), withheld (a doubt or the switch), failed, "
-        "dry_run. Of a write of the state: done, conflict (somebody else wrote it), failed.",
-        "pool": "Node pool; of waiting pods the cheapest that could host them, empty: none could.",
-        "provider": "Kind of the pool's provider, as configured: scale, aws, ack, externalgrpc.",
-        "reason": "Kind of doubt: why nothing, or not everything, may be done now.",
-        "source": "Where measured figures come from: exporter (each node's own), prometheus.",
-        "stage": "Part of a turn: observe, decide, act.",
-        "state": "How a node's figures are: fresh, stale (older than three scrapes), silent (none yet).",
-        "step": "What was done: buy, keep, drain, evict (off a draining node), rescue, defragment, relieve (single "
-        "moves), delete, discard.",
-        "watch": "Kind that is watched: nodes, pods, reservations, budgets.",
+        "status": "Decision for a pending pod: fits (a node has room and the scheduler has not placed the pod yet), "
+        "nominated (it fits on a node that is being provisioned), drain_cancelled (a drain was cancelled for it), "
+        "pool_limited (a pool could host it but cannot grow now), unsatisfiable (no pool can ever host it), "
+        "unsupported (the autoscaler does not support one of its scheduling constraints).",
+        "code": "gRPC status code of the response, by name.",
+        "listener": "Endpoint that serves the certificate: metrics_api, grpc.",
+        "method": "gRPC method: of cluster-autoscaler's cloud provider or expander, or of KEDA's external scaler.",
+        "namespace": "Namespace of the pending pods.",
+        "outcome": "Of a reconcile cycle: done (at least one action was taken), idle (nothing to do), inhibited "
+        "(a condition inhibited at least one action), standby (another replica is the leader), dry_run, failed (see "
+        "the log). Of an action: done, refused (by the API server or the provider), inhibited (by a condition or by "
+        "the switch), failed, dry_run. Of a state write: done, conflict (another client wrote it), failed.",
+        "pool": "Node pool. For pending pods: the cheapest pool that could host them; empty if no pool can.",
+        "provider": "Provider type of the pool, as configured: scale, aws, ack, externalgrpc.",
+        "reason": "Condition that inhibits some or all actions.",
+        "source": "Source of the measurements: exporter (one per node), prometheus.",
+        "stage": "Stage of a reconcile cycle: observe, decide, act.",
+        "state": "Measurements of a node: fresh, stale (older than three scrape intervals), missing (none received).",
+        "action": "Type of action: scale_up, cancel_drain, drain, evict (from a draining node), make_room, defragment, "
+        "mitigate_hot_card (single moves), remove_node (scale-down), remove_failed_node (give up a node that was not "
+        "provisioned).",
+        "resource": "Watched resource: nodes, pods, reservations, budgets (PodDisruptionBudgets).",
     }
 )
 
@@ -47,110 +48,126 @@ def _pool(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
     return MetricSpec(f"{PREFIX}{name}", Kind.GAUGE, labels, unit, text, Group.POOL)
 
 
-LEADS: Final = _autoscaler("leader", Unit.NONE, "Whether this replica may act now: 1 yes, 0 no.")
-ENABLED: Final = _autoscaler("enabled", Unit.NONE, "Whether the switch lets it act: 1 yes, 0 no (off, or unreadable).")
-DRY_RUN: Final = _autoscaler("dry_run", Unit.NONE, "Whether it only says what it would do: 1 yes, 0 no.")
-SYNCED: Final = _autoscaler("synced", Unit.NONE, "Whether the cluster has been read as a whole: 1 yes, 0 no.")
-VIEW_AGE: Final = _autoscaler(
-    "view_age_seconds",
-    Unit.SECONDS,
-    "Time since the API server last said anything on a watch; a healthy one is below 90.",
-    "watch",
+LEADS: Final = _autoscaler("leader", Unit.NONE, "Whether this replica is the leader: 1 yes, 0 no.")
+ENABLED: Final = _autoscaler("enabled", Unit.NONE, "Whether the switch is on: 1 yes, 0 no (off or unreadable).")
+DRY_RUN: Final = _autoscaler("dry_run", Unit.NONE, "Whether dry run is on (steps are logged, not taken): 1 yes, 0 no.")
+SYNCED: Final = _autoscaler(
+    "synced", Unit.NONE, "Whether the initial lists of all watched resources are complete: 1 yes, 0 no."
 )
-TURNS: Final = _autoscaler("turns_total", Unit.NONE, "Turns of the loop, by outcome.", "outcome", kind=Kind.COUNTER)
-DURATION: Final = _autoscaler(
-    "turn_duration_seconds",
+VIEW_AGE: Final = _autoscaler(
+    "watch_staleness_seconds",
     Unit.SECONDS,
-    "How long a part of a turn took; the pause between deciding and acting is in none of them.",
+    "Seconds since the last message from the API server on a watch; below 90 on a healthy watch.",
+    "resource",
+)
+TURNS: Final = _autoscaler("cycles_total", Unit.NONE, "Reconcile cycles by outcome.", "outcome", kind=Kind.COUNTER)
+DURATION: Final = _autoscaler(
+    "cycle_duration_seconds",
+    Unit.SECONDS,
+    "Duration of each stage of a reconcile cycle; the pause between deciding and acting is not counted.",
     "stage",
     kind=Kind.HISTOGRAM,
 )
 LAST_TURN: Final = _autoscaler(
-    "last_turn_timestamp_seconds", Unit.SECONDS, "When the last whole turn ended, since the epoch."
+    "last_cycle_timestamp_seconds", Unit.SECONDS, "Unix time at which the last complete reconcile cycle ended."
 )
 STEPS: Final = _autoscaler(
-    "steps_total", Unit.NONE, "Steps by what became of them.", "step", "outcome", kind=Kind.COUNTER
+    "actions_total", Unit.NONE, "Steps by type and outcome.", "action", "outcome", kind=Kind.COUNTER
 )
 DOUBTS: Final = _autoscaler(
-    "doubts", Unit.NONE, "Doubts of each kind now; above 0 something is withheld, the log says what.", "reason"
+    "inhibited", Unit.NONE, "Conditions that inhibit actions now, by reason; the log names each.", "reason"
 )
 FIGURES_AGE: Final = _autoscaler(
-    "figures_age_seconds", Unit.SECONDS, "Age of the oldest measured figures that are still used.", "source"
+    "metrics_age_seconds", Unit.SECONDS, "Age of the oldest measurement that is still in use.", "source"
 )
-FIGURES_NODES: Final = _autoscaler("figures_nodes", Unit.NONE, "Nodes with cards by how their figures are.", "state")
+FIGURES_NODES: Final = _autoscaler(
+    "metrics_nodes", Unit.NONE, "Nodes with cards by the state of their measurements.", "state"
+)
 PROVIDER_UP: Final = _autoscaler(
     "provider_up",
     Unit.NONE,
-    "Whether the pool's provider answered when last asked: 1 yes, 0 no (the pool is left alone).",
+    "Whether the last request to the pool's provider succeeded: 1 yes, 0 no (the pool is not scaled).",
     "pool",
     "provider",
 )
-ANSWERS: Final = _autoscaler("pending_answers", Unit.NONE, "Waiting pods by what they were told.", "answer")
-RESERVED: Final = _autoscaler("reservations", Unit.NONE, "Homes that are kept free for pods on the move.")
-MOVES_HOUR: Final = _autoscaler("moves_last_hour", Unit.NONE, "Pods evicted within the last hour.")
-MOVES_LEFT: Final = _autoscaler("moves_left", Unit.NONE, "Pods that may still be evicted within this hour.")
+ANSWERS: Final = _autoscaler("pending_pods", Unit.NONE, "Pending pods by the autoscaler's decision for them.", "status")
+RESERVED: Final = _autoscaler("reservations", Unit.NONE, "Reservations for pods that are being moved.")
+MOVES_HOUR: Final = _autoscaler("moves_last_hour", Unit.NONE, "Pods evicted in the last hour.")
+MOVES_LEFT: Final = _autoscaler("move_budget_remaining", Unit.NONE, "Evictions left in the current hour.")
 FRAGMENTS: Final = _autoscaler(
-    "fragments_ratio", Unit.RATIO, "Part of the idle cards that is of no use to the pods that come."
+    "fragmentation_ratio", Unit.RATIO, "Ratio of the idle cards that is stranded: no pod of the current mix can use it."
 )
-DEFRAGMENTING: Final = _autoscaler(
-    "defragmenting", Unit.NONE, "Whether the high mark of fragments was passed and the low one not reached: 1 yes."
+DEFRAGMENTING: Final = _autoscaler("defragmenting", Unit.NONE, "Whether defragmentation is active: 1 yes, 0 no.")
+HOT: Final = _autoscaler(
+    "hot_cards", Unit.NONE, "Cards whose compute utilization is above limits.hot_card_threshold_ratio."
 )
-HOT: Final = _autoscaler("hot_cards", Unit.NONE, "Cards whose compute is in use above the hot mark.")
 CARDS_BOUGHT: Final = _autoscaler(
-    "bought_cards_total", Unit.NONE, "Cards of nodes that were bought.", "pool", kind=Kind.COUNTER
+    "scaled_up_cards_total", Unit.NONE, "Cards of nodes added by scale-ups.", "pool", kind=Kind.COUNTER
 )
 CARDS_RETURNED: Final = _autoscaler(
-    "returned_cards_total", Unit.NONE, "Cards of nodes that were emptied and given back.", "pool", kind=Kind.COUNTER
+    "scaled_down_cards_total", Unit.NONE, "Cards of nodes removed by scale-downs.", "pool", kind=Kind.COUNTER
 )
 FLAPS: Final = _autoscaler(
     "flaps_total",
     Unit.NONE,
-    "Done and undone within an hour (as fresh_seconds says): a fresh node emptied, a drain called off, a pod moved "
-    "again; a defect.",
+    "Actions undone within limits.min_node_age_seconds (default 1 h): a new node drained, a drain cancelled, a pod "
+    "moved again. An increase is a defect.",
     "pool",
     kind=Kind.COUNTER,
 )
 STATE_WRITES: Final = _autoscaler(
-    "state_writes_total", Unit.NONE, "Writes of what is remembered, by outcome.", "outcome", kind=Kind.COUNTER
+    "state_writes_total", Unit.NONE, "Writes of the saved state by outcome.", "outcome", kind=Kind.COUNTER
 )
 CONFIG_LOADED: Final = _autoscaler(
-    "config_loaded_timestamp_seconds", Unit.SECONDS, "When the configuration in force was read, since the epoch."
+    "config_last_reload_success_timestamp_seconds",
+    Unit.SECONDS,
+    "Unix time at which the active configuration was loaded.",
 )
-CONFIG_REFUSED: Final = _autoscaler(
-    "config_refused", Unit.NONE, "Whether the file says something that cannot be used: 1 yes, and the old one stays."
+CONFIG_OK: Final = _autoscaler(
+    "config_last_reload_successful",
+    Unit.NONE,
+    "Whether the last reload of the configuration file succeeded: 1 yes, 0 no (the previous one stays active).",
 )
 CALLS: Final = _autoscaler(
-    "rpc_calls_total", Unit.NONE, "Questions on the gRPC ports, by answer.", "method", "code", kind=Kind.COUNTER
+    "grpc_requests_total", Unit.NONE, "gRPC requests by method and status code.", "method", "code", kind=Kind.COUNTER
 )
 CALL_DURATION: Final = _autoscaler(
-    "rpc_duration_seconds", Unit.SECONDS, "How long answering on a gRPC port took.", "method", kind=Kind.HISTOGRAM
+    "grpc_request_duration_seconds", Unit.SECONDS, "Duration of gRPC requests by method.", "method", kind=Kind.HISTOGRAM
 )
 CERTIFICATE_ENDS: Final = _autoscaler(
     "certificate_expiry_timestamp_seconds",
     Unit.SECONDS,
-    "Until when the certificate in use is valid, since the epoch; of a chain the first to end. Absent if unreadable.",
-    "door",
+    "Unix time at which the serving certificate expires (the earliest of its chain). Absent if it cannot be read.",
+    "listener",
 )
-POOL_TARGET: Final = _pool("pool_target_nodes", Unit.NONE, "Machines asked of the pool's provider, by anybody.", "pool")
+POOL_TARGET: Final = _pool(
+    "pool_target_nodes", Unit.NONE, "Target size of the pool at its provider, set by any client.", "pool"
+)
 POOL_REST: Final = _pool(
     "pool_backoff_seconds",
     Unit.SECONDS,
-    "How long the pool is not asked for nodes yet because it could not deliver; 0: it is asked.",
+    "Seconds until the pool may scale up again after failed scale-ups; 0 if it is not in backoff.",
     "pool",
 )
-POOL_PRICE: Final = _pool("pool_node_price", Unit.NONE, "Price of one node, as configured.", "pool")
+POOL_PRICE: Final = _pool("pool_node_price", Unit.NONE, "Price of one node of the pool, as configured.", "pool")
 POOL_KNOWN: Final = _pool(
-    "pool_profile_known", Unit.NONE, "Whether it is known what a fresh node is like: 1 yes, 0 no (cannot grow).", "pool"
+    "pool_node_template_known",
+    Unit.NONE,
+    "Whether the node template of the pool is known: 1 yes, 0 no (the pool cannot scale up).",
+    "pool",
 )
 POOL_FREE: Final = _pool(
-    "pool_largest_free_bytes", Unit.BYTES, "The largest promise of memory that still fits on one card.", "pool"
+    "pool_largest_free_bytes", Unit.BYTES, "Largest memory request that still fits on one card of the pool.", "pool"
 )
-POOL_IDLE: Final = _pool("pool_idle_cards", Unit.NONE, "Idle compute of the pool's usable nodes, in cards.", "pool")
+POOL_IDLE: Final = _pool("pool_idle_cards", Unit.NONE, "Idle compute of the pool's ready nodes, in cards.", "pool")
 POOL_LOST: Final = _pool(
-    "pool_lost_cards", Unit.NONE, "What of the idle cards is of no use to the pods that come.", "pool"
+    "pool_stranded_cards",
+    Unit.NONE,
+    "Stranded part of the idle cards, in cards: no pod of the current mix can use it.",
+    "pool",
 )
 PENDING_BYTES: Final = _pool(
-    "pending_bytes", Unit.BYTES, "Memory of shared cards that pods wait for.", "namespace", "pool"
+    "pending_memory_bytes", Unit.BYTES, "Memory of shared cards requested by pending pods.", "namespace", "pool"
 )
 
 CATALOGUE: Final = MappingProxyType(

@@ -13,12 +13,13 @@ from isolation.contract.metrics import PREFIX, Group, Kind, MetricSpec, Unit
 
 LABELS: Final = MappingProxyType(
     {
-        "health": "healthy or unhealthy, as the kubelet is told.",
-        "method": "What the kubelet asked: GetPreferredAllocation, Allocate or PreStartContainer.",
-        "reason": "Why a card gets no newcomers: xid; ecc (an error that could not be corrected); driver (it wants "
-        "something done with the card); lost (NVML does not tell of it).",
-        "outcome": "What it heard: ok; refused (the container may not start yet, with the reason); late or broken (for "
-        "GetPreferredAllocation and Allocate an answer without the agent's knowledge, to be checked at the start).",
+        "health": "healthy or unhealthy, as reported to the kubelet.",
+        "method": "Device plugin RPC: GetPreferredAllocation, Allocate or PreStartContainer.",
+        "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
+        "action); lost (NVML does not report the card).",
+        "outcome": "Result of the RPC: ok; refused (the container cannot start yet, with the reason); timeout; error "
+        "(internal). After a timeout or an error GetPreferredAllocation and Allocate send a default answer, which "
+        "PreStartContainer checks.",
     }
 )
 
@@ -28,29 +29,51 @@ def _agent(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.GAU
 
 
 DURATION: Final = _agent(
-    "answer_duration_seconds", Unit.SECONDS, "How long the kubelet waited.", "method", kind=Kind.HISTOGRAM
+    "kubelet_request_duration_seconds",
+    Unit.SECONDS,
+    "Duration of device plugin RPCs from the kubelet.",
+    "method",
+    kind=Kind.HISTOGRAM,
 )
 ANSWERS: Final = _agent(
-    "answers_total", Unit.NONE, "Answers to the kubelet, by outcome.", "method", "outcome", kind=Kind.COUNTER
+    "kubelet_requests_total",
+    Unit.NONE,
+    "Answered device plugin RPCs, by outcome.",
+    "method",
+    "outcome",
+    kind=Kind.COUNTER,
 )
 FAILED_TURNS: Final = _agent(
-    "failed_turns_total", Unit.NONE, "Turns of the agent's own loop that failed.", kind=Kind.COUNTER
+    "reconcile_errors_total", Unit.NONE, "Failed runs of the agent's periodic tasks.", kind=Kind.COUNTER
 )
 READY: Final = _agent("ready", Unit.NONE, "Whether pods may be bound to this node: 1 yes, 0 no.")
-REGISTERED: Final = _agent("registered", Unit.NONE, "Whether the kubelet knows the device plugin: 1 yes, 0 no.")
-REGISTRATIONS: Final = _agent("registrations", Unit.NONE, "Registrations with the kubelet since the agent started.")
-DEVICES: Final = _agent("devices", Unit.NONE, "Units of shared memory as the kubelet is told.", "health")
-HELD: Final = _agent("held_devices", Unit.NONE, "Units that the agent's book gives to containers.")
-HOLDERS: Final = _agent("holders", Unit.NONE, "Entries of the agent's book: containers, and units of nobody known.")
-SICK: Final = _agent("sick_cards", Unit.NONE, "Cards that get no newcomers, by why.", "reason")
-LISTENED: Final = _agent(
-    "cards_listened_to", Unit.NONE, "Cards whose XIDs and ECC errors the driver tells the agent of."
+REGISTERED: Final = _agent(
+    "kubelet_registered", Unit.NONE, "Whether the device plugin is registered with the kubelet: 1 yes, 0 no."
 )
-WRITES: Final = _agent("node_writes", Unit.NONE, "Writes to the node's object since the agent started.")
+REGISTRATIONS: Final = _agent(
+    "kubelet_registrations_total",
+    Unit.NONE,
+    "Registrations with the kubelet since the agent started.",
+    kind=Kind.COUNTER,
+)
+DEVICES: Final = _agent("devices", Unit.NONE, "Devices (units of shared memory) reported to the kubelet.", "health")
+HELD: Final = _agent("allocated_devices", Unit.NONE, "Devices (units of shared memory) allocated to containers.")
+HOLDERS: Final = _agent(
+    "allocations", Unit.NONE, "Allocations in the agent's store, including those with an unknown container."
+)
+SICK: Final = _agent(
+    "unhealthy_cards", Unit.NONE, "Unhealthy cards, which get no new allocations, by reason.", "reason"
+)
+LISTENED: Final = _agent(
+    "health_monitored_cards", Unit.NONE, "Cards for which the driver reports XID and ECC error events."
+)
+WRITES: Final = _agent(
+    "node_updates_total", Unit.NONE, "Writes to the Node object since the agent started.", kind=Kind.COUNTER
+)
 SILENCE: Final = _agent(
-    "api_silence_seconds",
+    "watch_staleness_seconds",
     Unit.SECONDS,
-    "Time since the API server last said anything about this node's pods; a healthy watch is below 90.",
+    "Time since the last message from the API server about this node's pods; below 90 for a healthy watch.",
 )
 
 CATALOGUE: Final = MappingProxyType(

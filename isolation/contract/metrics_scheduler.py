@@ -13,13 +13,13 @@ from isolation.contract.metrics import PREFIX, Group, Kind, MetricSpec, Unit
 
 LABELS: Final = MappingProxyType(
     {
-        "outcome": "What became of it: of filter fit, no_fit, refused (the request makes no sense), closed (this "
-        "replica does not lead or has not read the cluster yet), broken (the caller's request cannot be read), failed "
-        "(a defect: see the log); of bind bound, refused, unknown, closed, broken, failed; of an eviction done, gone, "
-        "refused, blocked.",
-        "reason": "Why a reservation was made: preemption, or the word of whoever made it.",
-        "verb": "Question: filter, prioritize, bind, preempt, admission.",
-        "watch": "Kind that is watched: nodes, pods, reservations, namespaces.",
+        "outcome": "Result. filter: fit, no_fit, refused (the pod's request is invalid), not_ready (this replica is "
+        "not the leader or has not synced its caches yet), bad_request (the request cannot be "
+        "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
+        "failed. Evictions: done, gone, refused, blocked.",
+        "reason": "Reason of the reservation: preemption, or the reason that its creator set.",
+        "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
+        "resource": "Watched resource: nodes, pods, reservations, namespaces.",
     }
 )
 
@@ -29,62 +29,65 @@ def _scheduler(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind
 
 
 REQUESTS: Final = _scheduler(
-    "requests_total", Unit.NONE, "Questions answered, by outcome.", "verb", "outcome", kind=Kind.COUNTER
+    "requests_total", Unit.NONE, "Requests answered, by verb and outcome.", "verb", "outcome", kind=Kind.COUNTER
 )
 DURATION: Final = _scheduler(
     "request_duration_seconds",
     Unit.SECONDS,
-    "How long answering took; of bind with the write to the API server.",
+    "Time to answer a request, by verb; bind includes the write to the API server.",
     "verb",
     kind=Kind.HISTOGRAM,
 )
-LEADS: Final = _scheduler("leader", Unit.NONE, "Whether this replica may bind now: 1 yes, 0 no.")
-SYNCED: Final = _scheduler("synced", Unit.NONE, "Whether the cluster has been read as a whole: 1 yes, 0 no.")
+LEADS: Final = _scheduler("leader", Unit.NONE, "Whether this replica is the leader and may bind pods: 1 yes, 0 no.")
+SYNCED: Final = _scheduler("synced", Unit.NONE, "Whether all informer caches are synced: 1 yes, 0 no.")
 VIEW_AGE: Final = _scheduler(
-    "view_age_seconds",
+    "watch_staleness_seconds",
     Unit.SECONDS,
-    "Time since the API server last said anything on a watch; a healthy one is below 90.",
-    "watch",
+    "Time since the API server last sent anything on the watch; below 90 on a healthy watch.",
+    "resource",
 )
-NODES: Final = _scheduler("nodes", Unit.NONE, "Nodes with cards that can be shared.")
-PODS: Final = _scheduler("pods", Unit.NONE, "Pods that hold shares.")
+NODES: Final = _scheduler("nodes", Unit.NONE, "Nodes with shareable GPU cards.")
+PODS: Final = _scheduler("pods", Unit.NONE, "Pods that hold GPU shares.")
 ASSUMED: Final = _scheduler(
-    "assumptions", Unit.NONE, "Pods for which room is taken and whose binding has not been seen yet."
+    "assumed_pods", Unit.NONE, "Assumed pods: cards are chosen, and the binding is not observed yet."
 )
-WAITING: Final = _scheduler("waiting_pods", Unit.NONE, "Pods that were refused and not bound since.")
-RESERVED: Final = _scheduler("reservations", Unit.NONE, "Reservations that keep room, by reason.", "reason")
+WAITING: Final = _scheduler("pending_pods", Unit.NONE, "Pending pods that fit on no node when they were last tried.")
+RESERVED: Final = _scheduler("reservations", Unit.NONE, "Reservations of card memory, by reason.", "reason")
 OVERCOMMITTED: Final = _scheduler(
     "overcommitted_cards",
     Unit.NONE,
-    "Cards of which more is promised than they offer; above 0 means a defect or a "
-    "foreign hand, and the card takes nobody more.",
+    "Cards with more memory or compute promised than they offer. Above 0, there is a bug or another component "
+    "has written allocations; such a card gets no new pods.",
 )
 UNREADABLE: Final = _scheduler(
-    "unreadable_objects", Unit.NONE, "Nodes and pods that could not be read and keep their last readable value."
+    "unreadable_objects", Unit.NONE, "Nodes and pods that cannot be decoded; their last valid version remains in use."
 )
 WOKEN: Final = _scheduler(
-    "woken_pods_total",
+    "requeued_pods_total",
     Unit.NONE,
-    "Waiting pods that were told of room, because kube-scheduler had tried them too early.",
+    "Pending pods that were requeued because capacity became free after kube-scheduler had tried them.",
     kind=Kind.COUNTER,
 )
 RELIEFS: Final = _scheduler(
-    "reliefs_total",
+    "preemption_attempts_total",
     Unit.NONE,
-    "Pre-emptions for pods that fit by sum and by no card: done, blocked (a budget said no), unreserved.",
+    "Preemptions for pods that fit by sum but not on single cards, by outcome: done, blocked (an eviction was denied, "
+    "for example by a disruption budget), unreserved (the reservation could not be stored).",
     "outcome",
     kind=Kind.COUNTER,
 )
 EVICTIONS: Final = _scheduler(
-    "evictions_total", Unit.NONE, "Evictions asked for, by outcome.", "outcome", kind=Kind.COUNTER
+    "evictions_total", Unit.NONE, "Requested evictions, by outcome.", "outcome", kind=Kind.COUNTER
 )
 CERTIFICATE: Final = _scheduler(
-    "certificate_loaded_timestamp_seconds", Unit.SECONDS, "When the certificate in use was read, since the epoch."
+    "certificate_loaded_timestamp_seconds",
+    Unit.SECONDS,
+    "Time at which the serving certificate was loaded, in seconds since the epoch.",
 )
 CERTIFICATE_ENDS: Final = _scheduler(
     "certificate_expiry_timestamp_seconds",
     Unit.SECONDS,
-    "Until when the certificate in use is valid, since the epoch; of a chain the first to end. Absent if unreadable.",
+    "Expiry of the serving certificate, in seconds since the epoch; for a chain, the earliest. Absent if unreadable.",
 )
 
 CATALOGUE: Final = MappingProxyType(

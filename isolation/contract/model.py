@@ -159,7 +159,7 @@ class Card:
     healthy: bool = True
 
     @property
-    def offered_bytes(self) -> int:
+    def allocatable_bytes(self) -> int:
         """Whole units only, so that tenants who fill the card can all reach their promise at once."""
         return max(0, (self.total_bytes - self.reserved_bytes) // self.unit_bytes) * self.unit_bytes
 

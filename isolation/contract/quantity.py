@@ -47,7 +47,7 @@ def parse(text: object) -> Fraction:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError(f'{text!r} is not a quantity; write a number such as 8 or "512Mi"')
     if isinstance(text, int) and text.bit_length() > MOST_BITS:
-        raise QuantityError("a number of more than 40 digits is no amount; check the units")
+        raise QuantityError("a quantity cannot have more than 40 digits; check the unit")
     match = _QUANTITY.fullmatch(str(text))
     if match is None or (match[3] or "") not in _SUFFIX:
         raise QuantityError(f'{str(text)[:60]!r} is not a quantity; write a number such as 8 or "512Mi"')

@@ -33,7 +33,7 @@ class ContainerReading:
     """How long this container has used more memory than promised, up to this reading."""
     core_source: str = ""
     """Likewise for the used compute."""
-    promised_by: str = ""
+    allocation_source: str = ""
     """Who wrote the promise down: agent, run, kubelet."""
     policy: str = ""
     """How compute is shared (fixed, burst ...); empty: it is not limited."""
@@ -62,7 +62,7 @@ class CardReading:
     reserved_bytes: int
     used_bytes: int | None
     allocated_bytes: int
-    offered_bytes: int
+    allocatable_bytes: int
     unattributed_bytes: int | None
     """Measured in processes outside any hold; never the residual."""
     utilisation_ratio: float | None
@@ -134,8 +134,8 @@ class PoolReading:
     name: str
     nodes: int
     booting: int
-    smallest: int
-    largest: int
+    min_nodes: int
+    max_nodes: int
     mode: str = ""
     """What its nodes serve, known also while there are none."""
 
@@ -169,7 +169,7 @@ class Frame:
     nodes: tuple[NodeReading, ...]
     pools: tuple[PoolReading, ...]
     waiting: tuple[Waiting, ...]
-    happenings: tuple[Happening, ...]
+    events: tuple[Happening, ...]
     """The latest, oldest first."""
     counts: tuple[tuple[str, int], ...] = ()
     """Totals since the start, such as pods placed, nodes bought, moves."""

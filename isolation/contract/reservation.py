@@ -3,7 +3,7 @@ A reservation: room on named cards that is kept for one pod, or for the next pod
 
 Rebalancer, pre-emption and scheduler are different processes; this stored object is how one of them tells
 the others. It takes room like a pod until a pod for whom it is made names it in its binding
-(`gpushare.dev/reservation`), or until it expires. JSON and values only: who makes one, and who may, is
+(`gpushare.dev/consumed-reservation`), or until it expires. JSON and values only: who makes one, and who may, is
 decided elsewhere.
 
     apiVersion: gpushare.dev/v1alpha1
@@ -66,7 +66,7 @@ def reservation_of(thing: object) -> Reservation:
     metadata, spec = at["metadata"], at["spec"]
     holder, node = spec["holder"].text(), spec["node"].text()
     if not holder or not node or not spec["expires"]:
-        raise spec.wrong("a reservation needs holder, node and expires")
+        raise spec.wrong("holder, node and expires are required")
     return Reservation(
         name=metadata["name"].name(),
         holder=holder,
@@ -81,7 +81,7 @@ def reservation_of(thing: object) -> Reservation:
 def manifest_of(made: Reservation) -> dict[str, Any]:
     """The object to be stored."""
     if not made.placement.slices:
-        raise CodecError(("spec", "cards"), "a reservation without cards keeps nothing")
+        raise CodecError(("spec", "cards"), "at least one card is required")
     cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in made.placement.slices]
     spec = {"holder": made.holder, "node": made.placement.node, "cards": cards, "expires": time_of(made.expires)}
     spec |= {key: value for key, value in (("namespace", made.namespace), ("reason", made.reason)) if value}
@@ -112,9 +112,15 @@ def definition() -> dict[str, Any]:
             "expires": {"type": "string", "format": "date-time"},
             "reason": {"type": "string", "maxLength": 63},
         },
-        "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "a reservation is made anew, not changed"}],
+        "x-kubernetes-validations": [
+            {"rule": "self == oldSelf", "message": "spec is immutable; delete the reservation and create a new one"}
+        ],
     }
-    columns = (("Node", "spec.node", "string"), ("Holder", "spec.holder", "string"), ("Why", "spec.reason", "string"))
+    columns = (
+        ("Node", "spec.node", "string"),
+        ("Holder", "spec.holder", "string"),
+        ("Reason", "spec.reason", "string"),
+    )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -59,12 +59,12 @@ def objects_in(document: object, path: Path = (), depth: int = 0) -> Iterator[tu
     kind = at["kind"].text()
     if not kind or not at["apiVersion"].text():
         missing = "kind" if not kind else "apiVersion"
-        raise at.wrong(f"this is no Kubernetes object: {missing} is missing; add apiVersion: and kind:")
+        raise at.wrong(f"not a Kubernetes object: {missing} is missing; add apiVersion: and kind:")
     if not (kind == "List" or (kind.endswith("List") and isinstance(at.mapping().get("items"), list))):
         yield path, at
         return
     if depth >= MOST_NESTED:
-        raise at.wrong(f"lists within lists more than {MOST_NESTED} deep")
+        raise at.wrong(f"lists are nested more than {MOST_NESTED} deep; flatten them")
     # A raw PodList leaves the kind of its items to its own.
     implied = {"apiVersion": at["apiVersion"].value, "kind": kind.removesuffix("List")}
     for item in at["items"].items():
@@ -80,8 +80,8 @@ def pods_of(workload: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) 
     if reader is not None:
         return reader(at, _Maker(at, dialect, unit_bytes))
     if group in _GROUPS and (meant := _SPELLINGS.get(kind.lower())):
-        raise at["kind"].wrong(f"no API has {show(kind)} of {show(at['apiVersion'].value)}; write {meant}")
-    return Skipped(_title(at), "makes no pods that gpushare knows")
+        raise at["kind"].wrong(f"API version {show(at['apiVersion'].value)} has no kind {show(kind)}; write {meant}")
+    return Skipped(_title(at), "is skipped: gpushare reads no pods from this kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Maker:
     def make(self, template: At, names: list[str]) -> tuple[Planned, ...]:
         """One pod per name, all alike."""
         if not template["spec"]:
-            raise template["spec"].wrong("the pod's spec is missing")
+            raise template["spec"].wrong("the pod spec is missing")
         metadata = dict(template["metadata"].mapping())
         label = self.workload["metadata"]["labels"][self.dialect.card_count]
         labels = template["metadata"]["labels"].mapping()
@@ -141,7 +141,7 @@ def _count(at: At, default: int = 1) -> int:
 
 def _pod(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:
     if at["status"]["phase"].text() in ("Succeeded", "Failed"):
-        return Skipped(_title(at), "has ended and holds nothing")
+        return Skipped(_title(at), "is skipped: it has ended and uses no resources")
     return maker.make(at, [_name(at)])
 
 
@@ -154,7 +154,7 @@ def _replicas(at: At, maker: _Maker) -> tuple[Planned, ...]:
 def _job_pods(at: At, maker: _Maker, job: At) -> tuple[Planned, ...] | Skipped:
     """As many pods as run at one time."""
     if job["suspend"].flag():
-        return Skipped(_title(at), "is suspended and makes no pods")
+        return Skipped(_title(at), "is skipped: it is suspended and creates no pods")
     count = _count(job["parallelism"])
     if job["completions"]:
         count = min(count, job["completions"].integer(1, 0))
@@ -167,7 +167,7 @@ def _job(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:
 
 def _cron_job(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:
     if at["spec"]["suspend"].flag():
-        return Skipped(_title(at), "is suspended and makes no pods")
+        return Skipped(_title(at), "is skipped: it is suspended and creates no pods")
     return _job_pods(at, maker, at["spec"]["jobTemplate"]["spec"])
 
 
@@ -179,8 +179,10 @@ def _daemon_set(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:
     """One pod per node is not a placement; with cards it is refused rather than passed over."""
     (pod,) = maker.make(at["spec"]["template"], [_name(at)])
     if isinstance(pod.request, Request) and not pod.request.cards:
-        return Skipped(_title(at), "runs one pod on every node; its CPU and memory are not counted")
-    reason = "a DaemonSet runs on every node and cannot be placed; use a Deployment for pods that ask for cards"
+        return Skipped(
+            _title(at), "is skipped: it runs one pod on every node; the CPU and memory of these pods are not counted"
+        )
+    reason = "a DaemonSet runs on every node and cannot be placed; use a Deployment for pods that request cards"
     return (replace(pod, request=pod.request if isinstance(pod.request, Refusal) else Refusal(Why.INVALID, reason)),)
 
 

@@ -39,8 +39,8 @@ _PROGRAM: Final = Path(__file__).with_name("canary_program.py")
 _LOADED, _LIMITED = "canary.loaded", "canary.limited"
 _OUT_OF_MEMORY: Final = 2
 _MOST_SAID: Final = 4096
-_REINSTALL: Final = "`gpushare lib` checks the library itself; this Python must be a dynamic program of glibc"
-_RETRY: Final = "try again when the card is less full"
+_REINSTALL: Final = "run `gpushare lib` to check the library; this Python must be dynamically linked with glibc"
+_RETRY: Final = "try again when more memory of the card is free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,14 @@ class Song:
 def sing(machine: Machine) -> list[Finding]:
     """Promise, run, judge."""
     if (Path(IN_CONTAINER) / "limits" / "limits").exists():
-        what = "this already runs under a promise, which is stronger than one of ours"
-        return [unknown(_LOADED, what, "in a pod: `gpushare doctor inside`; else run it outside")]
+        what = "this process already runs under a promise, so the canary cannot set its own"
+        return [
+            unknown(_LOADED, what, "in a pod, run `gpushare doctor inside`; otherwise run it outside of the container")
+        ]
     try:
         cards = [card for card in machine.cards() if card.healthy and card.total_bytes > PROMISE]
         if not cards:
-            return [unknown(_LOADED, "no card larger than 1 GiB answers", "look at the findings about cards")]
+            return [unknown(_LOADED, "there is no healthy card with more than 1 GiB", "see the finding machine.cards")]
         card, around = cards[0], machine.environment()
         machine.close()
         song = _under_a_promise(card, around)
@@ -72,8 +74,8 @@ def sing_inside(environment: Mapping[str, str]) -> list[Finding]:
     """The same in a container that has a promise already, against what its environment tells of it."""
     told = environment.get(ACK.env_container_memory, "")
     if not told.isascii() or not told.isdigit() or len(told) > 6:  # noqa: PLR2004 (a million GiB)
-        what = f"{ACK.env_container_memory} does not stand in the environment: this container has no share of a card"
-        return [unknown(_LOADED, what, f"ask for {ACK.memory} in the pod's limits")]
+        what = f"environment variable {ACK.env_container_memory} is not set: this container has no share of a card"
+        return [unknown(_LOADED, what, f"request {ACK.memory} in the pod's limits")]
     try:
         said = _said({**os.environ, **environment})
     except (OSError, subprocess.SubprocessError) as exc:
@@ -81,7 +83,11 @@ def sing_inside(environment: Mapping[str, str]) -> list[Finding]:
     try:
         denied = _denied(Path(IN_CONTAINER) / "region" / "region")
     except (OSError, abi.AbiError) as exc:
-        return [problem(_LOADED, f"no ledger in this container: {exc}", "look at the Events of this pod and its node")]
+        return [
+            problem(
+                _LOADED, f"cannot read the ledger of this container: {exc}", "check the Events of this pod and its node"
+            )
+        ]
     return judged(Song(said, denied), int(told) * GIB)
 
 
@@ -92,22 +98,29 @@ def judged(song: Song, promise: int) -> list[Finding]:
         return [problem(_LOADED, f"{said['missing']}", "install the driver's CUDA library (libcuda.so.1)")]
     if "total" not in said:
         step = next((name for name in ("context", "device", "init") if name in said), "start")
-        what = f"CUDA does not start ({step}: {said.get(step, 'no answer')})"
-        return [unknown(_LOADED, what, "look at `nvidia-smi`; the card may be full, or in another compute mode")]
+        what = f"CUDA does not start (failed step {step}: {said.get(step, 'no answer')})"
+        return [
+            unknown(_LOADED, what, "check `nvidia-smi`: the card may be full, or its compute mode may not be Default")
+        ]
     if said["total"] != promise:
-        shown = f"the program sees {said['total'] // MIB} MiB where {promise // MIB} MiB were promised"
-        return [problem(_LOADED, f"{shown}: the library is not in it", _REINSTALL)]
-    loaded = ok(_LOADED, f"the program sees its promise of {promise // MIB} MiB as the card")
+        shown = f"the program sees {said['total'] // MIB} MiB, but {promise // MIB} MiB are promised"
+        return [problem(_LOADED, f"{shown}: the isolation library is not loaded", _REINSTALL)]
+    loaded = ok(_LOADED, f"the program sees a card of {promise // MIB} MiB, as promised")
     if said["inside"] != 0:
-        what = f"{said['free'] // 2 // MIB} MiB inside the promise were refused with {said['inside']}"
+        what = (
+            f"an allocation of {said['free'] // 2 // MIB} MiB within the promise failed: CUDA result {said['inside']}"
+        )
         return [loaded, unknown(_LIMITED, what, _RETRY)]
     if said["over"] != _OUT_OF_MEMORY:
-        what = f"an allocation past the promise was answered with {said['over']}"
+        what = f"an allocation beyond the promise was not denied: CUDA result {said['over']}"
         return [loaded, problem(_LIMITED, what, _REINSTALL)]
     if not song.denied:
-        what = "an allocation past the promise was refused, and not by the library"
+        what = "an allocation beyond the promise was denied, but not by the isolation library"
         return [loaded, problem(_LIMITED, what, _REINSTALL)]
-    return [loaded, ok(_LIMITED, "an allocation past the promise was refused by the library, one inside was granted")]
+    return [
+        loaded,
+        ok(_LIMITED, "the isolation library denied an allocation beyond the promise and allowed one within it"),
+    ]
 
 
 def _under_a_promise(card: Card, around: Mapping[str, str]) -> Song:

@@ -30,29 +30,40 @@ PLACES: Final = ("machine", "cluster", "inside")
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("where", type=click.Choice(PLACES), required=False)
-@click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster: credentials.")
-@click.option("--context", metavar="NAME", help="Cluster: context of the kubeconfig.")
-@click.option("--simgpu", type=_FILE, metavar="PATH", help="Machine: simulated cards (gpushare simgpu).")
+@click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster checks: kubeconfig file.")
+@click.option("--context", metavar="NAME", help="Cluster checks: context of the kubeconfig.")
+@click.option(
+    "--simgpu", type=_FILE, metavar="PATH", help="Machine checks: file with simulated cards (see gpushare simgpu)."
+)
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=Path("/"),
-    help="Machine: where its file system is mounted (in a container).",
+    help="Machine checks: mount point of the machine's root file system (in a container).",
 )
-@click.option("--run-dir", default=RUN_DIR, show_default=True, help="Machine: folder of the node agent.")
-@click.option("--kubelet-dir", default="/var/lib/kubelet", show_default=True, help="Machine: folder of the kubelet.")
-@click.option("--canary", is_flag=True, help="Machine: run a small program under a promise on a card.")
-@click.option("--canary-pod", is_flag=True, help="Print a pod that does the same on a node, and end.")
-@click.option("--image", default=IMAGE, show_default=True, help="With --canary-pod: an image with gpushare in it.")
-@click.option("--node", default="", metavar="NAME", help="With --canary-pod: on this node.")
-@click.option("--json", "as_data", is_flag=True, help="For programs.")
+@click.option(
+    "--agent-state-dir", default=RUN_DIR, show_default=True, help="Machine checks: state directory of the node agent."
+)
+@click.option(
+    "--kubelet-dir", default="/var/lib/kubelet", show_default=True, help="Machine checks: directory of the kubelet."
+)
+@click.option(
+    "--canary", is_flag=True, help="Machine checks: run a small CUDA program on a card and check that it is limited."
+)
+@click.option(
+    "--canary-pod", is_flag=True, help="Print the manifest of a pod that runs this check on a node, and exit."
+)
+@click.option("--image", default=IMAGE, show_default=True, help="With --canary-pod: image that contains gpushare.")
+@click.option("--node", default="", metavar="NAME", help="With --canary-pod: node to run the pod on.")
+@click.option("--json", "as_data", is_flag=True, help="Print the findings as JSON.")
 def doctor(**given: Any) -> None:
     """
-    Look at this machine and, where there are credentials, at the cluster: what is wrong, and what to do.
+    Show what is wrong with this machine or this cluster, and how to fix it.
 
-    WHERE is machine, cluster, or inside (in a pod with a share: is it truly limited?).
+    machine checks this machine; cluster checks the cluster; inside runs in a pod with a share of a card and checks
+    that the share is limited. Default: machine, and also cluster if there are credentials.
 
-    Exit status: 0 nothing is wrong; 1 a problem; 2 no problem found and something that cannot be told, or bad input.
+    Exit status: 0 no problem; 1 a problem; 2 no problem found, but a check could not be completed, or invalid input.
     """
     if given["canary_pod"]:
         click.echo(json.dumps(manifest(given["image"], node=given["node"]), indent=2))
@@ -85,7 +96,7 @@ def _machine(given: dict[str, Any]) -> list[Finding]:
     from isolation.host.machine import NvmlMachine  # noqa: PLC0415
 
     simgpu = given["simgpu"].resolve() if given["simgpu"] else None
-    seen = machine_look.look(machine_look.Where(given["root"], simgpu, given["run_dir"], given["kubelet_dir"]))
+    seen = machine_look.look(machine_look.Where(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"]))
     found = machine.judged(seen)
     return found + (canary.sing(NvmlMachine(simgpu)) if given["canary"] else [])
 

@@ -40,7 +40,7 @@ def judged(facts: ClusterFacts, now: float) -> list[Finding]:
     """The server first: without it nothing else can be told."""
     if isinstance(facts.version, Untold):
         fix = "check --kubeconfig, --context and the network: `kubectl version` must work"
-        return [unknown("cluster.server", f"no API server: {facts.version.why}", fix)]
+        return [unknown("cluster.server_version", f"cannot reach the API server: {facts.version.why}", fix)]
     exempt = () if isinstance(facts.exempt, Untold) else facts.exempt
     shape = shape_of(facts)
     return [
@@ -60,54 +60,58 @@ def judged(facts: ClusterFacts, now: float) -> list[Finding]:
 
 
 def _server(version: str) -> Finding:
-    check, numbers = "cluster.server", version_of(version)
+    check, numbers = "cluster.server_version", version_of(version)
     if numbers is None:
-        return unknown(check, f"the server calls itself {version!r}", "kubectl version")
+        return unknown(check, f"the server reports version {version!r}", "check `kubectl version`")
     if numbers < _OLDEST:
-        return problem(check, f"Kubernetes {version}", "1.30 or newer is needed: admission policies are stable since")
+        return problem(
+            check, f"Kubernetes {version} is too old", "upgrade to 1.30 or newer (stable admission policies)"
+        )
     if numbers > _NEWEST:
-        return ok(check, f"Kubernetes {version}, newer than what we were tested with (1.36)")
+        return ok(check, f"Kubernetes {version}, newer than the newest tested version (1.36)")
     return ok(check, f"Kubernetes {version}")
 
 
 def _vendor(facts: ClusterFacts, shape: Shape) -> Finding:
-    check = "cluster.vendor"
+    check = "cluster.ack"
     if isinstance(facts.nodes, Untold) or shape.vendors is None:
-        why = facts.nodes.why if isinstance(facts.nodes, Untold) else "not told"
-        return unknown(check, f"nodes: {why}", "run with credentials that may list nodes")
+        why = facts.nodes.why if isinstance(facts.nodes, Untold) else "unknown"
+        return unknown(check, f"cannot list nodes: {why}", "use credentials that may list nodes")
     if not shape.vendors:
-        return ok(check, "no node is of a cloud that owns these names")
+        return ok(check, "no node is managed by ACK")
     if isinstance(facts.workloads, Untold) or isinstance(facts.webhooks, Untold):
-        told = "nodes of ACK; what of ours runs beside its own scheduler cannot be told"
-        return unknown(check, told, "run with credentials that may list workloads and webhook configurations")
+        told = "nodes are managed by ACK; the installed gpushare components are unknown"
+        return unknown(check, told, "use credentials that may list workloads and webhook configurations")
     beside = [name for name in (SCHEDULER, NODE_AGENT) if name in (shape.installed or {})]
-    beside += ["our webhook"] if shape.webhooks else []
+    beside += ["gpushare's webhook"] if shape.webhooks else []
     if beside:
         return problem(
             check,
-            f"{named(shape.vendors)} belong to ACK, where {ACK.memory} is the vendor's; {named(beside)} is here too",
-            f"remove {named(beside)}; {shape.apply} is exporter and autoscaler alone",
+            f"ACK manages {named(shape.vendors)} and serves {ACK.memory} itself; also installed: {named(beside)}",
+            f"remove {named(beside)}; for exporter and autoscaler only: {shape.apply}",
         )
     nodes = counted(len(shape.vendors), "node")
-    return ok(check, f"ACK ({nodes}), and neither scheduler, agent nor webhook of ours beside it")
+    return ok(check, f"ACK manages {nodes}; gpushare's scheduler, node agent and webhook are not installed")
 
 
 def _others(facts: ClusterFacts, shape: Shape) -> Finding:
-    check = "cluster.other_owners"
+    check = "cluster.other_plugins"
     if isinstance(facts.workloads, Untold):
-        return unknown(check, f"workloads: {facts.workloads.why}", "run with credentials that may list them")
+        return unknown(check, f"cannot list workloads: {facts.workloads.why}", "use credentials that may list them")
     if not shape.others:
-        return ok(check, f"nobody else serves {ACK.memory}")
+        return ok(check, f"no other workload serves {ACK.memory}")
     if shape.watches:
-        return ok(check, f"{named(shape.others)} serve {ACK.memory}; ours only measure and scale")
-    fix = "one owner of these names per cluster: remove theirs before ours is installed, or leave ours out"
-    return problem(check, f"{named(shape.others)} serve {ACK.memory} too", fix)
+        return ok(check, f"{named(shape.others)} serve {ACK.memory}; gpushare only measures and scales")
+    fix = (
+        "only one owner per cluster may serve it: remove the other one and then install gpushare, or leave gpushare out"
+    )
+    return problem(check, f"{named(shape.others)} also serve {ACK.memory}", fix)
 
 
 def _rights(rights: Mapping[str, bool | None] | Untold, shape: Shape) -> Finding:
-    check, ask = "cluster.rights", "run with credentials that may list service accounts and create subjectaccessreviews"
+    check, ask = "cluster.rights", "use credentials that may list service accounts and create subjectaccessreviews"
     if isinstance(rights, Untold):
-        return unknown(check, f"accounts of ours: {rights.why}", ask)
+        return unknown(check, f"cannot list gpushare's service accounts: {rights.why}", ask)
     moving = {sentence(AUTOSCALER, verb, resource) for resource, verb in MOVING} if shape.watches else set()
     asked = {what: allowed for what, allowed in rights.items() if what not in moving}
     missing = [what for what, allowed in asked.items() if allowed is False]
@@ -116,22 +120,25 @@ def _rights(rights: Mapping[str, bool | None] | Untold, shape: Shape) -> Finding
         more = " ..." if len(missing) > 3 else ""  # noqa: PLR2004 (examples)
         return problem(check, f"not allowed: {'; '.join(missing[:3])}{more}", shape.apply)
     if untold:
-        return unknown(check, f"not answered: {counted(len(untold), 'question')}", ask)
+        return unknown(check, f"no answer to {counted(len(untold), 'access review')}", ask)
     if asked:
-        return ok(check, f"{len(asked)} rights are there")
+        return ok(check, f"{len(asked)} permissions are granted")
     if shape.watches:
-        return ok(check, "none of our accounts that need rights is here")
-    return problem(check, "none of our accounts is here", shape.apply)
+        return ok(check, "no gpushare service account that needs permissions exists")
+    return problem(check, "no gpushare service account exists", shape.apply)
 
 
 def _monitoring(found: Monitoring | Untold) -> Finding:
     """Optional: whoever scrapes otherwise is not told that something is wrong."""
     check = "cluster.monitoring"
     if isinstance(found, Untold):
-        return unknown(check, f"what Prometheus is told of us: {found.why}", "run with credentials that may list it")
+        return unknown(check, f"cannot list monitoring objects: {found.why}", "use credentials that may list them")
     if not found.operator:
-        return ok(check, "no Prometheus operator: scraped by a configuration of your own, or not (docs/alerts.md)")
+        return ok(check, "no Prometheus operator: configure scrapes in Prometheus itself (docs/alerts.md)")
     if not found.scrapes:
-        return ok(check, "the Prometheus operator is not told of us: components/monitoring, where it should be")
-    parts = ((found.scrapes, "scrape"), (found.rules, "rule object"), (found.dashboards, "dashboard"))
-    return ok(check, f"for the Prometheus operator: {', '.join(counted(number, what) for number, what in parts)}")
+        return ok(
+            check,
+            "no ServiceMonitor of gpushare: if the Prometheus operator should scrape it, add components/monitoring",
+        )
+    parts = ((found.scrapes, "ServiceMonitor"), (found.rules, "PrometheusRule"), (found.dashboards, "dashboard"))
+    return ok(check, f"Prometheus operator: {', '.join(counted(number, what) for number, what in parts)}")

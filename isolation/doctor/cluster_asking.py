@@ -85,7 +85,7 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise MalformedError("an answer that is no JSON") from None
+        raise MalformedError("the answer is not JSON") from None
     if not isinstance(found, dict):
-        raise MalformedError("an answer that is no object")
+        raise MalformedError("the answer is not a JSON object")
     return found

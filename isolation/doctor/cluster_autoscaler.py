@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.metrics_autoscaler import CONFIG_REFUSED, DOUBTS, PROVIDER_UP
+from isolation.contract.metrics_autoscaler import CONFIG_OK, DOUBTS, PROVIDER_UP
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_facts import AutoscalerFacts, Untold
 from isolation.doctor.cluster_running import standing
@@ -42,55 +42,58 @@ def acting(facts: AutoscalerFacts, now: float) -> str:
 def _leader(facts: AutoscalerFacts, now: float) -> Finding:
     check, stands = "cluster.autoscaler", standing(facts.lease, AUTOSCALER, now)
     if stands.untold:
-        return unknown(check, stands.untold, "run with credentials that may read Leases")
+        return unknown(check, stands.untold, "use credentials that may read Leases")
     if stands.wrong:
-        fix = f"{_LOGS}; docs/runbooks/GpushareAutoscalerLeaderless.md"
-        return warning(check, f"{stands.wrong}: nothing is bought, given back or moved", fix)
-    return ok(check, f"{stands.holder} leads")
+        fix = f"{_LOGS}; docs/runbooks/GpushareAutoscalerNoLeader.md"
+        return warning(check, f"{stands.wrong}: the autoscaler does not scale and moves no pods", fix)
+    return ok(check, f"{stands.holder} is the leader")
 
 
 def _switch(found: Mapping[str, object] | Untold | None) -> Finding:
-    check = "cluster.switch"
+    check = "cluster.autoscaler_config"
     if isinstance(found, Untold):
-        return unknown(check, f"{_MAP}: {found.why}", "run with credentials that may read it")
+        return unknown(check, f"cannot read {_MAP}: {found.why}", "use credentials that may read it")
     if found is None:
-        return ok(check, f"no {_MAP}: it does as its options say")
+        return ok(check, f"no {_MAP}: the autoscaler follows its options")
     said = {key: _WORDS.get(str(found[key]).strip().lower()) for key in (_ENABLED, _DRY_RUN) if key in found}
     strange = [key for key in found if key not in said and "." not in key]
     wrong = strange + [key for key, word in said.items() if word is None]
     if wrong:
-        told = f"{_MAP} is not understood ({named(wrong)}): it does nothing"
-        return warning(check, told, f'keys {_ENABLED} and {_DRY_RUN}, each "true" or "false"')
+        told = f"{_MAP} has invalid entries ({named(wrong)}): the autoscaler does nothing"
+        return warning(check, told, f'use keys {_ENABLED} and {_DRY_RUN}, each with value "true" or "false"')
     if said.get(_ENABLED) is False:
-        return ok(check, f'switched off: {_ENABLED} "false" in {_MAP}')
+        return ok(check, f'switched off by {_ENABLED} "false" in {_MAP}')
     if said.get(_DRY_RUN):
-        return ok(check, f'dry run, it only says what it would do: {_DRY_RUN} "false" in {_MAP} lets it act')
-    return ok(check, "it may act" if _DRY_RUN in said else "as its options say")
+        return ok(
+            check,
+            f'dry run: the autoscaler only reports what it would do; to let it act, set {_DRY_RUN} "false" in {_MAP}',
+        )
+    return ok(check, "the autoscaler may act" if _DRY_RUN in said else "the autoscaler follows its options")
 
 
 def _told(page: str | Untold | None) -> list[Finding]:
     """What the leader says of itself; nothing where none leads."""
-    check = "cluster.doubts"
+    check = "cluster.autoscaler_inhibited"
     if page is None:
         return []
     if isinstance(page, Untold):
-        fix = f"needs get on pods/proxy in {SYSTEM_NAMESPACE}; or {_LOGS}"
-        return [unknown(check, f"its metrics cannot be read through the API server: {page.why}", fix)]
-    refused, doubts, providers = (_series(page, spec.name) for spec in (CONFIG_REFUSED, DOUBTS, PROVIDER_UP))
+        fix = f"use credentials with get on pods/proxy in {SYSTEM_NAMESPACE}, or check {_LOGS}"
+        return [unknown(check, f"cannot read the autoscaler's metrics through the API server: {page.why}", fix)]
+    reloads, doubts, providers = (_series(page, spec.name) for spec in (CONFIG_OK, DOUBTS, PROVIDER_UP))
     silent = [labels.get("pool", "") for labels, value in providers if not value]
     withheld = [labels.get("reason", "") for labels, value in doubts if value]
-    if not refused:
-        return [unknown(check, "what it shows are not the autoscaler's metrics", _LOGS)]
-    if any(value for _, value in refused):
-        told = "its configuration cannot be used, the one before stays in force"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerConfigRefused.md")]
+    if not reloads:
+        return [unknown(check, "the metrics of the pod are not the autoscaler's", _LOGS)]
+    if not all(value for _, value in reloads):
+        told = "the autoscaler refuses its configuration and keeps the previous one"
+        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerConfigReloadFailed.md")]
     if silent:
-        told = f"the provider of {named(silent)} does not answer: left as it is"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareProviderFailing.md")]
+        told = f"the provider of pool {named(silent)} does not answer: the pool is left unchanged"
+        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerProviderFailing.md")]
     if withheld:
-        told = f"something is withheld, for doubts: {named(withheld)}"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerWithholds.md")]
-    return [ok(check, "no doubts, its configuration is in force, every provider answers")]
+        told = f"the autoscaler is inhibited: {named(withheld)}"
+        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerInhibited.md")]
+    return [ok(check, "the autoscaler is not inhibited, uses its configuration, and every provider answers")]
 
 
 def _series(page: str, wanted: str) -> list[tuple[dict[str, str], float]]:

@@ -21,23 +21,26 @@ if TYPE_CHECKING:
 
 WEBHOOK: Final = f"{SCHEDULER}-tls"
 PARTS: Final = {
-    WEBHOOK: ("scheduler", "no share pod can be made"),
-    f"{SCHEDULER}-clients": ("extender", "the kube-scheduler is not let in, and no share pod is placed"),
-    f"{AUTOSCALER}-metrics-tls": ("metrics-api", "HorizontalPodAutoscalers get no figures"),
-    f"{AUTOSCALER}-grpc-tls": ("grpc", "neither cluster-autoscaler nor KEDA is answered"),
+    WEBHOOK: ("scheduler", "no pod with a share can be created"),
+    f"{SCHEDULER}-clients": (
+        "extender",
+        "the kube-scheduler is not authenticated, so no pod with a share is scheduled",
+    ),
+    f"{AUTOSCALER}-metrics-tls": ("metrics-api", "HorizontalPodAutoscalers get no metrics"),
+    f"{AUTOSCALER}-grpc-tls": ("grpc", "cluster-autoscaler and KEDA get no answer"),
 }
 """By Secret: the word for `manifests/certificate.sh`, and what does not work once it has ended."""
 _SOON: Final = 14 * 86_400.0
 _LATEST: Final = 253_402_300_799
 """The last second of the year 9999."""
 _WORST: Final = (State.PROBLEM, State.WARNING, State.UNKNOWN, State.OK)
-_ASK: Final = "run with credentials that may read Secrets there, or look with `openssl x509 -enddate`"
+_ASK: Final = "use credentials that may read Secrets there, or check with `openssl x509 -enddate`"
 
 
 def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float) -> list[Finding]:
     """The webhook's own, where there is one; and those of all others in one finding, the worst first."""
     mounted = {name for one in (shape.installed or {}).values() for name in one.secrets}
-    found = [] if shape.watches else [_one("cluster.certificate", WEBHOOK, secrets.get(WEBHOOK), mounted, now)]
+    found = [] if shape.watches else [_one("cluster.webhook_certificate", WEBHOOK, secrets.get(WEBHOOK), mounted, now)]
     check = "cluster.certificates"
     rest = [_one(check, name, secrets[name], mounted, now) for name in sorted(set(secrets) - {WEBHOOK})]
     if rest:
@@ -49,24 +52,26 @@ def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float
 
 
 def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str], now: float) -> Finding:
-    where, (part, harm) = f"Secret {SYSTEM_NAMESPACE}/{name}", PARTS.get(name, ("", "who needs it does not work"))
+    where, (part, harm) = f"Secret {SYSTEM_NAMESPACE}/{name}", PARTS.get(name, ("", "its users do not work"))
     if isinstance(found, Untold):
-        return unknown(check, f"the end of {where} cannot be told: {found.why}", _ASK)
+        return unknown(check, f"cannot read {where}: {found.why}", _ASK)
     if found is None:
         if name in mounted:
-            return problem(check, f"no {where}: the pods that mount it do not start", _renewal(part, ""))
-        return unknown(check, f"no {where}", "where it is kept elsewhere, look with `openssl x509 -enddate`")
+            return problem(check, f"{where} does not exist: pods that mount it do not start", _renewal(part, ""))
+        return unknown(
+            check, f"{where} does not exist", "if it is stored elsewhere, check it with `openssl x509 -enddate`"
+        )
     if name not in PARTS and not found.certificate and not found.authority:
-        return ok(check, f"{where} is there, and holds something else")
+        return ok(check, f"{where} exists and contains no certificate")
     end = _end(found)
     if end is None:
-        return problem(check, f"{where} holds no certificate that can be read", _renewal(part, found.manager))
+        return problem(check, f"{where} contains no readable certificate", _renewal(part, found.manager))
     day = dt.datetime.fromtimestamp(min(max(end, 0), _LATEST), dt.UTC).strftime("%Y-%m-%d")
     if end <= now:
-        return problem(check, f"{where} ended on {day}: {harm}", _renewal(part, found.manager))
+        return problem(check, f"{where} expired on {day}: {harm}", _renewal(part, found.manager))
     if end - now < _SOON:
-        return warning(check, f"{where} ends on {day}; then {harm}", _renewal(part, found.manager))
-    return ok(check, f"{where} is good until {day}")
+        return warning(check, f"{where} expires on {day}; then {harm}", _renewal(part, found.manager))
+    return ok(check, f"{where} is valid until {day}")
 
 
 def _end(secret: Secret) -> float | None:
@@ -83,8 +88,9 @@ def _end(secret: Secret) -> float | None:
 
 def _renewal(part: str, manager: str) -> str:
     if manager:
-        return f"`kubectl -n {SYSTEM_NAMESPACE} describe certificate {manager}` tells why cert-manager did not renew it"
+        return f"`kubectl -n {SYSTEM_NAMESPACE} describe certificate {manager}` shows why cert-manager did not renew it"
     if part == "extender":
-        return "OUT=folder sh manifests/certificate.sh extender, and its files to your kube-scheduler (docs/install.md)"
-    tool = f"sh manifests/certificate.sh {part}" if part else "make it anew, under the same name"
-    return f"{tool}; it is read again without a restart"
+        tool = "run OUT=folder sh manifests/certificate.sh extender"
+        return f"{tool}, then copy the files to your kube-scheduler (docs/install.md)"
+    tool = f"run sh manifests/certificate.sh {part}" if part else "create it again under the same name"
+    return f"{tool}; it is reloaded without a restart"

@@ -148,8 +148,8 @@ class ClusterFacts:
     """By name, in our namespace."""
     autoscaler: AutoscalerFacts | None = None
     """None: it is not installed."""
-    monitoring: Monitoring | Untold = field(default_factory=lambda: Untold("was not asked"))
-    good: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
-    bad: Probe | Untold = field(default_factory=lambda: Untold("was not asked"))
-    rights: Mapping[str, bool | None] | Untold = field(default_factory=lambda: Untold("was not asked"))
+    monitoring: Monitoring | Untold = field(default_factory=lambda: Untold("was not queried"))
+    good: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))
+    bad: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))
+    rights: Mapping[str, bool | None] | Untold = field(default_factory=lambda: Untold("was not queried"))
     """Of the accounts that are there: `account may verb resource` -> whether; None: was not told."""

@@ -40,7 +40,7 @@ async def look(kubeconfig: Path | None, context: str | None) -> ClusterFacts:
     except ClusterError as exc:
         return ClusterFacts(Untold(str(exc)))
     except TimeoutError:
-        return ClusterFacts(Untold(f"no whole look within {_WHOLE_SECONDS:.0f} s"))
+        return ClusterFacts(Untold(f"timed out after {_WHOLE_SECONDS:.0f} s"))
 
 
 async def _all(asking: Asking) -> ClusterFacts:
@@ -77,7 +77,7 @@ async def _version(asking: Asking) -> str | Untold:
     except ClusterError as exc:
         return Untold(str(exc))
     version = said.get("gitVersion")
-    return version if isinstance(version, str) else Untold("what answers there is no Kubernetes")
+    return version if isinstance(version, str) else Untold("the server is not a Kubernetes API server")
 
 
 async def _nodes(asking: Asking) -> tuple[NodeFacts, ...] | Untold:

@@ -45,7 +45,7 @@ class _Entry:
 def look(services: tuple[Mapping[str, Any], ...] | Untold, shape: Shape) -> Finding:
     """One finding: the worst of them."""
     if isinstance(services, Untold):
-        return unknown(_CHECK, f"APIServices: {services.why}", "run with credentials that may list them")
+        return unknown(_CHECK, f"cannot list APIServices: {services.why}", "use credentials that may list them")
     entries = [one for one in map(_entry, services) if one is not None]
     scaler = (shape.installed or {}).get(AUTOSCALER)
     wanted = {_GROUPS[word] for word in _asked(scaler.words if scaler else ()) if word in _GROUPS}
@@ -77,8 +77,8 @@ def _taken(entries: list[_Entry], wanted: set[str]) -> Finding | None:
     taken = [one for one in entries if one.group in wanted and not one.ours]
     if not taken:
         return None
-    fix = "one server for each: leave our component out (KEDA and prometheus-adapter: docs/hpa.md), or remove theirs"
-    return problem(_CHECK, f"{_listed(taken)}; our autoscaler is told to serve it too, and ends", fix)
+    fix = "only one server may serve it: leave gpushare's component out (docs/hpa.md), or remove the other server"
+    return problem(_CHECK, f"{_listed(taken)}; gpushare's autoscaler is configured to serve it too and exits", fix)
 
 
 def _left(entries: list[_Entry], wanted: set[str], shape: Shape) -> Finding | None:
@@ -86,7 +86,7 @@ def _left(entries: list[_Entry], wanted: set[str], shape: Shape) -> Finding | No
     left = [] if shape.installed is None else [one for one in entries if one.ours and one.group not in wanted]
     if not left:
         return None
-    told = f"{named(one.name for one in left)} leads to our autoscaler, which is not told to serve it"
+    told = f"{named(one.name for one in left)} points to gpushare's autoscaler, which is not configured to serve it"
     return problem(
         _CHECK,
         f"{told}: no namespace can be deleted",
@@ -101,11 +101,11 @@ def _silent(entries: list[_Entry]) -> Finding | None:
     first = away[0]
     fix = f"kubectl describe apiservice {first.name}"
     if first.available is None:
-        return unknown(_CHECK, f"whether {first.name} (by {first.owner}) answers is not said", fix)
-    told = f"{first.name} (by {first.owner}) does not answer: {first.why or 'no reason is told'}"
+        return unknown(_CHECK, f"the availability of {first.name} (by {first.owner}) is unknown", fix)
+    told = f"{first.name} (by {first.owner}) is unavailable: {first.why or 'no reason given'}"
     if first.ours:
         return problem(_CHECK, told, f"{fix}; certificate and network: docs/hpa.md")
-    return warning(_CHECK, f"{told}; until then no namespace can be deleted", f"{fix}; it belongs to {first.owner}")
+    return warning(_CHECK, f"{told}; meanwhile no namespace can be deleted", f"{fix}; it belongs to {first.owner}")
 
 
 def _absent(entries: list[_Entry], wanted: set[str]) -> Finding | None:
@@ -114,14 +114,16 @@ def _absent(entries: list[_Entry], wanted: set[str]) -> Finding | None:
     if not absent:
         return None
     fix = f"kubectl -n {SYSTEM_NAMESPACE} logs deployment/{AUTOSCALER}"
-    return warning(_CHECK, f"nobody serves {named(absent)} yet, which our autoscaler is told to", fix)
+    return warning(
+        _CHECK, f"{named(absent)} is not served yet, although gpushare's autoscaler is configured to serve it", fix
+    )
 
 
 def _well(entries: list[_Entry]) -> Finding:
     foreign = [one for one in entries if not one.ours]
     if foreign:
-        return ok(_CHECK, f"{_listed(foreign)}: our own stay off")
-    return ok(_CHECK, f"{_listed(entries)}" if entries else "nobody serves custom or external metrics")
+        return ok(_CHECK, f"{_listed(foreign)}; gpushare does not serve them")
+    return ok(_CHECK, f"{_listed(entries)}" if entries else "no server for custom or external metrics")
 
 
 def _listed(entries: list[_Entry]) -> str:

@@ -28,7 +28,7 @@ def look(
 ) -> list[Finding]:
     """Everything about pods; with None for the exempt namespaces, another one admits, places and records them."""
     if isinstance(pods, Untold):
-        return [unknown("cluster.pods", f"pods: {pods.why}", "run with credentials that may list pods")]
+        return [unknown("cluster.pods", f"cannot list pods: {pods.why}", "use credentials that may list pods")]
     live = [one for one in pods if not one.done]
     bound = sum(bool(one.node) for one in live)
     counts = ok("cluster.pods", f"{counted(len(live), 'pod')} with shares, {bound} of them bound")
@@ -50,35 +50,37 @@ def _some(found: Iterable[PodFacts]) -> str:
 
 
 def _unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Finding:
-    check = "cluster.unseen"
+    check = "cluster.not_admitted"
     unseen = [one for one in live if one.asks and not one.labelled and one.namespace not in passed_by]
     if unseen:
         return problem(
             check,
-            f"{_some(unseen)} asks for shares and has no label {SHARED}: made while admission was away",
-            "make it again; where a controller made it, delete the pod",
+            f"{_some(unseen)} requests shares but has no label {SHARED}: created while admission was unavailable",
+            "create it again; if a controller created it, delete the pod",
         )
-    return ok(check, "admission has seen every pod that asks for shares")
+    return ok(check, "every pod that requests shares went through admission")
 
 
 def _unrecorded(live: Iterable[PodFacts]) -> Finding:
-    check = "cluster.records"
+    check = "cluster.allocations"
     bare = [one for one in live if one.node and one.asks and not one.recorded]
     if bare:
         return problem(
             check,
-            f"{_some(bare)} is bound without {ALLOCATION}: its cards are not known, and not counted",
-            "bound by another scheduler, or with nodeName: delete it, its controller makes it again",
+            f"{_some(bare)} is bound without annotation {ALLOCATION}: its cards are unknown and not counted",
+            "it was bound by another scheduler or with nodeName: delete it, its controller creates it again",
         )
     torn = [one for one in live if one.node and one.recorded and not one.slices]
     if torn:
-        why = torn[0].wrong or "its record does not fit what it asks"
-        return problem(check, f"{_some(torn)}: {why}", "delete it; who could change the record? See docs/threats.md")
-    return ok(check, "every bound pod names its cards")
+        why = torn[0].wrong or "its allocation does not match its request"
+        return problem(
+            check, f"{_some(torn)}: {why}", "delete it, and find out who can change the annotation (docs/threats.md)"
+        )
+    return ok(check, "every bound pod has an allocation")
 
 
 def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Finding:
-    check = "cluster.cards"
+    check = "cluster.overcommit"
     taken: Counter[tuple[str, str]] = Counter()
     compute: Counter[tuple[str, str]] = Counter()
     for one in live:
@@ -91,14 +93,16 @@ def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Find
     gone = sorted({f"{node} card {uuid}" for node, uuid in taken if (node, uuid) not in cards})
     if over:
         more = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
-        return problem(check, f"promised twice: {over[0]}{more}", "delete one of its pods; then look who bound it")
+        return problem(
+            check, f"overcommitted: {over[0]}{more}", "delete one of the pods on it, then find out who bound it"
+        )
     if gone:
         return warning(
             check,
-            f"pods hold cards that their node does not list: {named(gone)}",
-            "a card that was changed or fell off the bus, or a node that is new: delete those pods to move them",
+            f"pods have allocations on cards that their node does not list: {named(gone)}",
+            "the card was replaced or fell off the bus, or the node is new: delete these pods to move them",
         )
-    return ok(check, f"{counted(len(taken), 'card')} in use, none promised beyond what it has")
+    return ok(check, f"{counted(len(taken), 'card')} in use, none overcommitted")
 
 
 def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
@@ -113,13 +117,13 @@ def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
     twice = sorted((node, device, keys) for (node, device), keys in holders.items() if len(keys) > 1)
     if twice:
         node, device, keys = twice[0]
-        fix = "delete one of them; the kubelet hands IDs out twice after a pod-resources List"
-        return [problem(check, f"{device} of {node} is held by {named(keys)}", fix)]
+        fix = "delete one of them; the kubelet can assign IDs twice after a pod-resources List call"
+        return [problem(check, f"device {device} of {node} is assigned to {named(keys)}", fix)]
     strayed = [one for one in telling if not _cards(one.devices) <= {part.uuid for part in one.slices}]
     if strayed:
-        fix = "delete it; then look at the agent's log on that node"
-        return [problem(check, f"{_some(strayed)} has devices of a card that its record does not name", fix)]
-    return [ok(check, f"devices of the cards that their records name: {counted(len(telling), 'pod')}")]
+        fix = "delete it, then check the agent's log on that node"
+        return [problem(check, f"{_some(strayed)} has devices of a card that is not in its allocation", fix)]
+    return [ok(check, f"devices match the allocations: {counted(len(telling), 'pod')}")]
 
 
 def _cards(devices: Iterable[str]) -> set[str]:
@@ -129,9 +133,9 @@ def _cards(devices: Iterable[str]) -> set[str]:
 def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:
     """What is wrong with the card's load; empty: nothing."""
     node, uuid = place
-    if taken > card.offered_bytes:
-        return f"{node} card {uuid}: {taken / GIB:g} of {card.offered_bytes / GIB:g} GiB"
-    return f"{node} card {uuid}: {core} % of compute" if core > FULL_CORE else ""
+    if taken > card.allocatable_bytes:
+        return f"{node} card {uuid}: {taken / GIB:g} of {card.allocatable_bytes / GIB:g} GiB promised"
+    return f"{node} card {uuid}: {core} % of compute promised" if core > FULL_CORE else ""
 
 
 def _strangers(live: Iterable[PodFacts]) -> Finding | None:
@@ -139,22 +143,22 @@ def _strangers(live: Iterable[PodFacts]) -> Finding | None:
     if not foreign:
         return None
     return problem(
-        "cluster.waiting",
-        f"{_some(foreign)} waits for scheduler {foreign[0].scheduler}, which knows nothing of cards",
-        f"leave schedulerName empty for pods that ask for {ACK.memory}",
+        "cluster.pending",
+        f"{_some(foreign)} waits for scheduler {foreign[0].scheduler}, which does not place shares",
+        f"leave schedulerName empty for pods that request {ACK.memory}",
     )
 
 
 def _waiting(live: Iterable[PodFacts], now: float) -> Finding:
-    check, waiting = "cluster.waiting", _unbound(live)
+    check, waiting = "cluster.pending", _unbound(live)
     long = [one for one in waiting if one.created and now - one.created > _LONG_SECONDS]
     if long:
         return warning(
             check,
-            f"for more than {_LONG_SECONDS / 60:.0f} minutes wait {counted(len(long), 'pod')}: {_some(long)}",
-            "`kubectl describe pod` tells why; `gpushare place` tells what would help",
+            f"{counted(len(long), 'pod')} pending for more than {_LONG_SECONDS / 60:.0f} minutes: {_some(long)}",
+            "`kubectl describe pod` shows why; `gpushare place` shows what would help",
         )
-    return ok(check, f"{counted(len(waiting), 'pod')} waiting, none for long" if waiting else "no pod waits")
+    return ok(check, f"{counted(len(waiting), 'pod')} pending, none for long" if waiting else "no pod is pending")
 
 
 def _unbound(live: Iterable[PodFacts]) -> list[PodFacts]:

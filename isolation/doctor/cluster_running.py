@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _IMAGES: Final = ("gpushare-exporter", "gpushare-node", "gpushare-controller")
 _STALE_SECONDS: Final = 60.0
 """A holder renews every 1.5 s; clocks of people's machines may be wrong by some."""
-_ASK: Final = "run with credentials that may list them"
+_ASK: Final = "use credentials that may list them"
 _PODS: Final = f"kubectl -n {SYSTEM_NAMESPACE} get pods"
 
 
@@ -46,28 +46,28 @@ def look(facts: ClusterFacts, shape: Shape, now: float) -> list[Finding]:
 
 
 def _processes(facts: ClusterFacts, shape: Shape) -> Finding:
-    check = "cluster.processes"
+    check = "cluster.components"
     if isinstance(facts.workloads, Untold) or shape.installed is None:
-        why = facts.workloads.why if isinstance(facts.workloads, Untold) else "not told"
-        return unknown(check, f"workloads: {why}", _ASK)
+        why = facts.workloads.why if isinstance(facts.workloads, Untold) else "unknown"
+        return unknown(check, f"cannot list workloads: {why}", _ASK)
     mine = shape.installed
     if not mine:
-        return problem(check, f"nothing of ours runs in {SYSTEM_NAMESPACE}", shape.apply)
+        return problem(check, f"no gpushare component runs in {SYSTEM_NAMESPACE}", shape.apply)
     needed = () if shape.watches else (SCHEDULER, NODE_AGENT)
     missing = [name for name in needed if name not in mine]
     if missing:
-        return problem(check, f"no {named(missing)} in {SYSTEM_NAMESPACE}", shape.apply)
+        return problem(check, f"missing in {SYSTEM_NAMESPACE}: {named(missing)}", shape.apply)
     short = [one for one in mine.values() if one.ready < one.wanted]
     if short:
-        return warning(check, f"not all are ready: {_listed(short)}", _PODS)
+        return warning(check, f"not all replicas are ready: {_listed(short)}", _PODS)
     if EXPORTER not in mine:
-        return warning(check, f"no {EXPORTER}: nobody measures what is used", shape.apply)
+        return warning(check, f"no {EXPORTER}: usage is not measured", shape.apply)
     if not needed and not shape.vendors and not shape.others:
-        told = f"{named(mine)} alone: nobody of ours places or limits {ACK.memory}"
-        return warning(check, told, f"nothing, where this is meant; else {shape.apply}")
+        told = f"only {named(mine)} installed: gpushare neither places nor limits {ACK.memory}"
+        return warning(check, told, f"nothing if this is intended; otherwise {shape.apply}")
     if SCHEDULER in mine and mine[SCHEDULER].wanted < 2:  # noqa: PLR2004 (a pair)
         return warning(
-            check, "one replica of the scheduler", "replicas: 2, so that admission has no gap while one restarts"
+            check, "the scheduler has one replica", "set replicas: 2, so that admission has no gap while one restarts"
         )
     return ok(check, _listed(mine.values()))
 
@@ -89,9 +89,9 @@ def _versions(shape: Shape) -> list[Finding]:
         return []
     if len(tags) > 1:
         told = "; ".join(f"{named(names)} {tag}" for tag, names in sorted(tags.items())[:4])
-        fix = "one version of all of them (`images:` of your kustomization); in between: docs/install.md"
-        return [warning(check, f"of different versions: {told}", fix)]
-    return [ok(check, f"all are {next(iter(tags))}")]
+        fix = "use one version (`images:` of your kustomization); for upgrades see docs/install.md"
+        return [warning(check, f"components have different versions: {told}", fix)]
+    return [ok(check, f"all components have version {next(iter(tags))}")]
 
 
 def _tag(image: str) -> str:
@@ -101,28 +101,28 @@ def _tag(image: str) -> str:
 
 
 def _leader(lease: Mapping[str, Any] | Untold | None, now: float) -> Finding:
-    check, stands = "cluster.leader", standing(lease, SCHEDULER, now)
+    check, stands = "cluster.scheduler_leader", standing(lease, SCHEDULER, now)
     if stands.untold:
-        return unknown(check, stands.untold, "run with credentials that may read Leases")
+        return unknown(check, stands.untold, "use credentials that may read Leases")
     if stands.wrong:
-        fix = "see cluster.processes, and their logs; where clocks differ, compare with `date` on the API server"
-        return problem(check, f"{stands.wrong}: nothing is bound", fix)
-    return ok(check, f"{stands.holder} leads")
+        fix = "see cluster.processes and the pods' logs; if clocks may differ, compare `date` with the API server"
+        return problem(check, f"{stands.wrong}: no pod is bound", fix)
+    return ok(check, f"{stands.holder} is the leader")
 
 
 def standing(lease: Mapping[str, Any] | Untold | None, name: str, now: float) -> Standing:
     """Who holds a Lease of ours."""
     where = f"Lease {SYSTEM_NAMESPACE}/{name}"
     if isinstance(lease, Untold):
-        return Standing(untold=f"{where}: {lease.why}")
+        return Standing(untold=f"cannot read {where}: {lease.why}")
     if lease is None:
-        return Standing(wrong=f"no {where}, so no {name} has ever run")
+        return Standing(wrong=f"{where} does not exist: {name} never ran")
     spec = At(lease)["spec"]
     try:
         holder, renewed = spec["holderIdentity"].text(), seconds_of(spec["renewTime"])
     except CodecError as exc:
-        return Standing(untold=f"{where}: {exc}")
+        return Standing(untold=f"cannot read {where}: {exc}")
     if not holder:
-        return Standing(wrong=f"nobody holds {where}")
+        return Standing(wrong=f"{where} has no holder")
     age = now - renewed
-    return Standing(holder, f"{holder} renewed {where} {age:.0f} s ago" if age > _STALE_SECONDS else "")
+    return Standing(holder, f"{holder} last renewed {where} {age:.0f} s ago" if age > _STALE_SECONDS else "")

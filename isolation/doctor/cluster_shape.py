@@ -51,7 +51,7 @@ class Shape:
     @property
     def apply(self) -> str:
         """How what is missing comes back."""
-        return f"kubectl apply -k manifests/overlays/{self.overlay}, or your own kustomization of it"
+        return f"kubectl apply -k manifests/overlays/{self.overlay}, or your own kustomization based on it"
 
 
 def shape_of(facts: ClusterFacts) -> Shape:
@@ -88,7 +88,7 @@ def _overlay(mine: Mapping[str, Workload], webhooks: tuple[Mapping[str, Any], ..
     agent, scheduler = mine.get(NODE_AGENT), mine.get(SCHEDULER)
     if agent and any(word.startswith("--simgpu") for word in agent.words):
         return "demo"
-    if scheduler and "--sidecar=none" in scheduler.words:
+    if scheduler and "--extender-listen=none" in scheduler.words:
         return "existing-scheduler"
     notes = [table(table(one, "metadata"), "annotations").get(_INJECTED) for one in webhooks]
     managed = any(str(note).startswith(f"{SYSTEM_NAMESPACE}/") for note in notes if note)

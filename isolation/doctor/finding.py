@@ -94,4 +94,4 @@ def summary(findings: Sequence[Finding]) -> str:
     """How many of which, in one line."""
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
     told = [f"{count} {state.value}" for state, count in counts.items() if count]
-    return ", ".join(told) or "nothing was looked at"
+    return ", ".join(told) or "no checks were run"

@@ -36,24 +36,24 @@ def look(facts: MachineFacts) -> list[Finding]:
 def _present(cards: Cards) -> Finding:
     check = "machine.cards"
     if cards.why:
-        return problem(check, cards.why, "install the NVIDIA driver, or name simulated cards with --simgpu FILE")
+        return problem(check, cards.why, "install the NVIDIA driver, or use simulated cards with --simgpu FILE")
     if not cards.cards:
-        return problem(check, "the driver answers and has no card", "look at `nvidia-smi -L` and `dmesg | grep NVRM`")
+        return problem(check, "the driver reports no card", "check `nvidia-smi -L` and `dmesg | grep NVRM`")
     sick = [card.index for card in cards.cards if not card.healthy]
     if sick:
         listed = ", ".join(map(str, sick))
         return problem(
-            check, f"card {listed} does not answer", "reset it (`nvidia-smi -r -i N`) or restart the machine"
+            check, f"card {listed} does not respond", "reset it (`nvidia-smi -r -i N`) or reboot the machine"
         )
-    small = [card.index for card in cards.cards if not card.offered_bytes]
+    small = [card.index for card in cards.cards if not card.allocatable_bytes]
     if small:
-        return warning(check, f"card {small[0]} offers less than one unit", "choose a smaller unit for this cluster")
-    units = [card.offered_bytes // card.unit_bytes for card in cards.cards]
+        return warning(check, f"card {small[0]} offers less than one unit", "use a smaller unit in this cluster")
+    units = [card.allocatable_bytes // card.unit_bytes for card in cards.cards]
     kinds = sorted({card.model for card in cards.cards})
     told = f"{len(units)} x {', '.join(kinds)}" if len(kinds) == 1 else f"{len(units)} cards: {', '.join(kinds)}"
     rest = f", {sum(units)} units of {cards.cards[0].unit_bytes / GIB:g} GiB"
     if len(units) > _MOST_CARDS:
-        return warning(check, told + rest, f"a container can use {_MOST_CARDS} of them at most; nothing needs doing")
+        return warning(check, told + rest, f"a container can use at most {_MOST_CARDS} of them; no action is needed")
     return ok(check, told + rest + (" (simulated)" if cards.simulated else ""))
 
 
@@ -61,37 +61,43 @@ def _driver(cards: Cards) -> Finding:
     check = "machine.driver"
     match = _VERSION.fullmatch(cards.driver or "")
     if match is None:
-        told = f"the driver calls itself {cards.driver!r}" if cards.driver else "the driver does not tell its version"
-        return unknown(check, told, "look at /proc/driver/nvidia/version")
+        told = (
+            f"the driver reports version {cards.driver!r}" if cards.driver else "the driver does not report its version"
+        )
+        return unknown(check, told, "check /proc/driver/nvidia/version")
     major, told = int(match[1]), f"driver {cards.driver}"
     if major < LIBRARY_DRIVER:
-        return problem(check, told, f"the isolation library needs driver {LIBRARY_DRIVER} or newer: update it")
+        return problem(
+            check, f"{told} is too old", f"upgrade to {LIBRARY_DRIVER} or newer: the isolation library needs it"
+        )
     if major < KERNEL_DRIVER:
-        return ok(check, f"{told}: enforcement by the library (by the driver itself from {KERNEL_DRIVER} on)")
-    return ok(check, f"{told}: new enough for every backend")
+        return ok(
+            check, f"{told}: the isolation library can enforce limits (the driver itself from {KERNEL_DRIVER} on)"
+        )
+    return ok(check, f"{told}: supports every isolation backend")
 
 
 def _divided(cards: Cards) -> Finding:
     check = "machine.mig"
     if not cards.divided:
-        return ok(check, "no card is divided")
+        return ok(check, "MIG is off on all cards")
     listed = ", ".join(map(str, cards.divided))
     return warning(
         check,
-        f"card {listed} is divided (MIG): each instance is shared like a card of its own",
-        "keep the division as it is while pods run; `nvidia-smi -mig 0 -i N` on an empty card ends it",
+        f"card {listed} has MIG enabled: each instance is shared like a separate card",
+        "do not change MIG instances while pods run; to disable MIG, run `nvidia-smi -mig 0 -i N` on an idle card",
     )
 
 
 def _mps(processes: tuple[str, ...] | None) -> Finding:
     check = "machine.mps"
     if processes is None:
-        return unknown(check, "the processes of this machine cannot be listed", "run as root, with the host's /proc")
+        return unknown(check, "cannot list the processes of this machine", "run as root, with the host's /proc")
     if processes:
         return warning(
             check,
-            f"{processes[0]} runs: programs of several pods would share one process on the card",
-            "end it (`echo quit | nvidia-cuda-mps-control`) unless the MPS backend is chosen for this node",
+            f"{processes[0]} is running: programs of several pods would share one process on the card",
+            "stop it (`echo quit | nvidia-cuda-mps-control`), unless this node uses the MPS backend",
         )
     return ok(check, "no MPS daemon")
 
@@ -99,9 +105,11 @@ def _mps(processes: tuple[str, ...] | None) -> Finding:
 def _library(facts: MachineFacts) -> list[Finding]:
     check = "machine.library"
     if isinstance(facts.library, str):
-        return [problem(check, facts.library, "install gpushare from its wheel, or `python -m isolation.lib.build`")]
+        return [
+            problem(check, facts.library, "install gpushare from its wheel, or run `python -m isolation.lib.build`")
+        ]
     wrong = [f"{one.name}: {one.detail}" for one in facts.library if not one.ok]
     if wrong:
-        fix = "reinstall gpushare: the library and this program are of different versions, or glibc is too old"
+        fix = "reinstall gpushare: the library and this program have different versions, or glibc is too old"
         return [problem(check, "; ".join(wrong), fix)]
     return [ok(check, "; ".join(f"{one.name}: {one.detail}" for one in facts.library))]

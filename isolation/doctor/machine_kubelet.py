@@ -45,10 +45,10 @@ def flags_of(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _configured(kubelet: Kubelet) -> list[Finding]:
-    check, where = "machine.kubelet", "run as root on the node; `kubectl get --raw /api/v1/nodes/NAME/proxy/configz`"
+    check, where = "machine.kubelet", "run as root on the node; or `kubectl get --raw /api/v1/nodes/NAME/proxy/configz`"
     settings = _settings(kubelet)
     if isinstance(settings, str):
-        return [unknown(check, f"the kubelet's configuration {settings}", where)]
+        return [unknown(check, f"cannot read the kubelet's configuration: {settings}", where)]
     return [_gates(settings), _managers(settings), _driver(settings)]
 
 
@@ -59,13 +59,13 @@ def _settings(kubelet: Kubelet) -> dict[str, Any] | str:
     table: Any = {}
     if isinstance(kubelet.config, str):
         if _aliased(kubelet.config):
-            return "uses YAML anchors: not read"
+            return "YAML anchors are not supported"
         try:
             table = yaml.safe_load(kubelet.config) or {}
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
-            return f"is no YAML ({type(exc).__name__})"
+            return f"invalid YAML ({type(exc).__name__})"
         if not isinstance(table, dict):
-            return "is no table"
+            return "not a mapping"
     flags = flags_of(kubelet.running or ())
     names = {
         "topology-manager-policy": "topologyManagerPolicy",
@@ -95,67 +95,73 @@ def _aliased(text: str) -> bool:
 
 
 def _gates(settings: dict[str, Any]) -> Finding:
-    check, gates = "machine.gates", settings["featureGates"]
+    check, gates = "machine.feature_gates", settings["featureGates"]
     if gates.get(_CDI_GATE) is False:
-        return problem(check, f"{_CDI_GATE} is switched off: no container gets its card", "remove that feature gate")
+        return problem(
+            check, f"feature gate {_CDI_GATE} is off: no container gets its card", "remove it from featureGates"
+        )
     if gates.get(_GET_GATE) is False:
-        told = f"{_GET_GATE} is switched off: the agent cannot tell which pod is being admitted"
-        return problem(check, told, "remove that feature gate")
+        told = f"feature gate {_GET_GATE} is off: the agent cannot identify the pod that is being admitted"
+        return problem(check, told, "remove it from featureGates")
     if gates.get(_GET_GATE) is True:
-        return ok(check, f"{_GET_GATE} is switched on")
-    return ok(check, f"{_CDI_GATE} and {_GET_GATE} are as the kubelet has them (on since 1.29 and 1.34)")
+        return ok(check, f"feature gate {_GET_GATE} is on")
+    return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} have their defaults (on since 1.29 and 1.34)")
 
 
 def _managers(settings: dict[str, Any]) -> Finding:
-    check = "machine.managers"
+    check = "machine.topology_manager"
     topology, cpu = _word(settings, "topologyManagerPolicy", "none"), _word(settings, "cpuManagerPolicy", "none")
     if topology in {"restricted", "single-numa-node"}:
         return warning(
             check,
-            f"Topology Manager {topology}: a pod whose CPUs and card cannot be aligned is refused by the kubelet",
-            "shares publish no topology, so only other devices decide; use policy best-effort where pods are refused",
+            f"Topology Manager policy {topology}: the kubelet rejects pods if it cannot align their CPUs and cards",
+            "shares publish no topology, so only other devices matter; if pods are rejected, use policy best-effort",
         )
     if cpu == "static":
-        told = "static CPU manager: changing it on a node in use leaves old assignments"
-        return ok(check, f"Topology Manager {topology}; {told}")
-    return ok(check, f"Topology Manager {topology}, CPU manager {cpu}")
+        told = "CPU Manager policy static: changing it on a node in use keeps old assignments"
+        return ok(check, f"Topology Manager policy {topology}; {told}")
+    return ok(check, f"Topology Manager policy {topology}, CPU Manager policy {cpu}")
 
 
 def _driver(settings: dict[str, Any]) -> Finding:
     check, driver = "machine.cgroup_driver", _word(settings, "cgroupDriver", "cgroupfs")
     if driver not in {"cgroupfs", "systemd"}:
-        return unknown(check, f"cgroup driver {driver!r}", "the kubelet knows cgroupfs and systemd")
+        return unknown(check, f"unknown cgroup driver {driver!r}", "the kubelet supports cgroupfs and systemd")
     return ok(check, f"cgroup driver {driver}")
 
 
 def _sockets(kubelet: Kubelet) -> Finding:
     check = "machine.kubelet_sockets"
     if isinstance(kubelet.plugins, Unreadable):
-        return unknown(check, f"the kubelet's device-plugins folder {kubelet.plugins.why}", "run as root")
+        return unknown(
+            check, f"cannot read the kubelet's device-plugins directory: {kubelet.plugins.why}", "run as root"
+        )
     if isinstance(kubelet.plugins, Missing) or "kubelet.sock" not in kubelet.plugins.names:
         return problem(
-            check, "no kubelet listens for device plugins", "start the kubelet; --kubelet-dir names its folder"
+            check, "the kubelet has no device-plugins socket", "start the kubelet; set --kubelet-dir to its directory"
         )
     if not kubelet.pod_resources:
-        fix = "look whether --root-dir of the kubelet is another; give it with --kubelet-dir"
+        fix = "if the kubelet runs with another --root-dir, set --kubelet-dir to it"
         return problem(check, "the kubelet has no pod-resources socket", fix)
-    return ok(check, "device-plugins and pod-resources sockets are there")
+    return ok(check, "device-plugins and pod-resources sockets exist")
 
 
 def _other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
     check = "machine.other_plugins"
     if not isinstance(kubelet.plugins, Folder):
-        return unknown(check, "other device plugins cannot be told", "run as root")
+        return unknown(check, "cannot list other device plugins", "run as root")
     vendors = [name for name in kubelet.plugins.names if name.endswith(".sock") and "nvidia" in name.lower()]
     others = [name for name in kubelet.plugins.names if name.endswith(".sock") and _shares(name)]
     if others:
-        told = f"another plugin for shares of cards has its socket here: {named(others)}"
-        return problem(check, told, "one owner of shares per node: remove it, or keep our agent off this node")
+        told = f"another device plugin for shares is installed: {named(others)}"
+        return problem(
+            check, told, "only one plugin per node may serve shares: remove it, or keep gpushare's agent off this node"
+        )
     if vendors and not whole_cards:
         return warning(
             check,
-            f"the vendor's plugin is here ({named(vendors)}): while it offers whole cards our agent offers no shares",
-            "keep its DaemonSet off nodes that serve shares (a nodeSelector on their mode label); old sockets may stay",
+            f"the vendor's plugin is installed ({named(vendors)}): gpushare offers no shares while it offers cards",
+            "keep its DaemonSet off nodes that serve shares (nodeSelector on the mode label); old sockets are harmless",
         )
     return ok(check, "no other plugin offers these cards")
 

@@ -98,7 +98,7 @@ def _cards(hardware: Path | None) -> Cards:
     asking = threading.Thread(target=lambda: found.append(_asked(hardware)), daemon=True)
     asking.start()
     asking.join(_NVML_SECONDS)
-    why = f"the driver has not answered for {_NVML_SECONDS:.0f} s"
+    why = f"the driver did not respond within {_NVML_SECONDS:.0f} s"
     return found[0] if found else Cards(simulated=hardware is not None, why=why)
 
 

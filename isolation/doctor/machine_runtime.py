@@ -42,8 +42,8 @@ def look(runtime: Runtime) -> list[Finding]:
     if runtime.containerd_version is not None or runtime.sockets - {CRIO_SOCKET}:
         found.append(_containerd(runtime))
     if not found:
-        what = "no containerd and no CRI-O was found"
-        found.append(unknown("machine.runtime", what, "on a node of a cluster: run this on the host, or give --root"))
+        what = "neither containerd nor CRI-O was found"
+        found.append(unknown("machine.runtime", what, "on a cluster node, run this on the host or set --root"))
     return [*found, _environment(runtime.nvidia)]
 
 
@@ -56,55 +56,63 @@ def version_of(text: str | None) -> tuple[int, int] | None:
 def _containerd(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", version_of(runtime.containerd_version)
     if version is not None and version < _OLDEST:
-        return problem(check, f"containerd {_dotted(version)} knows no CDI", "update containerd to 1.7 or newer")
+        return problem(
+            check, f"containerd {_dotted(version)} does not support CDI", "upgrade containerd to 1.7 or newer"
+        )
     settings = [_table(text) for text in (runtime.containerd, *runtime.containerd_parts)]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
         return unknown(
-            check, f"containerd's configuration {wrong[0]}", "run as root; `containerd config dump` shows it"
+            check,
+            f"cannot read containerd's configuration: {wrong[0]}",
+            "run as root; `containerd config dump` shows it",
         )
     values = [_cri(table) for table in settings if isinstance(table, dict)]
     enabled = _last(values, "enable_cdi")
     folders = _last(values, "cdi_spec_dirs")
     told = f"containerd {_dotted(version)}" if version else "containerd"
     if enabled is None and version is None:
-        return unknown(check, "containerd does not tell its version", f"1.7: {_SWITCH_ON}; 2.0 has CDI switched on")
+        return unknown(check, "containerd does not report its version", f"1.7: {_SWITCH_ON}; 2.0: CDI is on by default")
     if enabled is False or (enabled is None and version is not None and version < _BY_DEFAULT):
-        return problem(check, f"{told} has CDI switched off: no container would get its card", _SWITCH_ON)
+        return problem(check, f"{told} has CDI disabled: no container would get its card", _SWITCH_ON)
     if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
-        return problem(check, f"{told} looks for CDI in {folders} only", f"add {CDI_DIR} to cdi_spec_dirs")
+        return problem(check, f"{told} searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
     return ok(check, f"{told} with CDI")
 
 
 def _crio(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", version_of(runtime.crio_version)
     if version is not None and version < _CRIO_OLDEST:
-        return problem(check, f"CRI-O {_dotted(version)} knows no CDI", "update CRI-O to 1.23 or newer")
+        return problem(check, f"CRI-O {_dotted(version)} does not support CDI", "upgrade CRI-O to 1.23 or newer")
     settings = [_table(text) for text in runtime.crio]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
-        return unknown(check, f"CRI-O's configuration {wrong[0]}", "run as root; `crio config` shows it")
+        return unknown(check, f"cannot read CRI-O's configuration: {wrong[0]}", "run as root; `crio config` shows it")
     values = [_at(table, "crio", "runtime") for table in settings if isinstance(table, dict)]
     folders = _last(values, "cdi_spec_dirs")
     if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
-        return problem(check, f"CRI-O looks for CDI in {folders} only", f"add {CDI_DIR} to cdi_spec_dirs")
+        return problem(check, f"CRI-O searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
     return ok(check, f"CRI-O {_dotted(version)} with CDI" if version else "CRI-O with CDI")
 
 
 def _environment(nvidia: Text) -> Finding:
     """Whether NVIDIA_VISIBLE_DEVICES of any image gives it every card."""
-    check = "machine.env_devices"
+    check = "machine.visible_devices"
     if isinstance(nvidia, Missing):
-        return ok(check, "NVIDIA's container runtime is not configured here: no variable asks for cards")
+        return ok(check, "NVIDIA's container runtime is not configured: images cannot request cards by a variable")
     table = _table(nvidia)
     if isinstance(table, str):
-        return unknown(check, f"NVIDIA's container runtime: its configuration {table}", "run as root, or mend the file")
+        return unknown(
+            check,
+            f"cannot read the configuration of NVIDIA's container runtime: {table}",
+            "run as root, or correct the file",
+        )
     if table.get(_UNPRIVILEGED) is False:
-        return ok(check, "unprivileged containers cannot ask for cards by NVIDIA_VISIBLE_DEVICES")
+        return ok(check, "unprivileged containers cannot request cards by NVIDIA_VISIBLE_DEVICES")
     return problem(
         check,
-        "any image that sets NVIDIA_VISIBLE_DEVICES=all gets every card, if NVIDIA's runtime starts it",
-        f"`nvidia-ctk config --in-place --set {_UNPRIVILEGED}=false`, then restart the container runtime",
+        "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card if NVIDIA's container runtime starts it",
+        f"run `nvidia-ctk config --in-place --set {_UNPRIVILEGED}=false`, then restart the container runtime",
     )
 
 
@@ -117,7 +125,7 @@ def _table(text: Text) -> dict[str, Any] | str:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as exc:
-        return f"is no TOML ({type(exc).__name__})"
+        return f"invalid TOML ({type(exc).__name__})"
 
 
 def _cri(table: dict[str, Any]) -> dict[str, Any]:

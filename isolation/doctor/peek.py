@@ -57,17 +57,17 @@ class Peek:
         except (FileNotFoundError, NotADirectoryError):
             return Missing()
         except OSError as exc:
-            return Unreadable(exc.strerror or "cannot be opened")
+            return Unreadable(exc.strerror or "cannot open the file")
         if fd is None:
-            return Unreadable("is no regular file")
+            return Unreadable("not a regular file")
         try:
             found = _all(fd, most + 1)
         except OSError as exc:
-            return Unreadable(exc.strerror or "cannot be read")
+            return Unreadable(exc.strerror or "read error")
         finally:
             os.close(fd)
         if len(found) > most:
-            return Unreadable(f"is larger than {most} bytes")
+            return Unreadable(f"larger than {most} bytes")
         return found.decode("utf-8", "replace")
 
     def folder(self, path: str) -> Folder | Missing | Unreadable:
@@ -80,7 +80,7 @@ class Peek:
         except (FileNotFoundError, NotADirectoryError):
             return Missing()
         except OSError as exc:
-            return Unreadable(exc.strerror or "cannot be read")
+            return Unreadable(exc.strerror or "read error")
 
     def link(self, path: str) -> str | None:
         """Where a link points, as it is written; None where that cannot be told."""

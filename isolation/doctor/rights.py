@@ -43,13 +43,13 @@ class Right:
 _LEASES: Final = "coordination.k8s.io"
 _SCHEDULER: Final = (
     Right("nodes", ("list", "watch"), why="cards, modes, readiness"),
-    Right("pods", ("get", "list", "watch"), why="who holds what; get decides whether a bind happened"),
-    Right("pods/status", ("patch",), why="waking a pod that waits (an annotation); the leader labels itself"),
+    Right("pods", ("get", "list", "watch"), why="allocations; get decides whether a bind happened"),
+    Right("pods/status", ("patch",), why="requeue a pending pod (annotation); the leader labels itself"),
     Right("namespaces", ("list", "watch"), why="quotas by card model"),
-    Right("pods/binding", ("create",), why="node and records in one write"),
-    Right("pods/eviction", ("create",), why="pre-emption by cards, under disruption budgets"),
-    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="room kept for a pod"),
-    Right("events", ("create",), "events.k8s.io", why="reasons for people"),
+    Right("pods/binding", ("create",), why="node and allocation in one write"),
+    Right("pods/eviction", ("create",), why="preemption by cards, under disruption budgets"),
+    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for a pod"),
+    Right("events", ("create",), "events.k8s.io", why="report reasons"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right(
         "leases",
@@ -57,26 +57,26 @@ _SCHEDULER: Final = (
         _LEASES,
         local=True,
         names=(SCHEDULER, f"{SCHEDULER}-kube"),
-        why="ours, and that of the kube-scheduler beside us",
+        why="own lease, and that of the kube-scheduler sidecar",
     ),
 )
 _NODE: Final = (
     Right("nodes", ("list", "watch", "patch"), why="mode; cards and labels (own node: admission policy)"),
     Right("namespaces", ("list", "watch"), why="which are exempt: nothing is enforced there"),
     Right("nodes/status", ("patch",), why="resources that no device plugin owns (own node: admission policy)"),
-    Right("pods", ("get", "list", "watch"), why="pods bound here, and the last word about one"),
-    Right("pods", ("delete",), why="what can never start, by UID (own node: admission policy)"),
+    Right("pods", ("get", "list", "watch"), why="pods bound to this node; get for the current state of one"),
+    Right("pods", ("delete",), why="pods that can never start, by UID (own node: admission policy)"),
     Right("events", ("create",), "events.k8s.io", why="why it was deleted"),
 )
 # What a provider's machines and the metrics APIs need besides comes with their components.
 _AUTOSCALER: Final = (
-    Right("nodes", ("get", "list", "watch"), why="cards, room, readiness"),
+    Right("nodes", ("get", "list", "watch"), why="cards, free memory, readiness"),
     Right("nodes", ("patch",), why="the taint and the annotation of a drain (nothing else: admission policy)"),
-    Right("pods", ("list", "watch"), why="who waits, who would have to move"),
+    Right("pods", ("list", "watch"), why="pending pods, pods that would have to move"),
     Right("pods/eviction", ("create",), why="moves, under disruption budgets"),
-    Right("poddisruptionbudgets", ("list", "watch"), "policy", why="who may be moved now"),
-    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="room for whoever is moved"),
-    Right("events", ("create",), "events.k8s.io", why="why something was done, or was not"),
+    Right("poddisruptionbudgets", ("list", "watch"), "policy", why="pods that may be moved now"),
+    Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for moved pods"),
+    Right("events", ("create",), "events.k8s.io", why="report what was done, or why it was not"),
     Right(
         "configmaps", ("create",), local=True, why="its state (a name cannot be given with create: admission policy)"
     ),
@@ -85,11 +85,11 @@ _AUTOSCALER: Final = (
         ("get", "patch"),
         local=True,
         names=(AUTOSCALER_STATE,),
-        why="what it must remember over a restart",
+        why="state that survives a restart",
     ),
     Right("configmaps", ("get",), local=True, names=(AUTOSCALER,), why="the switch: enabled, dryRun"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
-    Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="ours"),
+    Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="own lease"),
 )
 RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER})
 """By account, all of them in our own namespace."""

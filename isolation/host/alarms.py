@@ -90,7 +90,7 @@ class NvmlAlarms(NvmlMachine):
             count = min(nvml.nvmlDeviceGetCount(), _MOST_CARDS)
         except nvml.NVMLError as exc:
             self.close()
-            raise MachineError(f"the cards cannot be read: {exc}") from None
+            raise MachineError(f"cannot read cards: {exc}") from None
         found = [board for at in range(count) if (board := self._board(nvml, at)) is not None]
         present = {board.uuid for board in found}
         self._heard = {uuid: why for uuid, why in self._heard.items() if uuid in present}
@@ -108,14 +108,14 @@ class NvmlAlarms(NvmlMachine):
         """See `Alarms`."""
         nvml = self._open()
         if self._set is None or not self.heard():
-            raise MachineError(self.deaf() or "no card is listened to")
+            raise MachineError(self.deaf() or "no card reports error events")
         try:
             event = nvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
         except nvml.NVMLError_Timeout:
             return None
         except nvml.NVMLError as exc:
             self._hang_up(nvml)
-            raise MachineError(f"NVML does not tell of events: {exc}") from None
+            raise MachineError(f"cannot read NVML events: {exc}") from None
         board = self._names.get(_address(event.device), "")
         if event.eventType == _XID:
             return Alarm(board, Kind.XID, int(event.eventData))
@@ -156,7 +156,7 @@ class NvmlAlarms(NvmlMachine):
                 self._set = nvml.nvmlEventSetCreate()
             told = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _ECC)
             if not told:
-                return "it tells of neither XIDs nor ECC errors"
+                return "reports neither XID nor ECC events"
             nvml.nvmlDeviceRegisterEvents(handle, told, self._set)
         except nvml.NVMLError as exc:
             return str(exc)

@@ -197,7 +197,7 @@ def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
         if path.name.startswith(".") or path == folder:
             continue
         try:
-            other = load(read_small(path / "hold.json"))
+            other = load(read_small(path / "promise.json"))
         except (OSError, UnicodeDecodeError, HoldError):
             continue
         if other.boot == entry.boot and cards & {part.uuid for part in other.slices}:

@@ -72,7 +72,7 @@ class NvmlMachine:
         try:
             return tuple(card for at in range(nvml.nvmlDeviceGetCount()) for card in self._cards_at(at))
         except nvml.NVMLError as exc:
-            raise MachineError(f"the cards cannot be read: {exc}") from None
+            raise MachineError(f"cannot read cards: {exc}") from None
 
     def environment(self) -> Mapping[str, str]:
         """See `Machine`."""
@@ -120,15 +120,15 @@ class NvmlMachine:
             nvml = import_module("pynvml")
         except ModuleNotFoundError:
             raise MachineError(
-                "nvidia-ml-py is not installed: in gpushare's source tree, pip install '.[run]'"
+                "nvidia-ml-py is not installed: run pip install '.[run]' in the gpushare source tree"
             ) from None
         if self.hardware is not None:
             self._load_simulated()
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as exc:
-            hint = "is the NVIDIA driver installed? simulated cards: --simgpu PATH" if self.hardware is None else ""
-            raise MachineError(f"NVML does not start: {exc}" + (f" ({hint})" if hint else "")) from None
+            hint = "install the NVIDIA driver or use simulated cards: --simgpu PATH" if self.hardware is None else ""
+            raise MachineError(f"cannot initialize NVML: {exc}" + (f" ({hint})" if hint else "")) from None
         self._nvml = nvml
         return nvml
 
@@ -137,10 +137,10 @@ class NvmlMachine:
         library = _LIBRARIES / _NVML
         if self.hardware is None or not self.hardware.is_file():
             make = f"gpushare simgpu create {self.hardware} --model t4"
-            raise MachineError(f"{self.hardware} is no file; make one: {make}")
+            raise MachineError(f"{self.hardware} is not a file: create it with {make}")
         if not library.is_file():
             raise MachineError(
-                f"{library.name} of the simulated driver was not built: run `make test`, or `pip install .`"
+                f"{library.name} of the simulated driver is not built: run `make test`, or `pip install .`"
             )
         os.environ[SIMGPU] = str(self.hardware)
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

@@ -71,7 +71,7 @@ def everyone() -> dict[int, Seen]:
     try:
         names = [entry.name for entry in PROC.iterdir() if entry.name.isdecimal()]
     except OSError as exc:
-        raise NoProcError("/proc cannot be read") from exc
+        raise NoProcError("cannot read /proc") from exc
     return {seen.process.pid: seen for name in names if (seen := see(int(name))) is not None}
 
 

@@ -14,14 +14,16 @@ from isolation.lib import native
 
 
 @click.command("lib")
-@click.option("--strict", is_flag=True, help="The variant that takes libcuda's SONAME.")
-@click.option("--path", "only_path", is_flag=True, help="Print the path alone, for LD_PRELOAD.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.option("--strict", is_flag=True, help="Use the strict variant, which has the SONAME of libcuda.")
+@click.option("--path", "only_path", is_flag=True, help="Print only the path, for LD_PRELOAD.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--reap", type=click.Path(path_type=Path, dir_okay=False), help="Give back what dead processes hold in a region."
+    "--reap",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Release the memory of dead processes in this region file and exit.",
 )
 def lib(*, strict: bool, only_path: bool, as_json: bool, reap: Path | None) -> None:
-    """Path, version and self-check of libgpushare.so. Exit status 1 where a check fails."""
+    """Print path, version and self-check of libgpushare.so. Exit status 1 if a check fails."""
     try:
         path = native.library_path(strict=strict)
         if reap is not None:

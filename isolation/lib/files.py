@@ -65,7 +65,7 @@ def _fitting(make: Callable[[], bytes]) -> bytes:
     try:
         return make()
     except struct.error as exc:
-        raise abi.AbiError(f"a number that does not fit: {exc}") from None
+        raise abi.AbiError(f"number out of range: {exc}") from None
 
 
 def write_limits(path: Path, limits: abi.Limits) -> None:
@@ -76,7 +76,7 @@ def write_limits(path: Path, limits: abi.Limits) -> None:
 def write_feed(path: Path, cards: Sequence[abi.CardFeed], now_ns: int | None = None) -> None:
     """Tell a container what only the host knows, in place."""
     if len(cards) > abi.CARDS:
-        raise abi.AbiError(f"{len(cards)} cards in one container; the ABI holds {abi.CARDS}")
+        raise abi.AbiError(f"the container has {len(cards)} cards: the ABI supports {abi.CARDS}")
     at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) if now_ns is None else now_ns
     _rewrite(path, _fitting(lambda: abi.pack_feed(cards, at)))
 
@@ -110,5 +110,5 @@ def read_breaches(path: Path, since: int = 0) -> tuple[int, int, tuple[abi.Breac
     """What went against the promise since record number `since`."""
     with opened(path) as (pread, size):
         if size < abi.REGION_BYTES:
-            raise abi.AbiError(f"{path}: {size} bytes, {abi.REGION_BYTES} expected")
+            raise abi.AbiError(f"{path}: file has {size} bytes, expected {abi.REGION_BYTES}")
         return abi.read_breaches(pread, since)

@@ -41,7 +41,7 @@ def library_path(*, strict: bool = False) -> Path:
     """Where the library is; `strict` is the variant that takes libcuda's SONAME."""
     path = HERE / (STRICT if strict else PLAIN)
     if not path.is_file():
-        raise LibraryMissingError(f"{path} is missing; `python -m isolation.lib.build` makes it (gcc needed)")
+        raise LibraryMissingError(f"{path} is missing: build it with `python -m isolation.lib.build` (requires gcc)")
     return path
 
 
@@ -70,7 +70,7 @@ def reap(region: Path) -> tuple[int, int]:
     slots = ctypes.c_uint32(0)
     given = int(_loaded(library_path()).gpushare_reap(os.fsencode(region), ctypes.byref(slots)))
     if given < 0:
-        raise abi.AbiError(f"{region}: not a region that this library understands")
+        raise abi.AbiError(f"{region}: not a region file of this library version")
     return given, slots.value
 
 
@@ -79,14 +79,14 @@ def _layout_check(path: Path) -> Check:
     told = [int(library.gpushare_layout(index)) for index in range(2 + len(_LAYOUT) + len(_SECTIONS))]
     mirror = abi.layout()
     expected = [abi.MAJOR, abi.MINOR, *(mirror[name] for name in (*_LAYOUT, *_SECTIONS))]
-    return Check("abi", expected == told, f"{told[0]}.{told[1]}, as contract/abi.py" if expected == told else str(told))
+    return Check("abi", expected == told, f"{told[0]}.{told[1]}, matches abi.py" if expected == told else str(told))
 
 
 def _preload_check(path: Path) -> Check:
     env = {"PATH": os.defpath, "LD_PRELOAD": str(path), "LD_BIND_NOW": "1"}
     done = subprocess.run(["/bin/sh", "-c", ":"], env=env, capture_output=True, text=True, timeout=10, check=False)
     ok = done.returncode == 0 and not done.stderr and not done.stdout
-    return Check("preload", ok, "loads into a program without CUDA and is silent" if ok else done.stderr.strip())
+    return Check("preload", ok, "loads into a program without CUDA and prints nothing" if ok else done.stderr.strip())
 
 
 def self_check(*, strict: bool = False) -> tuple[Check, ...]:

@@ -71,7 +71,7 @@ class Agent:
         try:
             await self._ledger.save()
         except UnreachableError as exc:
-            self._ledger.fault = f"the book cannot be written: {exc}"
+            self._ledger.fault = f"cannot save allocations: {exc}"
             _log.error("%s", self._ledger.fault)
 
     def devices(self) -> tuple[Device, ...]:
@@ -86,7 +86,7 @@ class Agent:
             return tuple(Device(ident, healthy=True) for ident in sorted(held))
         offered: dict[str, bool] = {}
         for card in self._world.inventory.cards():
-            for number in range(card.offered_bytes // self._unit):
+            for number in range(card.allocatable_bytes // self._unit):
                 offered[id_of(card.uuid, number)] = card.healthy
         offered |= dict.fromkeys(held, True)
         return tuple(Device(ident, healthy) for ident, healthy in offered.items())
@@ -116,7 +116,7 @@ class Agent:
             try:
                 await self._ledger.save()
             except UnreachableError as exc:
-                _log.error("the book cannot be written (%s): nothing starts until it can", exc)
+                _log.error("cannot save allocations (%s): no new container starts until saving succeeds", exc)
             return answers
 
     async def prestart(self, ids: Sequence[str]) -> None:
@@ -149,14 +149,14 @@ class Agent:
         try:
             return await self._identity.whose(size, ids)
         except Exception:  # noqa: BLE001 (whatever it is, an error would fail the pod for good; PreStart finds out)
-            _log.exception("who is being admitted cannot be told")
+            _log.exception("cannot identify the pod being admitted")
             return None
 
     def _entry(self, ids: frozenset[str], found: Found | None) -> Entry:
         made = self.book.next()
         if found is None or found.again:
-            whose = found.pod.key if found else "not known yet"
-            _log.warning("%d devices for a pod that PreStart has to tell (%s)", len(ids), whose)
+            whose = found.pod.key if found else "unknown"
+            _log.warning("allocated %d devices, pod not confirmed: PreStartContainer checks it (%s)", len(ids), whose)
             return Entry(ids, made=made)
         pod, wanted = found.pod, found.wanted
         return Entry(ids, pod.uid, pod.namespace, pod.name, wanted.name, wanted.init, found.guessed, made)

@@ -63,7 +63,7 @@ class AlarmWatch:
             try:
                 pause = self.turn(time.monotonic())
             except Exception:  # whatever it is, the next turn may fare better, and the agent does not end of it
-                log.exception("a look at the cards' health failed")
+                log.exception("cannot check card health")
                 pause = LOOK_SECONDS
             if self.sick() != before and not stop.is_set():
                 news()
@@ -77,7 +77,7 @@ class AlarmWatch:
         try:
             alarm = self._alarms.wait(WAIT_SECONDS)
         except MachineError as exc:
-            self._once(f"sick cards are not heard of ({exc}): they stay as they are")
+            self._once(f"cannot receive card error events ({exc}): keeping the last known card health")
             return WAIT_SECONDS
         if alarm is None:
             return 0.0
@@ -86,22 +86,22 @@ class AlarmWatch:
 
     def _look(self, now: float) -> None:
         if self._ill and self._written and not self._file.exists():
-            log.info("%s was removed: cards that were sick count as well", self._file)
+            log.info("%s was removed: treating all unhealthy cards as healthy again", self._file)
             self._ill = {}
         try:
             boards = self._alarms.boards()
         except MachineError as exc:
             self.heard = 0
-            self._once(f"sick cards are not heard of ({exc}): they stay as they are")
+            self._once(f"cannot receive card error events ({exc}): keeping the last known card health")
             return
         self.heard = self._alarms.heard()
         if why := self._alarms.deaf():
-            self._once(f"not all cards tell when they are sick: {why}")
+            self._once(f"some cards do not report error events: {why}")
         self._boards |= {board.uuid: board for board in boards}
         before = self._ill
         self._ill, well = looked(before, boards, self._terms, now)
         for uuid, why in well.items():
-            log.info("card %s is well again (it had %s): %s", uuid, before[uuid].text, why)
+            log.info("card %s is healthy again (was: %s): %s", uuid, before[uuid].text, why)
         for uuid in self._ill.keys() - before.keys():
             self._fell(uuid)
         if self._ill != before:
@@ -109,10 +109,10 @@ class AlarmWatch:
 
     def _alarm(self, alarm: Alarm, now: float) -> None:
         if not critical(alarm, self._terms):
-            log.debug("card %s: XID %d is a program's, or harmless", alarm.board, alarm.number)
+            log.debug("card %s: ignoring XID %d: caused by an application, or harmless", alarm.board, alarm.number)
             return
         if alarm.board not in self._boards:
-            self._once(f"{alarm.kind} {alarm.number} of a card that NVML does not name: it concerns none")
+            self._once(f"ignoring {alarm.kind} {alarm.number}: NVML does not name the card")
             return
         before = self._ill
         self._ill = alarmed(before, alarm, self._boards, self._terms, now)
@@ -122,7 +122,7 @@ class AlarmWatch:
 
     def _fell(self, uuid: str) -> None:
         log.warning(
-            "card %s: %s; no new pods come on it, those that run go on. Were it well: remove %s",
+            "card %s is unhealthy: %s; no new allocations, running pods continue; to mark it healthy, remove %s",
             uuid,
             self._ill[uuid].text,
             self._file,
@@ -140,7 +140,7 @@ class AlarmWatch:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._file, json.dumps(record))
         except OSError as exc:
-            self._once(f"{self._file} cannot be written: {exc}")
+            self._once(f"cannot write {self._file}: {exc}")
         else:
             self._written = True
 
@@ -155,7 +155,7 @@ class AlarmWatch:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-            log.warning("%s is left aside: %s", self._file, exc)
+            log.warning("ignoring unreadable file %s: %s", self._file, exc)
             return {}
 
 

@@ -150,7 +150,7 @@ class NodeAgent:
         told = False
         while not self.inventory.usable:
             if not told and self.inventory.told:
-                log.warning("nothing to offer yet: %s", self.inventory.trouble or "no cards")
+                log.warning("no devices to offer yet: %s", self.inventory.trouble or "no cards")
                 told = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.1)
@@ -159,7 +159,7 @@ class NodeAgent:
 
     async def _leave(self) -> None:
         """Tell the schedulers, wait for what is on its way; the kubelet hears last."""
-        log.info("told to end; running pods go on")
+        log.info("shutting down: running pods continue")
         self._leaving = True
         self.status.ready(yes=False)
         with contextlib.suppress(TimeoutError):
@@ -180,7 +180,7 @@ class NodeAgent:
                 await work()
             except Exception:  # the next turn may fare better; metrics and log tell
                 self.metrics.failed()
-                log.exception("a turn failed")
+                log.exception("periodic task failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), seconds)
 
@@ -228,7 +228,7 @@ class NodeAgent:
     def not_ready(self) -> str:
         """Why no pods should be bound here; empty: they may."""
         if self._leaving:
-            return "the node agent is ending"
+            return "the node agent is shutting down"
         if not self.registrar.standing.times:
             return self.registrar.standing.trouble or self.inventory.trouble or "not registered with the kubelet yet"
         if not self.registrar.standing.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
@@ -238,7 +238,7 @@ class NodeAgent:
     def unwell(self) -> str:
         """Why this process should be started anew; empty: it should not."""
         if self.registrar.standing.times and time.monotonic() - self._ticked > _STUCK_SECONDS:
-            return f"no turn was finished for {_STUCK_SECONDS:.0f} s"
+            return f"the main loop has not completed a cycle for {_STUCK_SECONDS:.0f} s"
         return ""
 
     def _rows(self) -> Rows:
@@ -275,12 +275,12 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         settings.run_dir.mkdir(parents=True, exist_ok=True)
         settings.plugins.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise NodeError(f"{exc.filename} cannot be made: {exc.strerror}; the agent runs as root on its node") from None
+        raise NodeError(f"cannot create {exc.filename}: {exc.strerror}: run the agent as root on its node") from None
     try:
         async with alone(settings.run_dir / LOCK, stop), Access(settings.kubeconfig, settings.context) as access:
             await NodeAgent(settings, access).run(stop)
     except CredentialsError as exc:
-        raise NodeError(f"{exc}; in a cluster a service account is enough, elsewhere give --kubeconfig") from None
+        raise NodeError(f"{exc}: use a service account inside a cluster, or set --kubeconfig") from None
     except (LockError, PluginError, WiringError) as exc:
         raise NodeError(str(exc)) from None
 

@@ -124,7 +124,7 @@ class LibraryBackend:
         (draft / _LIST).write_text(f"{IN_CONTAINER}/lib/{PLAIN}\n", encoding="ascii")
         (draft / _LIST).chmod(0o644)
         if hashlib.sha256((draft / PLAIN).read_bytes()).hexdigest() != home.name:
-            raise UndeliverableError(f"{self.source()} changed while it was copied")
+            raise UndeliverableError(f"{self.source()} changed while it was being copied")
         for name in (PLAIN, _LIST):
             fd = os.open(draft / name, os.O_RDONLY | os.O_CLOEXEC)
             os.fsync(fd)
@@ -160,8 +160,8 @@ def regular(path: Path) -> bool:
 
 def backends(run_dir: Path) -> Mapping[str, Backend]:
     """Every backend by name."""
-    kernel = "memory limits by the driver (615 or newer) are not used by this release; choose library"
-    mps = "limits by NVIDIA MPS are not used by this release; choose library"
+    kernel = "this release does not support memory limits of the driver (615 or newer): use library"
+    mps = "this release does not support limits of NVIDIA MPS: use library"
     made: tuple[Backend, ...] = (
         LibraryBackend(run_dir),
         NoBackend(),

@@ -25,8 +25,8 @@ SURE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 3.0
 """Between two looks at one pod: many may be crash-looping."""
 ANSWER_SECONDS: Final = 1.0
-_OTHERS: Final = "container {} cannot start: the kubelet gave it other devices than this node's book says"
-_TEXT: Final = "container {} runs, or ran, and the kubelet has no devices for it: nothing limits it or starts it again"
+_OTHERS: Final = "container {} cannot start: the kubelet reports other devices for it than the node agent recorded"
+_TEXT: Final = "container {} has started, but the kubelet has no devices for it: it has no limits and cannot restart"
 
 
 class Bare:

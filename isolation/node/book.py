@@ -57,7 +57,7 @@ class Entry:
     @property
     def whose(self) -> str:
         """The owner, for people."""
-        return f"{self.namespace}/{self.pod}" if self.uid else "a pod that is not known"
+        return f"{self.namespace}/{self.pod}" if self.uid else "an unknown pod"
 
 
 def hash_of(ids: Iterable[str]) -> str:
@@ -120,7 +120,7 @@ class Book:
         no book on the disk could say so. BookError.
         """
         if not are_ours(entry.ids):
-            raise BookError("a claim without device IDs of ours")
+            raise BookError("allocation has no valid device IDs")
         before = self._entries.get(entry.key)
         if before is not None and before.uid and before.ids != entry.ids:
             former = f"{before.container}{FORMER}{before.made}"
@@ -197,46 +197,46 @@ def dump(book: Book, beside: Mapping[str, Any] | None = None) -> str:
 def load(text: str) -> Book:
     """The book that `dump` wrote."""
     if len(text) > MOST_CHARS:
-        raise BookError("larger than any book")
+        raise BookError("file is too large")
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise BookError("not JSON: cut short or overwritten") from None
+        raise BookError("invalid JSON: truncated or overwritten") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise BookError(f"no book of format {FORMAT}")
+        raise BookError(f"not an allocation store of format {FORMAT}")
     entries = record.get("entries")
     if not isinstance(entries, list):
-        raise BookError("entries are missing")
+        raise BookError("field entries is missing or not a list")
     read = [entry_of(entry) for entry in entries]
     if len({entry.key for entry in read}) != len(read):
-        raise BookError("a container stands twice")
+        raise BookError("two entries for one container")
     return Book(read)
 
 
 def entry_from(text: str) -> Entry:
     """The entry whose `entry_record` this is; BookError."""
     if len(text) > MOST_CHARS:
-        raise BookError("larger than any entry")
+        raise BookError("entry is too large")
     try:
         return entry_of(json.loads(text))
     except (ValueError, RecursionError):
-        raise BookError("not JSON, or no entry") from None
+        raise BookError("invalid JSON, or not an entry") from None
 
 
 def entry_of(record: object) -> Entry:
     """An entry from JSON; BookError."""
     if not isinstance(record, dict):
-        raise BookError("an entry is no object")
+        raise BookError("entry is not a JSON object")
     ids, words, made = record.get("ids"), record.get("pod"), record.get("made")
     if not isinstance(ids, list) or not ids or not all(_is_id(one) for one in ids):
-        raise BookError("an entry without device IDs")
+        raise BookError("entry has no valid device IDs")
     if not isinstance(words, list) or [type(word) for word in words] != [str] * 4 or bool(words[2]) != bool(words[3]):
-        raise BookError("an entry without its pod")
+        raise BookError("entry has no valid pod")
     if not isinstance(made, int) or isinstance(made, bool) or made < 0:
-        raise BookError("an entry without its number")
+        raise BookError("entry has no valid number")
     flags = record.get("init"), record.get("guessed")
     if not all(isinstance(flag, bool) for flag in flags):
-        raise BookError("an entry that does not say what it is")
+        raise BookError("entry has no valid flags init and guessed")
     namespace, pod, uid, container = words
     return Entry(frozenset(ids), uid, namespace, pod, container, bool(flags[0]), bool(flags[1]), made)
 

@@ -65,11 +65,11 @@ def mismatch(ids: Iterable[str], slices: Sequence[Slice], unit_bytes: int) -> st
     if have == wanted:
         return ""
     if set(have) != set(wanted):
-        return f"the kubelet gave devices of {_names(have)}, the pod was placed on {_names(wanted)}"
+        return f"the kubelet allocated devices of {_names(have)}, but the pod was placed on {_names(wanted)}"
     card = next(card for card in wanted if have[card] != wanted[card])
     got, due = show_bytes(have[card] * unit_bytes), show_bytes(wanted[card] * unit_bytes)
-    return f"the kubelet gave {got} of {card}, the pod was placed with {due}"
+    return f"the kubelet allocated {got} of {card}, but the pod was placed with {due}"
 
 
 def _names(cards: Iterable[str]) -> str:
-    return ", ".join(sorted(card or "no card of ours" for card in cards)) or "no card"
+    return ", ".join(sorted(card or "an unknown card" for card in cards)) or "no card"

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from isolation.cluster import logs
+from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
 from isolation.node.inventory import Terms
 from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
@@ -27,15 +28,28 @@ _USUAL: Final = Settings(node="")
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX, "max_content_width": 110}
 )
-@click.option("--node-name", envvar=["NODE_NAME"], default="", metavar="NAME", help="This node; else NODE_NAME.")
-@click.option("--kubelet-dir", type=_PATH, default=KUBELET_DIR, show_default=True, metavar="DIR", help="The kubelet's.")
 @click.option(
-    "--run-dir",
+    "--node-name",
+    envvar=["NODE_NAME"],
+    default="",
+    metavar="NAME",
+    help="Name of this Kubernetes node. Default: environment variable NODE_NAME.",
+)
+@click.option(
+    "--kubelet-dir",
+    type=_PATH,
+    default=KUBELET_DIR,
+    show_default=True,
+    metavar="DIR",
+    help="Root directory of the kubelet (its --root-dir).",
+)
+@click.option(
+    "--state-dir",
     type=_PATH,
     default=_USUAL.run_dir,
     show_default=True,
     metavar="DIR",
-    help="Book, promises and library; the same path on the host.",
+    help="Directory for allocations, limits and the library. Must have the same path on the host.",
 )
 @click.option(
     "--cdi-dir",
@@ -43,46 +57,85 @@ _USUAL: Final = Settings(node="")
     default=_USUAL.cdi_dir,
     show_default=True,
     metavar="DIR",
-    help="Where the container runtime looks for CDI specs.",
-)
-@click.option("--cgroup", type=_PATH, default=CGROUP, show_default=True, metavar="DIR", help="The host's groups.")
-@click.option("--simgpu", type=_PATH, metavar="FILE", help="Simulated cards (gpushare simgpu) instead.")
-@click.option(
-    "--unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help="The same in the whole cluster."
+    help="Directory where the container runtime reads CDI specs.",
 )
 @click.option(
-    "--reserved",
+    "--cgroup",
+    type=_PATH,
+    default=CGROUP,
+    show_default=True,
+    metavar="DIR",
+    help="Directory where the host's cgroup file system is mounted.",
+)
+@click.option(
+    "--simgpu",
+    type=_PATH,
+    metavar="FILE",
+    help="Use the simulated cards in FILE (see gpushare simgpu) instead of real ones.",
+)
+@click.option(
+    "--memory-unit",
+    type=click.Choice(list(UNITS)),
+    default="1GiB",
+    show_default=True,
+    help=f"Memory of one unit of {ACK.memory}. Must be the same on all nodes of the cluster.",
+)
+@click.option(
+    "--reserved-memory",
     type=click.IntRange(0, 1 << 20),
     default=0,
     metavar="MIB",
-    help="Kept back of each card, where that is more than the driver says it keeps.",
+    help="Minimum memory in MiB to reserve on each card. A larger reservation by the driver takes precedence.",
 )
-@click.option("--backend", default="library", show_default=True, metavar="NAME", help="What enforces promises.")
+@click.option(
+    "--backend",
+    default="library",
+    show_default=True,
+    metavar="NAME",
+    help="Enforcement of limits: library (preloaded library) or none.",
+)
 @click.option(
     "--ignore-xids",
     default="",
     metavar="N,N",
-    help="XIDs that do not make a card sick, besides those of programs; all: nothing does.",
+    help="XIDs that do not mark a card unhealthy, in addition to application errors; all: ignore all card errors.",
 )
 @click.option(
-    "--well-after",
+    "--healthy-after",
     type=click.IntRange(0, 10080),
     default=_USUAL.well_after_minutes,
     show_default=True,
     metavar="MINUTES",
-    help="Without another error a sick card is well, if its driver does not tell; 0: not by time.",
+    help="Mark a card healthy after this many minutes without errors, if its driver cannot report recovery; 0: never.",
 )
-@click.option("--metrics-host", default=_USUAL.host, show_default=True, metavar="ADDRESS", help="Where to serve them.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
-@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Else the pod's service account, else the usual file.")
-@click.option("--context", metavar="NAME", help="Of the kubeconfig.")
+@click.option(
+    "--metrics-host",
+    default=_USUAL.host,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Listen address for /metrics, /healthz and /readyz.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port for /metrics, /healthz and /readyz; 0: any free port.",
+)
+@click.option(
+    "--kubeconfig",
+    type=_PATH,
+    metavar="FILE",
+    help="Kubeconfig file. Default: the pod's service account, else $KUBECONFIG or ~/.kube/config.",
+)
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: its current context.")
 @logs.options
 def node(**given: Any) -> None:
     """
-    Serve shares of this node's cards to the kubelet, and deliver what was promised to each container.
+    Offer shares of this node's cards to the kubelet and enforce the limits of each container.
 
-    Runs as root, one on each node. Every option can also be set by an environment variable: GPUSHARE_NODE_ and
-    its name, as in GPUSHARE_NODE_SIMGPU=/tmp/cards.
+    Runs as root, once per node. Every option can also be set by an environment variable: GPUSHARE_NODE_ and
+    the option's name, for example GPUSHARE_NODE_SIMGPU=/tmp/cards.
     """
     logs.set_up(given.pop("log_format"), given.pop("log_level"))
     chosen = _settings(given)
@@ -110,16 +163,16 @@ def _settings(given: dict[str, Any]) -> Settings:
     return Settings(
         node=given["node_name"],
         kubelet_dir=given["kubelet_dir"],
-        run_dir=given["run_dir"].absolute(),
+        run_dir=given["state_dir"].absolute(),
         cdi_dir=given["cdi_dir"].absolute(),
         cgroup=given["cgroup"],
         simgpu=simulated.absolute() if simulated else None,
-        terms=Terms(UNITS[given["unit"]], given["reserved"] * MIB),
+        terms=Terms(UNITS[given["memory_unit"]], given["reserved_memory"] * MIB),
         backend=given["backend"],
         host=given["metrics_host"],
         port=given["metrics_port"],
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         ignore_xids=given["ignore_xids"].replace(" ", ""),
-        well_after_minutes=given["well_after"],
+        well_after_minutes=given["healthy_after"],
     )

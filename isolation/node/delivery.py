@@ -5,7 +5,7 @@ The files of one container and its CDI device: made, checked, kept over restarts
         claim             the book's entry, from which a lost book is made anew
         limits/limits  limits/feed
         region/region     the container's to write
-        hold.json         last of all: from here on the exporter counts it
+        promise.json         last of all: from here on the exporter counts it
     <cdi-dir>/gpushare-<hash>.json
 
 A restarted container finds the region of its pod as it left it: what a process of it that would not die still
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 ALLOC: Final = "alloc"
-HOLD: Final = "hold.json"
-CLAIM: Final = "claim"
+HOLD: Final = "promise.json"
+CLAIM: Final = "allocation"
 LIMITS: Final = "limits/limits"
 REGION: Final = "region/region"
 NOTHING: Final = "none"
@@ -114,7 +114,7 @@ class NodeDelivery:
             try:
                 yield read_small(folder / CLAIM)
             except (OSError, UnicodeDecodeError):
-                _log.exception("%s cannot be read: its devices stay the kubelet's word", folder / CLAIM)
+                _log.exception("cannot read %s: relying on the kubelet for its devices", folder / CLAIM)
 
     def sweep_libraries(self) -> None:
         """Remove versions of the library that no container's spec names."""
@@ -194,7 +194,7 @@ class NodeDelivery:
         self._regions.drop(folder / "region")
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            _log.error("%s cannot be removed", folder)
+            _log.error("cannot remove %s", folder)
 
 
 def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str, str]:
@@ -205,7 +205,7 @@ def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str,
         ACK.env_container_memory: str(first.bytes // GIB),
     }
     if first.uuid in cards:
-        made[ACK.env_card_memory] = str(cards[first.uuid].offered_bytes // GIB)
+        made[ACK.env_card_memory] = str(cards[first.uuid].allocatable_bytes // GIB)
     return made
 
 
@@ -222,7 +222,7 @@ def _check(edits: Edits, run_dir: Path) -> None:
         source = Path(mount.host)
         fine = source.is_dir() if mount.container.endswith(("/limits", "/lib")) else regular(source)
         if not fine:
-            raise UndeliverableError(f"{source} is missing or no regular file; it comes back by itself below {run_dir}")
+            raise UndeliverableError(f"{source} is missing or not a regular file: the agent restores {run_dir}")
 
 
 def _read_hold(folder: Path) -> Hold | None:

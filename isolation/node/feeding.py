@@ -55,7 +55,7 @@ class Feeding:
                 if pids is not None:
                     feeder.turn(pids, now)
             except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
-                _log.debug("%s is not fed: %s", hold.name, exc)
+                _log.debug("cannot write GPU time of %s: %s", hold.name, exc)
                 self._feeders.pop(ident)
         return min((feeder.seconds for _, feeder in self._feeders.values()), default=IDLE_SECONDS)
 
@@ -82,7 +82,7 @@ class Feeding:
         """Holds of this boot with a share of compute that the library limits."""
         for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
             try:
-                hold = load(read_small(folder / "hold.json"))
+                hold = load(read_small(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HoldError):
                 continue
             if hold.core and hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():

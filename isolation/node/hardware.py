@@ -61,12 +61,12 @@ class NvidiaHardware:
         minors = self._minors()
         lacking = [part.uuid for part in slices if part.uuid not in minors]
         if lacking:
-            raise UndeliverableError(f"the driver does not show {', '.join(lacking)}: the card may have fallen off")
+            raise UndeliverableError(f"the driver does not list {', '.join(lacking)}: it may have fallen off the bus")
         names = [*(f"nvidia{minors[part.uuid]}" for part in slices), *CONTROL]
         missing = [name for name in names if not (self._dev / name).is_char_device()]
         if missing:
             advice = "run `nvidia-modprobe -u -c=0` on the node, or start nvidia-persistenced"
-            raise UndeliverableError(f"{self._dev}/{missing[0]} is no device: {advice}")
+            raise UndeliverableError(f"{self._dev}/{missing[0]} is not a device file: {advice}")
         names += [name for name in OPTIONAL if (self._dev / name).is_char_device()]
         return Edits(nodes=tuple(f"/dev/{name}" for name in names))
 
@@ -87,7 +87,7 @@ class NvidiaHardware:
             if path not in self._read or self._read[path][0] != stamp:
                 self._read[path] = (stamp, vendor_of(_document(path, about.st_size), ACK.whole))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as exc:
-            _log.warning("%s is left aside: %s", path, exc)
+            _log.warning("ignoring unreadable file %s: %s", path, exc)
             return None
         return self._read[path][1]
 
@@ -107,7 +107,7 @@ class NvidiaHardware:
 
 def _document(path: Path, size: int) -> Any:
     if size > MOST_BYTES:
-        raise ValueError("larger than any CDI spec")
+        raise ValueError("file is too large for a CDI spec")
     text = path.read_text("utf-8")
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 
@@ -122,7 +122,7 @@ class SimulatedHardware:
     def edits(self, slices: Sequence[Slice]) -> Edits:
         """See `Hardware`; every card is in one file, so its driver is told which ones it sees."""
         if not self._hardware.is_file():
-            raise UndeliverableError(f"{self._hardware} is no file: the simulated machine is gone")
+            raise UndeliverableError(f"{self._hardware} is not a file: the simulated machine is gone")
         self._install()
         inside = f"{IN_CONTAINER}/simgpu"
         return Edits(
@@ -152,4 +152,4 @@ class SimulatedHardware:
                 shutil.copy2(source, draft)
                 draft.replace(target)
             except OSError as exc:
-                raise UndeliverableError(f"{source} cannot be copied to {target}: {exc.strerror}") from None
+                raise UndeliverableError(f"cannot copy {source} to {target}: {exc.strerror}") from None

@@ -43,13 +43,13 @@ NEVER: Final = _PROGRAMS | _HARMLESS | _FOLLOWING
 """XIDs that do not make a card sick."""
 _ACTIONS: Final = MappingProxyType(
     {
-        1: "a reset of the card",
-        2: "a reboot of the node",
-        3: "an end of peer-to-peer traffic",
-        4: "an end of what runs, and a reset of the card",
-        5: "a recovery of the IMEX domain",
-        6: "a reset of the card's bus",
-        7: "a reboot of the system",
+        1: "a GPU reset",
+        2: "a node reboot",
+        3: "draining of peer-to-peer traffic",
+        4: "draining of the card and a GPU reset",
+        5: "recovery of the IMEX domain",
+        6: "a GPU bus reset",
+        7: "a system reboot",
     }
 )
 """nvmlDeviceGpuRecoveryAction_t."""
@@ -101,8 +101,8 @@ class Illness:
         if self.reason is Reason.XID:
             return f"XID {self.number}"
         if self.reason is Reason.ECC:
-            return "an ECC error that could not be corrected"
-        return f"the driver wants {_ACTIONS.get(self.number, f'recovery action {self.number}')}"
+            return "uncorrectable ECC error"
+        return f"the driver requests {_ACTIONS.get(self.number, f'recovery action {self.number}')}"
 
 
 Ill = Mapping[str, Illness]
@@ -160,10 +160,10 @@ def looked(ill: Ill, boards: Iterable[Board], terms: HealthTerms, now: float) ->
 def _well(known: Illness, board: Board, terms: HealthTerms, now: float) -> str:
     """Why the card is well; empty: it is not. The driver wants nothing of it, or does not tell."""
     if known.gone:
-        return "it was gone and is back"
+        return "it was lost and is back"
     quiet = now - known.last
     if board.action is not None:
         if known.asked:
-            return "what the driver wanted is done"
-        return "the driver wants nothing done with it" if quiet >= SETTLE_SECONDS else ""
-    return f"{quiet / 60:.0f} minutes without an alarm" if terms.well_after and quiet >= terms.well_after else ""
+            return "the recovery action that the driver requested is done"
+        return "the driver requests no recovery action" if quiet >= SETTLE_SECONDS else ""
+    return f"no error for {quiet / 60:.0f} minutes" if terms.well_after and quiet >= terms.well_after else ""

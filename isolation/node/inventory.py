@@ -62,7 +62,7 @@ def divided(found: Iterable[Card], terms: Terms) -> tuple[Card, ...]:
         if not card.uuid.startswith(LOST)
     )
     if len({card.index for card in cards}) != len(cards):
-        raise MachineError("a card is divided by MIG: such a node cannot serve shares; switch MIG off")
+        raise MachineError("a card is in MIG mode: this node cannot share its cards until MIG is disabled")
     return cards
 
 
@@ -96,7 +96,7 @@ class NodeInventory:
         self.sick: Mapping[str, str] = {}
         """As at the last reading."""
         self._known, self.told = self._load()
-        self.trouble = "the cards were not read yet"
+        self.trouble = "the cards have not been read yet"
         """Why they cannot be read, for people; empty: they can."""
 
     @property
@@ -161,7 +161,7 @@ class NodeInventory:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._file, json.dumps(record))
         except OSError as exc:
-            log.warning("%s cannot be written: %s", self._file, exc)
+            log.warning("cannot write %s: %s", self._file, exc)
 
     def _load(self) -> tuple[Known, bool]:
         """What was known, and whether the node's object had been read; a file that cannot be read is none."""
@@ -175,7 +175,7 @@ class NodeInventory:
         except FileNotFoundError:
             return Known(), False
         except (OSError, ValueError, KeyError, TypeError, RecursionError, CodecError) as exc:
-            log.warning("%s is left aside: %s", self._file, exc)
+            log.warning("ignoring unreadable file %s: %s", self._file, exc)
             return Known(), False
         unit = all(card.unit_bytes == self._terms.unit_bytes for card in cards)
         return Known(cards if unit else (), mode, whole), bool(record["mode"])

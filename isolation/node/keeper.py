@@ -74,7 +74,7 @@ class Keeper:
             try:
                 entry = entry_from(text)
             except BookError as exc:
-                _log.error("a claim on this node cannot be read: %s", exc)
+                _log.error("cannot read a saved allocation of this node: %s", exc)
                 continue
             self._ledger.shown[hash_of(entry.ids)] = entry.container
             self._halves.add(hash_of(entry.ids))
@@ -132,7 +132,7 @@ class Keeper:
         """Why it will not start by itself; empty: it runs, or may."""
         ours = self._world.inventory.mode() in SERVED
         if pod.allocation is None and ours and not pod.started and now - since >= UNRECORDED_SECONDS:
-            return "it was bound without our record"
+            return "the pod was bound without a valid allocation annotation"
         long = self._long(since, now)
         if long and now >= self._next_doubt and (why := await self._ownerless.why(pod)):
             self._next_doubt = now + DOUBT_SECONDS
@@ -150,10 +150,10 @@ class Keeper:
         try:
             if self._unclear(pod):
                 listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
-                return "the kubelet admitted it and did not say with which devices" if listing is not None else ""
+                return "the kubelet admitted the pod but does not report its devices" if listing is not None else ""
             if long and now >= self._next_doubt and await self._doubted(pod):
                 self._next_doubt = now + DOUBT_SECONDS
-                return "which devices it has and which another pod of its size cannot be told"
+                return "its devices cannot be distinguished from those of another pod of the same size"
         except UnreachableError:
             return ""
         return ""
@@ -178,7 +178,7 @@ class Keeper:
             if not self._still(fresh):
                 self._held_no_more(pod)
                 return
-            _log.warning("%s is deleted: %s", pod.key, why)
+            _log.warning("deleting pod %s: %s", pod.key, why)
             await self._world.pods.delete(fresh, why)
         except UnreachableError:
             return

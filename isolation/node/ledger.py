@@ -65,7 +65,7 @@ class Ledger:
             self.book = load(text) if text is not None else Book()
         except (BookError, UnreachableError) as exc:
             self.rebuilt = str(exc)
-            _log.error("the book cannot be believed (%s): it is made anew from what stands on this node", exc)
+            _log.error("cannot load saved allocations (%s): rebuilding them from the files on this node", exc)
             return False
         self.waits = revived(text, self.world.clock.moment()) if text is not None else Waits()
         now = self.world.clock.now()

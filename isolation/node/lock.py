@@ -33,7 +33,7 @@ async def alone(path: Path, stop: asyncio.Event) -> AsyncIterator[None]:
         while not _locked(fd):
             if time.monotonic() >= end or stop.is_set():
                 holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-                raise LockError(f"another node agent (process {holder or '?'}) works with {path.parent}")
+                raise LockError(f"another node agent (PID {holder or '?'}) uses {path.parent}")
             await asyncio.sleep(0.1)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -53,7 +53,7 @@ def _opened(path: Path) -> Iterator[int]:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
-        raise LockError(f"{path} cannot be opened: {exc.strerror}") from None
+        raise LockError(f"cannot open {path}: {exc.strerror}") from None
     try:
         yield fd
     finally:

@@ -64,5 +64,5 @@ def load(file: Path) -> dict[str, tuple[Bound, dict[str, Any]]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CodecError) as exc:
-        log.warning("%s is left aside: %s", file, exc)
+        log.warning("ignoring unreadable file %s: %s", file, exc)
         return {}

@@ -24,7 +24,7 @@ LATELY_SECONDS: Final = 30.0
 STARTING_SECONDS: Final = 5.0
 """From our leave to start until the API server must say that it runs."""
 ANSWER_SECONDS: Final = 1.0
-_TEXT: Final = "it waits for long, and whose the devices are that the kubelet tries to start with cannot be told"
+_TEXT: Final = "the pod has waited too long: the kubelet starts a container with devices that match no known pod"
 
 
 class Ownerless:

@@ -74,7 +74,7 @@ class Plugin:
 
     def __init__(self, mind: Mind, path: Path, times: Times) -> None:
         if len(os.fsencode(path)) > _LONGEST_PATH:
-            raise PluginError(f"{path}: longer than a socket's path may be ({_LONGEST_PATH} bytes)")
+            raise PluginError(f"{path}: socket path is longer than {_LONGEST_PATH} bytes: shorten --kubelet-dir")
         self._mind, self.path, self._times = mind, path, times
         self._server: Any = None
         self._news = asyncio.Event()
@@ -111,7 +111,7 @@ class Plugin:
             self.path.chmod(0o600)
         except (OSError, RuntimeError) as exc:
             await server.stop(None)
-            raise PluginError(f"{self.path} cannot be served on: {exc}") from None
+            raise PluginError(f"cannot listen on {self.path}: {exc}") from None
         self._server, self._stamp = server, stamp_of(self.path)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -170,7 +170,7 @@ class Plugin:
         sets = [tuple(one.devices_ids) for one in request.container_requests]
         if not all(map(are_ours, sets)):
             # Written into the book they would make it unreadable; nobody starts with them.
-            log.error("Allocate: the kubelet names devices that cannot be ours: %.200s", sets)
+            log.error("Allocate: the kubelet sent invalid device IDs: %.200s", sets)
             granted: Sequence[Granted] | None = None
         else:
             granted = await self._answered("Allocate", self._mind.allocate(sets))
@@ -186,11 +186,11 @@ class Plugin:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
         except TimeoutError:
-            outcome = "late"
-            log.error("%s: no answer within %.1f s; said without it", method, ANSWER_SECONDS)  # noqa: TRY400
+            outcome = "timeout"
+            log.error("%s timed out after %.1f s: continuing without it", method, ANSWER_SECONDS)  # noqa: TRY400
         except Exception:  # whatever it is, the pod must not fail of it for good
-            outcome = "broken"
-            log.exception("%s: said without the agent", method)
+            outcome = "error"
+            log.exception("%s failed: continuing without it", method)
         finally:
             self._times.took(method, time.monotonic() - began, outcome)
         return None
@@ -203,10 +203,10 @@ class Plugin:
         except NotYetError as exc:
             outcome, why = "refused", str(exc)
         except TimeoutError:
-            outcome, why = "late", f"not ready within {PRESTART_SECONDS:.0f} s; it is tried again"
+            outcome, why = "timeout", f"not ready within {PRESTART_SECONDS:.0f} s: the kubelet will retry"
         except Exception:  # the kubelet asks again: nothing is lost by saying no
-            outcome, why = "broken", "the node agent failed; its log says how, and it is tried again"
-            log.exception("PreStartContainer")
+            outcome, why = "error", "the node agent failed (see its log): the kubelet will retry"
+            log.exception("PreStartContainer failed")
         finally:
             self._times.took("PreStartContainer", time.monotonic() - began, outcome)
         if why:
@@ -226,7 +226,8 @@ def message_of(devices: Sequence[Device]) -> Any:
     size = message.ByteSize()
     if size >= api.MOST_MESSAGE_BYTES:
         raise PluginError(
-            f"{len(devices)} devices are {size} bytes, the kubelet takes {api.MOST_MESSAGE_BYTES}: choose a larger unit"
+            f"{len(devices)} devices need {size} bytes, the kubelet takes {api.MOST_MESSAGE_BYTES}: "
+            "use a larger --memory-unit"
         )
     return message
 

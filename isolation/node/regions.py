@@ -38,17 +38,17 @@ class Regions:
         if os.path.ismount(folder) or self._refused:
             return
         if not _seen_by_others(folder):
-            self._refuse(f"{folder} is on a mount that the container runtime does not share")
+            self._refuse(f"the mount of {folder} is not shared with the container runtime")
             return
         options = f"size={SIZE_BYTES},mode=0755,nr_inodes=16".encode()
         done = self._libc.mount(b"gpushare", os.fsencode(folder), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
         if done != 0:
-            self._refuse(f"no file system of its own for {folder}: {os.strerror(ctypes.get_errno())}")
+            self._refuse(f"cannot mount tmpfs on {folder}: {os.strerror(ctypes.get_errno())}")
 
     def drop(self, folder: Path) -> None:
         """Take the file system away; its memory goes when the last process has closed it."""
         if os.path.ismount(folder) and self._libc.umount2(os.fsencode(folder), _DETACH) != 0:
-            _log.error("%s cannot be unmounted: %s", folder, os.strerror(ctypes.get_errno()))
+            _log.error("cannot unmount %s: %s", folder, os.strerror(ctypes.get_errno()))
 
     @staticmethod
     def usable(region: Path) -> bool:
@@ -63,7 +63,7 @@ class Regions:
 
     def _refuse(self, why: str) -> None:
         self._refused = True
-        _log.warning("%s: regions lie on the disk of the run directory, where tenants can make them grow", why)
+        _log.warning("%s: storing region files on the disk of the run directory, where containers can grow them", why)
 
 
 def _seen_by_others(folder: Path) -> bool:

@@ -61,12 +61,12 @@ class Registrar:
         """One look; whether all is well, or there is no kubelet to register with."""
         there = stamp_of(self._kubelet)
         if there is None:
-            self._lost("the kubelet's socket is not there")
+            self._lost("the kubelet socket does not exist")
             return True
         if there == self._known and self._plugin.stands():
             return True
         if self.standing.times:
-            self._lost("the kubelet has started anew")
+            self._lost("the kubelet has restarted")
         try:
             if not self._plugin.stands():
                 await self._plugin.start()
@@ -94,7 +94,7 @@ class Registrar:
                 await call(request, timeout=_REGISTER_SECONDS)
             except grpc.aio.AioRpcError as exc:
                 why = f"{exc.code().name}: {exc.details()}"
-                raise PluginError(f"the kubelet does not take {self._resource}: {why}") from None
+                raise PluginError(f"registering {self._resource} failed: {why}") from None
 
     def _pause(self) -> float:
         # No random part: there is one agent for one kubelet.
@@ -107,6 +107,6 @@ class Registrar:
 
     def _told(self, why: str) -> None:
         if why != self.standing.trouble:
-            log.warning("not registered: %s", why)
+            log.warning("not registered with the kubelet: %s", why)
         self.standing = Standing(registered=False, times=self.standing.times, trouble=why)
         self.changed.set()

@@ -51,7 +51,7 @@ class Release:
             if entry not in book:
                 return ""  # somebody else was faster
             if entry.uid and self._world.cgroups.living(entry.uid) is not False and FORMER not in entry.container:
-                return "processes of it live"
+                return "its processes are still running"
             others = [other for other in book.exactly(entry.ids) if other is not entry]
             # Files of these very devices are the oldest owner's: a later one waits for its end before it gets any.
             if entry.uid and all(other.uid != entry.uid and other.made > entry.made for other in others):
@@ -68,47 +68,47 @@ class Release:
             try:
                 pod = await self._world.pods.get(entry.namespace, entry.pod)
             except UnreachableError:
-                return "whether it is gone cannot be told, the API server does not answer"
+                return "the API server does not answer: the pod may still exist"
             if pod is not None and pod.uid != entry.uid:
                 pod = None
         if pod is not None and not pod.ended:
-            return "it is there"
+            return "the pod still exists"
         if pod is None and self._world.clock.now() < self._ledger.started.get(entry.uid, -1e9) + STARTING_SECONDS:
-            return "it may just be starting"
+            return "it may be starting"
         if pod is None and (why := await self._listed(entry)):
             return why
         living = self._world.cgroups.living(entry.uid)
         if living is None:
-            return "whether processes of it live cannot be told"
-        return "processes of it live" if living else ""
+            return "its processes cannot be checked"
+        return "its processes are still running" if living else ""
 
     async def _listed(self, entry: Entry) -> str:
         """Whether the kubelet still has it; a pod of the same name that came later is another one."""
         try:
             listing = await self._world.resources.get(entry.namespace, entry.pod, ANSWER_SECONDS)
         except UnreachableError:
-            return "whether it is gone cannot be told, the kubelet does not answer"
+            return "the kubelet does not answer: the pod may still exist"
         listed = {ident for ids in (listing or {}).values() for ident in ids}
         for other in self._ledger.book:
             if other.uid != entry.uid and (other.namespace, other.pod) == (entry.namespace, entry.pod):
                 listed -= other.ids
-        return "the kubelet lists it" if listed & entry.ids else ""
+        return "the kubelet still lists it" if listed & entry.ids else ""
 
     async def _nobodys(self, entry: Entry) -> str:
         """Devices of a pod that was never known: free when they can be nobody's here."""
         book = self._ledger.book
         young = self._world.clock.now() < self._ledger.noted.get(entry.made, 0.0) + UNKNOWN_SECONDS
         if young or not self._world.pods.synced():
-            return "whose they are is not known yet"
+            return "their owner is not known yet"
         for pod in tuple(self._world.pods.bound()):
             if pod.ended:
                 continue
             if book.lacking(pod) or any(one.guessed for one in book.of(pod.uid)):
-                return f"they may be those of {pod.key}"
+                return f"they may belong to {pod.key}"
             try:
                 listing = await self._world.resources.get(pod.namespace, pod.name, ANSWER_SECONDS)
             except UnreachableError:
-                return "whose they are cannot be told, the kubelet does not answer"
+                return "the kubelet does not answer: their owner is not known"
             known = {ident for one in book.of(pod.uid) for ident in one.ids}
             if any(not ids.isdisjoint(entry.ids - known) for ids in (listing or {}).values()):
                 return f"the kubelet lists them for {pod.key}"

@@ -33,8 +33,8 @@ _PROBE: Final = ("kube-system", "gpushare-probe-0000000000")
 """A pod that there is not."""
 _PROBE_SECONDS: Final = 5.0
 OFF: Final = (
-    "the kubelet's pod-resources Get is off: set its feature gate KubeletPodResourcesGet (on by default from "
-    "Kubernetes 1.34); without it pods that start at the same moment may have to be deleted and made again"
+    "the kubelet's pod-resources Get is disabled: enable its feature gate KubeletPodResourcesGet (default since "
+    "Kubernetes 1.34); without it, pods that start at the same time may have to be deleted and recreated"
 )
 
 
@@ -92,7 +92,7 @@ class PodResourcesClient:
                 return
             wait = (1.0 - self._tokens) / _UNHURRIED_A_SECOND
             if now + wait >= end:
-                raise UnreachableError("pod-resources: too many questions at once")
+                raise UnreachableError("pod-resources: too many requests at once")
             await asyncio.sleep(wait)
 
     async def probe(self) -> str:

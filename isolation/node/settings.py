@@ -69,19 +69,19 @@ class Settings:
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
         if not self.node:
-            yield "which node is this? --node-name NAME, or NODE_NAME in the environment (fieldRef spec.nodeName)"
+            yield "--node-name is missing: set it, or set NODE_NAME in the environment (fieldRef spec.nodeName)"
         elif not _NODE.fullmatch(self.node):
-            yield f"--node-name {self.node[:80]!r} is no node's name: lower-case letters, digits, '-' and '.'"
+            yield f"--node-name {self.node[:80]!r} is not a node name: use lower-case letters, digits, '-' and '.'"
         if not self.kubelet_dir.is_dir():
-            yield f"--kubelet-dir {self.kubelet_dir} is no folder: is this a node, and is the folder mounted?"
+            yield f"--kubelet-dir {self.kubelet_dir} is not a directory: run on a node and mount the directory"
         if not self.cgroup.is_dir():
-            yield f"--cgroup {self.cgroup} is no folder: mount the host's /sys/fs/cgroup there, or name where it is"
+            yield f"--cgroup {self.cgroup} is not a directory: mount the host's /sys/fs/cgroup there, or set --cgroup"
         if self.simgpu is not None and not self.simgpu.is_file():
-            yield f"--simgpu {self.simgpu} is no file: make one with `gpushare simgpu create {self.simgpu} --model t4`"
-        for option, path in (("--run-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
+            yield f"--simgpu {self.simgpu} is not a file: run `gpushare simgpu create {self.simgpu} --model t4`"
+        for option, path in (("--state-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
             if not path.is_absolute() or _NOT_IN_PATHS & set(str(path)):
-                yield f"{option} {path}: an absolute path without spaces and colons, the same on the host"
+                yield f"{option} {path} must be an absolute path without spaces, quotes or colons, the same on the host"
         if self.ignore_xids != ALL_XIDS and not _XIDS.fullmatch(self.ignore_xids):
-            yield f"--ignore-xids {self.ignore_xids[:80]!r}: numbers with commas between, as in 48,79; or {ALL_XIDS}"
+            yield f"--ignore-xids {self.ignore_xids[:80]!r} must be numbers with commas, as in 48,79, or {ALL_XIDS}"
         if self.terms.reserved_bytes < 0:
-            yield "--reserved is what is kept back of each card, in MiB: 0 or more"
+            yield "--reserved-memory must be 0 MiB or more"

@@ -16,7 +16,7 @@ from isolation.node.world import UnreachableError
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOOK: Final = "book.json"
+BOOK: Final = "checkpoint.json"
 
 
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
@@ -50,14 +50,14 @@ class FileShelf:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as exc:
-            raise UnreachableError(f"{self._path} cannot be read: {exc}") from None
+            raise UnreachableError(f"cannot read {self._path}: {exc}") from None
 
     async def save(self, text: str) -> None:
         """See `world.Shelf`."""
         try:
             await asyncio.to_thread(self._save, text)
         except OSError as exc:
-            raise UnreachableError(f"{self._path} cannot be written: {exc.strerror}") from None
+            raise UnreachableError(f"cannot write {self._path}: {exc.strerror}") from None
 
     def _save(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ class Obstacle:
     """For the end of somebody who holds the devices."""
 
 
-CHANGED: Final = Obstacle("whose these devices are has just become clear", waits=True)
+CHANGED: Final = Obstacle("the owner of these devices has just been resolved: retry", waits=True)
 """No pod's fault: looked at again at once."""
 
 
@@ -68,7 +68,7 @@ class Starting:
         while True:
             latest = self._latest(ids)
             if owner and (latest is None or latest.uid != owner):
-                raise NotYetError("these devices are gone to another pod while this one waited for them")
+                raise NotYetError("another pod received these devices while this pod waited for them")
             owner = latest.uid if latest is not None else ""
             obstacle = await self._attempt(ids)
             if obstacle is None:
@@ -89,7 +89,7 @@ class Starting:
             try:
                 await self._resolver.look([pod])
             except UnreachableError as exc:
-                return Obstacle(f"what else {pod.key} was given is not known yet: {exc}")
+                return Obstacle(f"the other devices of {pod.key} are not known yet: {exc}")
             latest = self._latest(ids)
             if latest is None or latest.uid != pod.uid:
                 return CHANGED
@@ -113,7 +113,7 @@ class Starting:
                 await self._resolver.settle(pods)
                 entry = self._latest(ids)
                 if entry is not None and entry.guessed and not await self._resolver.alone(entry, pods):
-                    return Obstacle(f"whether these devices are those of {entry.whose} is not known yet")
+                    return Obstacle(f"it is not confirmed yet that these devices belong to {entry.whose}")
             if entry is not None and await self._confirmed(entry):
                 return self._latest(ids) or entry
             found = await self._resolver.find(ids)
@@ -121,16 +121,16 @@ class Starting:
             if found is not None and found.guessed:
                 pods = tuple(await self._world.pods.fetch(ANSWER_SECONDS))
                 if not await self._resolver.alone(found, pods):
-                    return Obstacle(f"whether these devices are those of {found.whose} is not known yet")
+                    return Obstacle(f"it is not confirmed yet that these devices belong to {found.whose}")
         except UnreachableError as exc:
-            return Obstacle(f"the pod of these devices is not known yet: {exc}")
+            return Obstacle(f"the owner of these devices is not known yet: {exc}")
         if found is None:
             self._ledger.ownerless[ids] = self._world.clock.now()
-            return Obstacle("the pod of these devices is not known yet")
+            return Obstacle("the owner of these devices is not known yet")
         self._ledger.ownerless.pop(ids, None)
         if await self._confirmed(found):
             return found
-        text = f"the kubelet does not say that these devices are those of {found.whose}/{found.container}"
+        text = f"the kubelet does not confirm that these devices belong to {found.whose}/{found.container}"
         if (pod := self._ledger.bound(found.uid)) is not None:
             self._ledger.in_trouble(pod, text, waits=True)
         return Obstacle(text)
@@ -177,14 +177,12 @@ class Starting:
         except UnreachableError:
             known = self._ledger.bound(entry.uid)
             if known is None or known.allocation is None or not self._delivered(entry):
-                return Obstacle(
-                    f"the API server does not answer, and whether {entry.whose} is still that pod is unknown"
-                )
+                return Obstacle(f"the API server does not answer: {entry.whose} may have been replaced by another pod")
             pod = known
         if pod is not None and pod.uid != entry.uid:
             return await self._namesake(entry, pod.uid)
         if pod is None:
-            return Obstacle(f"{entry.whose} is gone")
+            return Obstacle(f"{entry.whose} no longer exists")
         if pod.ended:
             return Obstacle(f"{entry.whose} has ended")
         if pod.deleting:  # its kubelet starts nothing of it any more: whoever starts is another one, or in vain
@@ -193,7 +191,7 @@ class Starting:
 
     async def _namesake(self, entry: Entry, uid: str) -> tuple[Entry, Bound] | Obstacle:
         """The devices went to a pod that came under that name, if time does not tell otherwise."""
-        gone = Obstacle(f"{entry.whose} is gone, and another pod has its name")
+        gone = Obstacle(f"{entry.whose} was replaced by another pod of the same name")
         try:
             found = await self._namesakes.heir(entry, uid)
         except UnreachableError:
@@ -230,7 +228,7 @@ class Starting:
             if why:
                 rival = self._ledger.bound(other.uid) if other.uid else None
                 final = rival is not None and rival.started and not rival.ended and not rival.deleting
-                text = f"{other.whose} still has devices that the kubelet gave again: {why}"
+                text = f"{other.whose} still has devices that the kubelet allocated again: {why}"
                 return Obstacle(text, hopeless=final, waits=not final)
         return None
 
@@ -252,7 +250,7 @@ class Starting:
                     await self._release.forget(former)
         except (UndeliverableError, UnreachableError) as exc:
             self._ledger.fault = str(exc)
-            _log.error("%s cannot start: %s", entry.whose, exc)
+            _log.error("cannot start pod %s: %s", entry.whose, exc)
             return Obstacle(str(exc))
         if entry.guessed:
             self._ledger.claim(replace(entry, guessed=False))
@@ -285,8 +283,9 @@ class Starting:
 def disagreement(entry: Entry, pod: Bound, unit_bytes: int) -> str:
     """In which way the book and the record do not agree; empty: in none."""
     if pod.allocation is None:
-        return f"it was bound without our record: only our scheduler binds pods that ask for {ACK.memory}"
+        advice = f"only the gpushare scheduler may bind pods that request {ACK.memory}"
+        return f"the pod was bound without a valid allocation annotation: {advice}"
     part = pod.part(entry.container)
     if part is None:
-        return f"its record promises nothing to container {entry.container}"
+        return f"the allocation annotation has no entry for container {entry.container}"
     return mismatch(entry.ids, part, unit_bytes)

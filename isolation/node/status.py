@@ -38,7 +38,7 @@ _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_LABEL: Final = 63
 _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
-READY, LEAVING = "ready", "leaving"
+READY, LEAVING = "ready", "stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def wish(cards: Sequence[Card], mode: Mode, agent: str, sick: Mapping[str, str] 
     if mode not in SHARED:
         cards = ()
     ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
-    units = max((card.offered_bytes // card.unit_bytes for card in cards), default=0)
+    units = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
     models = {card.model for card in cards}
     sizes = {card.total_bytes // MIB for card in cards}
     return Said(
@@ -144,7 +144,7 @@ class NodeWatch:
             except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
                 raise MalformedError(f"node {name}: {exc}") from None
             if self._inventory.serves(mode, whole=whole):
-                log.info("this node serves %s%s", mode, " beside whole cards: no shares" if whole else "")
+                log.info("node mode is %s%s", mode, " (whole cards are offered too: no shares)" if whole else "")
             self.news.set()
         return name
 
@@ -165,7 +165,7 @@ class NodeStatus:
         self._writer, self._node, self._watch, self._inventory = writer, node, watch, inventory
         self._agent = LEAVING
         self._lock = asyncio.Lock()
-        self.trouble = "the node's object was not read yet"
+        self.trouble = "the Node object has not been read yet"
         """Why the node does not say what it should, for people."""
         self.writes = 0
 
@@ -222,7 +222,7 @@ class NodeStatus:
 
     def _failed(self, why: str) -> bool:
         if why != self.trouble:
-            log.warning("the node's object cannot be written: %s", why)
+            log.warning("cannot update Node object: %s", why)
         self.trouble = why
         return False
 

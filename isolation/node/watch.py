@@ -66,7 +66,7 @@ class Sight:
         """A pod as it is now; MalformedError where it cannot be read: what was known of it stays."""
         uid = identity_of(raw).uid
         if not uid:
-            raise MalformedError("a pod without UID")
+            raise MalformedError("pod has no UID")
         try:
             thing: Any = msgspec.json.decode(raw)
             pod = bound_of(thing)
@@ -109,7 +109,7 @@ class Sight:
                 await asyncio.to_thread(memory.save, file, dict(self._essences))
             except OSError as exc:
                 self.unsaved = True
-                log.warning("%s cannot be written: %s", file, exc.strerror)
+                log.warning("cannot write %s: %s", file, exc.strerror)
 
     def all(self) -> tuple[Bound, ...]:
         """Every pod that asks for shares."""
@@ -213,7 +213,7 @@ class NodePods:
             raise UnreachableError(str(exc)) from None
         found = self._read(text)
         if found is None:
-            raise UnreachableError(f"the API server's answer about {namespace}/{name} is no pod")
+            raise UnreachableError(f"the API server's answer for {namespace}/{name} is not a pod")
         return found
 
     async def delete(self, pod: Bound, reason: str) -> None:
@@ -229,7 +229,7 @@ class NodePods:
         if answer.outcome is Outcome.BLOCKED or (
             answer.outcome is Outcome.REFUSED and "recondition" not in answer.said
         ):
-            raise UnreachableError(f"deleting {pod.key}: {answer.said}")
+            raise UnreachableError(f"cannot delete {pod.key}: {answer.said}")
 
     def _read(self, raw: msgspec.Raw | bytes) -> Bound | None:
         try:

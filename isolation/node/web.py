@@ -54,12 +54,12 @@ async def serving(
             await web.TCPSite(runner, settings.host, settings.port).start()
         except (OSError, UnicodeError) as exc:
             # A host that is no name of DNS is a UnicodeError.
-            why = exc.strerror if isinstance(exc, OSError) else "no address and no host's name"
+            why = exc.strerror if isinstance(exc, OSError) else "not an address or host name"
             where = f"{settings.host[:80]}:{settings.port}"
-            other = "choose another --metrics-port, or --metrics-host"
-            raise PortError(f"{where} cannot be served on: {why}; {other}") from None
+            other = "choose another --metrics-port or --metrics-host"
+            raise PortError(f"cannot listen on {where}: {why}: {other}") from None
         for address in runner.addresses:
-            log.info("metrics at http://%s:%s/metrics", *address[:2])
+            log.info("serving metrics at http://%s:%s/metrics", *address[:2])
         yield
     finally:
         await runner.cleanup()

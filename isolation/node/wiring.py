@@ -40,10 +40,10 @@ def backend_of(settings: Settings) -> Backend:
     """The backend that was asked for; WiringError where it cannot work here."""
     known = backends(settings.run_dir)
     if settings.backend not in known:
-        raise WiringError(f"--backend {settings.backend}: unknown; choose one of {', '.join(sorted(known))}")
+        raise WiringError(f"--backend {settings.backend} is unknown: choose one of {', '.join(sorted(known))}")
     chosen = known[settings.backend]
     if why := chosen.available():
-        raise WiringError(f"--backend {settings.backend} cannot work here: {why}")
+        raise WiringError(f"--backend {settings.backend} is not available here: {why}")
     return chosen
 
 
@@ -90,7 +90,9 @@ def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> F
 
 def alarms_of(settings: Settings) -> AlarmWatch:
     """Whoever hears of cards in trouble."""
-    return AlarmWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / "sick.json", process.boot())
+    return AlarmWatch(
+        NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / "unhealthy-cards.json", process.boot()
+    )
 
 
 def world_of(settings: Settings, outside: Outside, inventory: Inventory, delivery: NodeDelivery) -> World:

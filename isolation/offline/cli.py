@@ -36,21 +36,43 @@ class BadInput(click.ClickException):
 
 
 @click.command()
-@click.option("files", "-f", "--file", multiple=True, required=True, metavar="FILE", help="Manifest; - is stdin.")
+@click.option(
+    "files",
+    "-f",
+    "--file",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Manifest file; - reads stdin. Repeat for several.",
+)
 @click.option(
     "specs",
     "--node",
     multiple=True,
     metavar="KEY=VALUE,...",
-    help="A node: name, cards, gib (per card), mode (share, cgpu, core_mem, default), placement (binpack, spread), "
-    "and if wanted cpu (cores), memory (GiB), pods, model, pool, label.KEY, count.",
+    help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, default), placement "
+    "(binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
+    "Repeat for several.",
 )
 @click.option(
-    "nodes_files", "--nodes-file", multiple=True, metavar="FILE", help="Output of: kubectl get nodes -o yaml."
+    "nodes_files",
+    "--nodes-file",
+    multiple=True,
+    metavar="FILE",
+    help="File with the nodes of a cluster, written by: kubectl get nodes -o yaml.",
 )
-@click.option("--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True)
-@click.option("--unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help="One unit of gpu-mem.")
-@click.option("as_data", "--json", is_flag=True, help="For programs.")
+@click.option(
+    "--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True, help="Placement policy."
+)
+@click.option(
+    "--memory-unit",
+    "unit",
+    type=click.Choice(list(UNITS)),
+    default="1GiB",
+    show_default=True,
+    help="Memory of one unit of gpu-mem.",
+)
+@click.option("as_data", "--json", is_flag=True, help="Print the plan as JSON.")
 @click.pass_context
 def place(  # noqa: PLR0917 (click calls by name)
     ctx: click.Context,
@@ -62,13 +84,13 @@ def place(  # noqa: PLR0917 (click calls by name)
     as_data: bool,  # noqa: FBT001 (click's flag)
 ) -> None:
     """
-    Say where these manifests would land, card by card.
+    Show on which nodes and cards the pods of these manifests would be placed.
 
-    Pods are placed one after another in file order. Exit status: 0 if all were placed, 1 if
-    any was refused, 2 on bad input.
+    Pods are placed one after another, in file order. Exit status: 0 if all pods were placed, 1 if
+    any pod was refused, 2 on bad input.
     """
     if [*files, *nodes_files].count(STDIN) > 1:
-        raise BadInput("standard input can be read once only; name - once")
+        raise BadInput("stdin can be read only once; use - only once")
     stdin = sys.stdin.buffer if sys.stdin else BytesIO()
     try:
         fleet = _fleet(
@@ -99,7 +121,7 @@ def _fleet(specs: tuple[str, ...], files: list[Fleet], unit_bytes: int) -> Fleet
     if not nodes:
         raise FleetError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
     if len(nodes) > MOST_NODES:
-        raise FleetError(f"{len(nodes)} nodes; at most {MOST_NODES} are supported")
+        raise FleetError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
     seen: set[str] = set()
     for node in nodes:
         if node.name in seen:
@@ -114,9 +136,9 @@ def _caveats(pods: tuple[Planned, ...]) -> list[str]:
     caveats: dict[str, list[str]] = {}
     for pod in pods:
         for phrase in getattr(pod.request, "unmodelled", ()):
-            caveats.setdefault(f"placement does not weigh {phrase}", []).append(pod.key)
+            caveats.setdefault(f"placement ignores {phrase}", []).append(pod.key)
         if pod.node:
-            caveats.setdefault(f"nodeName is preset, so only node {pod.node} is tried", []).append(pod.key)
+            caveats.setdefault(f"nodeName is set, so only node {pod.node} is tried", []).append(pod.key)
     return [
         f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {caveat}"
         for caveat, names in caveats.items()

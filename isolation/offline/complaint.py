@@ -43,12 +43,14 @@ def explained(exc: yaml.YAMLError, text: str) -> DocumentError:
         position = getattr(exc, "position", 0)
         before = text[: position if isinstance(position, int) else 0]
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-        return DocumentError(line, column, "a character that YAML does not allow; remove it or save the file as UTF-8")
+        return DocumentError(line, column, "YAML does not allow this character; remove it or save the file as UTF-8")
     problem = str(getattr(exc, "problem", None) or "cannot be read")
     fix = next((fix for part, fix in _FIXES if part in problem), _DEFAULT_FIX)
     lines = text.splitlines()
     if "{{" in (lines[mark.line] if mark.line < len(lines) else ""):
         fix = "this looks like a template; render it first (helm template)"
     start = getattr(exc, "context_mark", None)
-    opened = f" (in what starts on line {start.line + 1})" if start is not None and start.line != mark.line else ""
+    opened = (
+        f" (in the block that starts on line {start.line + 1})" if start is not None and start.line != mark.line else ""
+    )
     return DocumentError(mark.line + 1, mark.column + 1, f"{problem}{opened}; {fix}")

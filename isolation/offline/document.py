@@ -133,7 +133,9 @@ class _Reader:
                 self._scalar(event, line, column)
             case yaml.AliasEvent():
                 if event.anchor not in self.anchors:
-                    raise DocumentError(line, column, f"alias *{event.anchor} names nothing that is complete above it")
+                    raise DocumentError(
+                        line, column, f"alias *{event.anchor} has no complete anchor above it; define it first"
+                    )
                 self._put(*self.anchors[event.anchor], line, column)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                 if len(self.open) >= MOST_DEEP:
@@ -142,7 +144,7 @@ class _Reader:
                     raise DocumentError(
                         line,
                         column,
-                        "a bracket stands where a key is expected; quote it, or render the template first",
+                        "expected a key, not a bracket; quote it, or render the template first",
                     )
                 value: dict[str, object] | list[object] = {} if isinstance(event, yaml.MappingStartEvent) else []
                 self.open.append(_Open(value, line, event.anchor))
@@ -163,7 +165,7 @@ class _Reader:
             if event.value in top.lines and event.value != _MERGE:
                 first = top.lines[event.value]
                 raise DocumentError(
-                    line, column, f"key {event.value[:60]!r} stands twice, first on line {first}; keep one"
+                    line, column, f"duplicate key {event.value[:60]!r}, first on line {first}; keep one"
                 )
             top.key, top.lines[event.value] = event.value, line
             return
@@ -180,12 +182,12 @@ class _Reader:
         top = self.open[-1]
         top.size += size
         if top.size > MOST_VALUES:
-            raise DocumentError(line, column, f"more than {MOST_VALUES} values, aliases counted; split the file")
+            raise DocumentError(line, column, f"more than {MOST_VALUES} values, counting aliases; split the file")
         if isinstance(top.value, list):
             top.lines[len(top.value)] = line
             top.value.append(value)
         elif top.key is None:
-            raise DocumentError(line, column, "an alias stands where a key is expected; write the key itself")
+            raise DocumentError(line, column, "expected a key, not an alias; write the key itself")
         else:
             if top.key == _MERGE:
                 self._merge(top, value, line, column)
@@ -198,7 +200,7 @@ class _Reader:
         """`<<: *other`: fields that the mapping does not set itself."""
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(top.value, dict) or not isinstance(source, dict):
-                raise DocumentError(line, column, "<< merges mappings only; name an alias of a mapping")
+                raise DocumentError(line, column, "<< merges only mappings; use an alias of a mapping")
             for key, inherited in source.items():
                 top.value.setdefault(key, inherited)
 
@@ -227,5 +229,5 @@ def _as_json(text: str) -> object:
 def _no_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return found

@@ -61,7 +61,7 @@ def nodes_of(text: str, unit_bytes: int) -> tuple[Node, ...]:
         raise FleetError("gib is missing; write gib=15 for cards of 15 GiB each")
     gib = _decimal(fields, "gib", MOST_GIB) if cards else Fraction(0)
     if cards and gib * quantity.GIB < unit_bytes:
-        raise FleetError(f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; write more")
+        raise FleetError(f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; increase it")
     mold = Node(
         name="",
         cards=tuple(Card("", i, int(gib * quantity.GIB), 0, unit_bytes, fields.get("model", "")) for i in range(cards)),
@@ -90,7 +90,7 @@ def fleet_of(source: Source, unit_bytes: int) -> Fleet:
         if kind == "Pod":
             bound.append(located)
         elif kind != "Node":
-            notes.append(f"{source.name}:{located.line}: {show(kind)[1:-1]} is no node; skipped")
+            notes.append(f"{source.name}:{located.line}: {show(kind)[1:-1]} is not a Node; skipped")
         else:
             try:
                 node = node_of(located.at.value, unit_bytes=unit_bytes)
@@ -101,7 +101,7 @@ def fleet_of(source: Source, unit_bytes: int) -> Fleet:
             nodes.append(node if stated else replace(node, ready=True))
             notes += [f"{source.name}: node {node.name}: {note}" for note in _doubts(node)]
     if not nodes:
-        raise ManifestError(f"{source.name}: no nodes in it; write it with: kubectl get nodes -o yaml")
+        raise ManifestError(f"{source.name}: the file contains no nodes; create it with: kubectl get nodes -o yaml")
     known = {node.name: node for node in nodes}
     pods: list[Pod] = []
     for located in bound:
@@ -115,7 +115,7 @@ def fleet_of(source: Source, unit_bytes: int) -> Fleet:
             pods.append(pod)
         else:
             notes.append(
-                f"{source.name}:{located.line}: {located.key} is on none of these nodes; name it with -f to place it"
+                f"{source.name}:{located.line}: {located.key} runs on none of these nodes; pass it with -f to place it"
             )
     settled, unknown = settle(known, pods)
     return Fleet(tuple(nodes), settled, (*notes, *unknown))
@@ -140,10 +140,10 @@ def settle(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> tuple[tuple[Pod, .
                 used = taken[placement.node]
                 free = [card for card in nodes[placement.node].cards if card.uuid not in used][: request.cards]
                 used.update(card.uuid for card in free)
-                slices = tuple(Slice(card.uuid, card.index, card.offered_bytes, FULL_CORE) for card in free)
+                slices = tuple(Slice(card.uuid, card.index, card.allocatable_bytes, FULL_CORE) for card in free)
                 placement = Placement(placement.node, slices)
             else:
-                notes.append(f"pod {pod.key} has no readable record of its cards; what it holds there is not counted")
+                notes.append(f"pod {pod.key} has no readable record of its cards; its share is not counted")
         settled.append(replace(pod, placement=placement))
     return tuple(settled), tuple(notes)
 
@@ -167,12 +167,12 @@ def _named(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
 def _doubts(node: Node) -> list[str]:
     doubts = []
     if not node.cpu_milli or not node.memory_bytes:
-        doubts.append("status.allocatable states no cpu or no memory, so no pod that asks for it fits")
+        doubts.append("status.allocatable has no cpu or no memory, so no pod that requests it fits")
     unknown = all(card.total_bytes == card.unit_bytes for card in node.cards)
     if node.mode is Mode.EXCLUSIVE and node.cards and unknown:
-        doubts.append("nothing states how much memory its cards have; they are shown as one unit")
+        doubts.append("the memory of its cards is unknown; each card is shown as one unit")
     if sick := sum(not card.healthy for card in node.cards):
-        doubts.append(f"{sick} of {len(node.cards)} cards are withheld or unhealthy")
+        doubts.append(f"{sick} of {len(node.cards)} cards are unavailable or unhealthy")
     return doubts
 
 
@@ -181,11 +181,11 @@ def _fields(text: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not key or not value:
-            raise FleetError(f"{show(part)} is no key=value; write such as name=n1,cards=4,gib=15,mode=cgpu")
+            raise FleetError(f"{show(part)} is not KEY=VALUE; write for example name=n1,cards=4,gib=15,mode=cgpu")
         if key not in _KEYS and not (key.startswith(_LABEL) and key != _LABEL):
-            raise FleetError(f"{show(key)} is no key of a node; use {', '.join(_KEYS)} or label.KEY")
+            raise FleetError(f"unknown key {show(key)}; use {', '.join(_KEYS)} or label.KEY")
         if key in fields:
-            raise FleetError(f"{key} stands twice; keep one")
+            raise FleetError(f"key {key} is given twice; keep one")
         fields[key] = value
     if "name" not in fields:
         raise FleetError("name is missing; write name=n1")
@@ -195,7 +195,7 @@ def _fields(text: str) -> dict[str, str]:
 def _one_of(fields: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
     value = fields.get(key, default)
     if value not in allowed:
-        raise FleetError(f"{key}={show(value)[1:-1]} is unknown; use {', '.join(allowed)}")
+        raise FleetError(f"{key}={show(value)[1:-1]} is not valid; use {', '.join(allowed)}")
     return value
 
 

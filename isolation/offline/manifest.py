@@ -82,7 +82,7 @@ def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> Source:
             with Path(name).open("rb") as file:
                 raw = file.read(most_bytes + 1)
     except OSError as exc:
-        hint = "name its files instead" if isinstance(exc, IsADirectoryError) else "check the path"
+        hint = "pass its files instead" if isinstance(exc, IsADirectoryError) else "check the path"
         raise ManifestError(f"{shown}: {(exc.strerror or 'cannot be read').lower()}; {hint}") from None
     if len(raw) > most_bytes:
         raise ManifestError(f"{shown}: larger than {most_bytes >> 20} MiB; split the file")
@@ -123,11 +123,15 @@ def wanted(sources: Sequence[Source], unit_bytes: int) -> Wanted:
             notes.append(f"{located.source}:{located.line}: {outcome.what} {outcome.reason}")
         else:
             pods += outcome
-    notes += [f"{source.name}: no objects in it" for source in sources if source.name not in {o.source for o in found}]
+    notes += [
+        f"{source.name}: the file contains no objects"
+        for source in sources
+        if source.name not in {o.source for o in found}
+    ]
     seen: set[str] = set()
     for pod in pods:
         if pod.key in seen:
-            notes.append(f"pod {pod.key} stands more than once; each one is counted")
+            notes.append(f"pod {pod.key} is defined more than once; every definition is counted")
         seen.add(pod.key)
     return Wanted(tuple(pods), tuple(dict.fromkeys(notes)))
 
@@ -147,5 +151,5 @@ def _made_above(located: Located, keys: set[str]) -> Skipped | None:
         owner = f"{reference['kind'].text()}/{namespace}/{reference['name'].text()}"
         if reference["controller"].flag() and owner in keys:
             kind, _, name = located.key.split("/", 2)
-            return Skipped(f"{kind} {name}", f"is made by {reference['kind'].text()}, counted there")
+            return Skipped(f"{kind} {name}", f"is skipped: the {reference['kind'].text()} that creates it is counted")
     return None

@@ -41,7 +41,7 @@ class CardUse:
     """One card after everything is placed."""
 
     index: int
-    offered_bytes: int
+    allocatable_bytes: int
     used_bytes: int
     used_core: int
     healthy: bool
@@ -93,7 +93,7 @@ def _uses(node: Node, room: tuple[tuple[int, int], ...]) -> tuple[CardUse, ...]:
     return tuple(
         CardUse(
             card.index,
-            offered := card.offered_bytes if card.healthy else 0,
+            offered := card.allocatable_bytes if card.healthy else 0,
             offered - free,
             FULL_CORE - core,
             card.healthy,

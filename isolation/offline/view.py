@@ -44,7 +44,9 @@ def as_json(plan: Plan) -> dict[str, list[dict[str, Any]]]:
                 "pod": outcome.pod.key,
                 "container": part.container,
                 "node": outcome.result.node,
-                "cards": [{"index": s.index, "gib": number(s.bytes), "core": s.core} for s in part.slices],
+                "cards": [
+                    {"index": s.index, "memory_gib": number(s.bytes), "core_percent": s.core} for s in part.slices
+                ],
             }
             for part in outcome.landed
         ]
@@ -118,19 +120,21 @@ def _picture(node: Node, uses: Sequence[CardUse], *, unicode: bool) -> Iterator[
     yield Text.assemble((node.name, "bold"), f"  {node.mode.value}{choice}")
     full, empty = ("█", "░") if unicode else ("#", ".")
     for use in uses:
-        part = min(1.0, use.used_bytes / use.offered_bytes) if use.offered_bytes else 0.0
+        part = min(1.0, use.used_bytes / use.allocatable_bytes) if use.allocatable_bytes else 0.0
         # A bar that is neither empty nor full never looks so.
         filled = min(BAR - (part < 1), max(int(part > 0), round(part * BAR)))
         line = Text(f"  card {use.index:<2} ")
         line.append(full * filled, style="green" if part <= 1 else "red").append(empty * (BAR - filled), style="dim")
-        line.append(f"  {number(use.used_bytes)} of {number(use.offered_bytes)} GiB" if use.healthy else "  unhealthy")
+        line.append(
+            f"  {number(use.used_bytes)} of {number(use.allocatable_bytes)} GiB" if use.healthy else "  unhealthy"
+        )
         if node.mode is Mode.CORE_MEM:
             line.append(f", {use.used_core} %")
         yield line
 
 
 def _left(plan: Plan) -> str:
-    free = sum(max(0, use.offered_bytes - use.used_bytes) for _, uses in plan.nodes for use in uses)
+    free = sum(max(0, use.allocatable_bytes - use.used_bytes) for _, uses in plan.nodes for use in uses)
     cards, nodes = sum(len(uses) for _, uses in plan.nodes), len(plan.nodes)
     return f"{number(free)} GiB free on {_counted(cards, 'card')} of {_counted(nodes, 'node')}"
 

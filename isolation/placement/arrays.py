@@ -77,12 +77,12 @@ class FleetArrays:
         self.node["cards"][row] = len(node.cards)
         self.node["choice"][row] = CHOICES.index(node.choice)
         for at, card in enumerate(node.cards):
-            offered = card.offered_bytes if card.healthy else 0
-            if card.offered_bytes not in self.kinds:
-                self.kinds.append(card.offered_bytes)
+            offered = card.allocatable_bytes if card.healthy else 0
+            if card.allocatable_bytes not in self.kinds:
+                self.kinds.append(card.allocatable_bytes)
             self.card["offered"][row, at] = self.card["free"][row, at] = offered
             self.card["core"][row, at] = FULL_CORE
-            self.card["kind"][row, at] = self.kinds.index(card.offered_bytes)
+            self.card["kind"][row, at] = self.kinds.index(card.allocatable_bytes)
         self.touch(row)
         return len(self.kinds) > known
 

@@ -178,7 +178,7 @@ class Engine(Ledger):
     def _placement(self, request: Request, node: Node, mask: int) -> Placement:
         taken = (card for at, card in enumerate(node.cards) if mask >> at & 1)
         if request.whole:
-            return Placement(node.name, tuple(Slice(c.uuid, c.index, c.offered_bytes, FULL_CORE) for c in taken))
+            return Placement(node.name, tuple(Slice(c.uuid, c.index, c.allocatable_bytes, FULL_CORE) for c in taken))
         return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in taken))
 
     def _refuse(self, request: Request, ask: native.Ask) -> Refusal:

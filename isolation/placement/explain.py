@@ -45,16 +45,16 @@ BARRED: Final = frozenset({Why.NOT_READY, Why.RULES, Why.MODE})
 """Reasons that a node's own state or labels give; an example says which."""
 _COUNTED: Final = MappingProxyType(
     {
-        Why.PODS: "at their limit of pods",
-        Why.MEMORY: "short of memory",
+        Why.PODS: "at their pod limit",
+        Why.MEMORY: "short of host memory",
         Why.CPU: "short of CPU",
-        Why.FRAGMENTED: "with the room in sum, but not on single cards",
-        Why.CARDS: "without the room on their cards",
+        Why.FRAGMENTED: "with enough free in total, but not on single cards",
+        Why.CARDS: "without enough free on their cards",
         Why.CARD_TOO_SMALL: "with cards that are too small",
         Why.TOO_FEW_CARDS: "with too few cards",
         Why.NOT_READY: "not ready or cordoned",
         Why.RULES: "excluded by selector, affinity, taint or card model",
-        Why.MODE: "in a mode that does not serve this",
+        Why.MODE: "in a mode that does not support this request",
     }
 )
 
@@ -87,7 +87,7 @@ def refusal(request: Request, counts: Mapping[Why, int], best: Best, example: st
     total = sum(counts.values())
     listed = ", ".join(f"{counts[w]} {_COUNTED[w]}" for w in NEAREST if w in counts)
     shown = f"; {example}" if example else ""
-    return Refusal(why, f"{wants(request)}: 0 of {total} nodes can ({listed}{shown}). {_advice(why, request, best)}")
+    return Refusal(why, f"{wants(request)}: 0 of {total} nodes fit ({listed}{shown}). {_advice(why, request, best)}")
 
 
 def short(why: Why, request: Request) -> str:
@@ -95,22 +95,22 @@ def short(why: Why, request: Request) -> str:
     each, cards = show_bytes(request.card_bytes), request.cards
     if request.card_core:
         each += f" and {request.card_core} % compute"
-    free = (
-        f"{cards} free cards"
-        if request.whole
-        else f"{each} on " + ("a card" if cards == 1 else f"each of {cards} cards")
-    )
+    if request.whole:
+        free = "no free card" if cards == 1 else f"fewer than {cards} free cards"
+    else:
+        free = f"no card with {each} free" if cards == 1 else f"fewer than {cards} cards with {each} free"
     match why:
         case Why.TOO_FEW_CARDS:
             return f"fewer than {cards} cards"
         case Why.CARD_TOO_SMALL:
-            return f"fewer than {cards} sound cards of {each}" if cards > 1 else f"no sound card of {each}"
+            few = f"fewer than {cards} healthy cards" if cards > 1 else "no healthy card"
+            return f"{few} of {each} or more"
         case Why.CARDS:
-            return f"no room for {free}"
+            return free
         case Why.FRAGMENTED:
-            return f"no room for {free}, though enough in sum"
+            return f"{free}, though enough in total"
         case Why.NO_NODES:
-            return "node is not known yet"
+            return "node is not observed yet"
         case Why.MODE:
             return f"node mode is not {' or '.join(sorted(mode.value for mode in MODES[kind_of(request)]))}"
         case _:
@@ -121,18 +121,18 @@ def wants(request: Request) -> str:
     """What the pod asks for, in words."""
     cards = f"{request.cards} card" + ("s" if request.cards > 1 else "")
     if request.whole:
-        return f"{cards} of its own"
+        return f"{request.cards} whole card" + ("s" if request.cards > 1 else "")
     if not request.cards:
         return f"{request.cpu_milli} mCPU and {show_bytes(request.memory_bytes)} of memory"
     each = show_bytes(request.card_bytes) + (f" and {request.card_core} % compute" if request.card_core else "")
-    return f"{each} on {cards}" if request.cards == 1 else f"{each} on each of {cards} of one node"
+    return f"{each} on {cards}" if request.cards == 1 else f"{each} on each of {cards} on one node"
 
 
 def _advice(why: Why, request: Request, best: Best) -> str:
     match why:
         case Why.CARD_TOO_SMALL:
             return (
-                f"The largest card offers {show_bytes(best.card)}: ask for at most that per card"
+                f"The largest card offers {show_bytes(best.card)}: request at most that per card"
                 f" (label {ACK.card_count} spreads a pod over several cards), or add larger cards."
             )
         case Why.TOO_FEW_CARDS:
@@ -142,13 +142,13 @@ def _advice(why: Why, request: Request, best: Best) -> str:
             return _room_advice(request, best)
         case Why.CPU:
             return (
-                f"The pod asks for {request.cpu_milli} mCPU; where its cards fit, at most {best.cpu} mCPU"
-                " are free: ask for no more, or add a node."
+                f"The pod requests {request.cpu_milli} mCPU; on nodes where its cards fit, at most {best.cpu} mCPU"
+                " are free: request at most that, or add a node."
             )
         case Why.MEMORY:
             return (
-                f"The pod asks for {show_bytes(request.memory_bytes)} of memory; where its cards fit, at most"
-                f" {show_bytes(best.memory)} is free: ask for no more, or add a node."
+                f"The pod requests {show_bytes(request.memory_bytes)} of host memory; on nodes where its cards fit,"
+                f" at most {show_bytes(best.memory)} is free: request at most that, or add a node."
             )
         case Why.PODS:
             return "Raise the kubelet's maxPods, or add a node."
@@ -158,15 +158,15 @@ def _advice(why: Why, request: Request, best: Best) -> str:
             return "Change the pod's selector, affinity, tolerations or card models, or label a node to match."
         case _:
             serving = " or ".join(sorted(mode.value for mode in MODES[kind_of(request)]))
-            return f"Label a node with cards {ACK.mode_label}={serving}, or change what the pod asks for."
+            return f"Label a node with cards {ACK.mode_label}={serving}, or change the request."
 
 
 def _room_advice(request: Request, best: Best) -> str:
     if request.whole:
-        return f"The most free cards on one node: {best.untouched}; ask for fewer, or add a node."
+        return f"No node has more than {_cards(best.untouched)} free: request fewer, or add a node."
     compute = f" and {best.core} % compute" if request.card_core and best.core < FULL_CORE else ""
-    room = f"The card with the most room has {show_bytes(max(0, best.free))}{compute} free"
-    return f"{room}: ask for less per card, end or move a pod, or add a node."
+    room = f"The card with the most free memory has {show_bytes(max(0, best.free))}{compute} free"
+    return f"{room}: request less per card, delete or move a pod, or add a node."
 
 
 def _cards(number: int) -> str:

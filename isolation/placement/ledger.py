@@ -125,12 +125,13 @@ class Ledger:
         """
         row = self._row_of.get(placement.node)
         if uid in self._holds or row is None:
-            raise PlacementError(f"{uid}: " + ("held already" if row is not None else f"no node {placement.node}"))
+            why = "already placed" if row is not None else f"unknown node {placement.node}"
+            raise PlacementError(f"{uid}: {why}")
         mask, ask = self._mask(row, placement), self._shape(request)[0]
         if mask.bit_count() != len(placement.slices) and not force:
             raise PlacementError(f"{uid}: node {placement.node} has no such card")
         if native.LIB.gs_take(self.fleet.struct, ask, row, mask, int(force)) < 0:
-            raise PlacementError(f"{uid}: no room on node {placement.node}")
+            raise PlacementError(f"{uid}: not enough free on node {placement.node}")
         self._holds[uid] = (request, placement)
         self._masks[uid] = (row, mask, ask)
         self._held_on.setdefault(row, {})[uid] = None

@@ -39,8 +39,8 @@ MODES: Final = MappingProxyType(
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
 _WANTS: Final = MappingProxyType(
     {
-        Kind.MEMORY: "shares of memory",
-        Kind.COMPUTE: "shares of memory and compute",
+        Kind.MEMORY: "memory shares",
+        Kind.COMPUTE: "memory and compute shares",
         Kind.WHOLE: "whole cards",
     }
 )
@@ -59,14 +59,14 @@ def barrier(kind: Kind, rules: Rules, node: Node) -> tuple[Why, str] | None:
     """Why the node is out of the question for such a pod, or None."""
     if kind is not Kind.NOTHING and node.mode not in MODES[kind]:
         serves = " or ".join(sorted(mode.value for mode in MODES[kind]))
-        return Why.MODE, f"mode is {node.mode.value}, {_WANTS[kind]} need {serves}"
+        return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {serves}"
     if not node.ready:
         return Why.NOT_READY, "not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
         return Why.NOT_READY, "cordoned"
     if kind is not Kind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
         models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
-        return Why.RULES, f"card model {models} is not among {', '.join(sorted(rules.models))}"
+        return Why.RULES, f"card model {models} is not one of {', '.join(sorted(rules.models))}"
     for taint in node.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, rules.tolerations):
             return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"

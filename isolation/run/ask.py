@@ -53,17 +53,17 @@ class Wanted:
             below, above = self.units // self.cards * self.cards, -(-self.units // self.cards) * self.cards
             better = f"{below} or {above}" if below else f"{above}"
             raise AskError(
-                f"--gpu-mem {self.units} does not split evenly over {self.cards} cards;"
-                f" ask for {better}, or change --gpu-count"
+                f"--gpu-mem {self.units} does not split evenly over {self.cards} cards:"
+                f" request {better}, or change --gpu-count"
             )
         if self.core % self.cards:
             raise AskError(
-                f"--gpu-core {self.core} does not split evenly over {self.cards} cards;"
-                f" ask for a multiple of {self.cards}"
+                f"--gpu-core {self.core} does not split evenly over {self.cards} cards:"
+                f" request a multiple of {self.cards}"
             )
         if self.core > FULL_CORE * self.cards:
             most = FULL_CORE * self.cards
-            raise AskError(f"--gpu-core {self.core} is more than {_cards(self.cards)} have; ask for at most {most}")
+            raise AskError(f"--gpu-core {self.core} is more than {_cards(self.cards)} provide: request at most {most}")
         owner = f"run/{self.owner}" if self.owner else ""
         each = gib(self.units) // self.cards
         return Request(cards=self.cards, card_bytes=each, card_core=self.core // self.cards, owner=owner)
@@ -73,12 +73,12 @@ def choose(wanted: Wanted, cards: Sequence[Card], held: Sequence[Hold], choice: 
     """Which cards the command gets beside what is held, or why none."""
     request = wanted.request()
     if not cards:
-        return Refusal(Why.NO_NODES, "this machine has no GPU card that NVML can see")
+        return Refusal(Why.NO_NODES, "NVML reports no GPU card on this machine")
     sound = [card for card in cards if card.healthy]
     sick = len(cards) - len(sound)
     parts = [card for card in sound if card.uuid.startswith(MIG)] if request.cards > 1 else []
     if parts and len(sound) - len(parts) < request.cards:
-        advice = "of MIG instances CUDA opens one per process: ask for --gpu-count 1, and run one command for each"
+        advice = "CUDA opens only one MIG instance per process: use --gpu-count 1 and run one command per instance"
         return Refusal(Why.TOO_FEW_CARDS, f"{wants(request)}: {advice}")
     sound = [card for card in sound if card not in parts]
     never = _place(request, sound, (), choice)
@@ -113,33 +113,33 @@ def wants(request: Request) -> str:
 def _never(request: Request, sound: Sequence[Card], sick: int, why: Why) -> Refusal:
     asked, advice = wants(request), ""
     if not sound:
-        return Refusal(Why.NOT_READY, f"{asked}: {_cards(sick)} here, and none is healthy")
-    beside = f" ({_cards(sick)} besides {'is' if sick == 1 else 'are'} not healthy)" if sick else ""
+        return Refusal(Why.NOT_READY, f"{asked}: this machine has no healthy card ({_cards(sick)} unhealthy)")
+    beside = f" (excluding {sick} unhealthy {'card' if sick == 1 else 'cards'})" if sick else ""
     if len(sound) < request.cards:
         advice = f"this machine has {_cards(len(sound))}{beside}: lower --gpu-count to at most {len(sound)}"
         return Refusal(Why.TOO_FEW_CARDS, f"{asked}: {advice}")
-    largest = sorted((card.offered_bytes for card in sound), reverse=True)[request.cards - 1]
+    largest = sorted((card.allocatable_bytes for card in sound), reverse=True)[request.cards - 1]
     if request.cards == 1:
-        advice = f"the largest card offers {show_bytes(largest)}{beside}: ask for less, or spread it with --gpu-count"
+        advice = f"the largest card offers {show_bytes(largest)}{beside}: request less, or raise --gpu-count"
     else:
-        advice = f"{_cards(request.cards)} offer at most {show_bytes(largest)} each{beside}: ask for less"
+        advice = f"{_cards(request.cards)} offer at most {show_bytes(largest)} each{beside}: request less"
     return Refusal(why, f"{asked}: {advice}")
 
 
 def _full(request: Request, usable: Sequence[Card], held: Sequence[Hold], others: int) -> str:
-    free = {card.uuid: [card.offered_bytes, FULL_CORE] for card in usable}
+    free = {card.uuid: [card.allocatable_bytes, FULL_CORE] for card in usable}
     for entry in held:
         for part in entry.slices:
             if part.uuid in free:
                 free[part.uuid][0] -= part.bytes
                 free[part.uuid][1] -= part.core
     fit = sum(room >= request.card_bytes and core >= request.card_core for room, core in free.values())
-    told = f"no room for {wants(request)}"
+    told = f"not enough free capacity for {wants(request)}"
     if usable:
-        told += f": {f'only {fit}' if fit else 'none'} of {_cards(len(usable))} {'have' if fit > 1 else 'has'} it free"
+        told += f": {f'only {fit}' if fit else 'none'} of {_cards(len(usable))} {'have' if fit > 1 else 'has'} enough"
     if others:
-        kind = "without a compute share" if request.card_core else "with a compute share"
-        told += f"; {_cards(others)} with runs {kind} {'is' if others == 1 else 'are'} left out (the two never mix)"
+        kind = "without --gpu-core" if request.card_core else "with --gpu-core"
+        told += f"; {_cards(others)} excluded: in use by runs {kind} (the two kinds never share a card)"
     return told
 
 

@@ -1,7 +1,7 @@
 """
 The book of holds: a folder, and in it one folder for each hold.
 
-    <book>/<id>/hold.json    the entry
+    <book>/<id>/promise.json    the entry
     <book>/<id>/...          limits, feed, region, members, group
     <book>/.wait-...         those that wait (see `queue`)
 
@@ -28,11 +28,11 @@ from isolation.host import cgroup, evidence, process
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMON: Final = Path("/run/gpushare/book")
+COMMON: Final = Path("/run/gpushare/allocations")
 """Made by root, for every user of the machine."""
-ANYBODYS: Final = Path("/var/tmp/gpushare-book")  # noqa: S108 (sticky, and checked when it is opened)
+ANYBODYS: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky, and checked when it is opened)
 """Where there is no common one and nobody is root."""
-HOLD: Final = "hold.json"
+HOLD: Final = "promise.json"
 PREFIX: Final = "run-"
 """Of a hold's id."""
 GROUP: Final = "group"
@@ -100,17 +100,18 @@ class Book:
 
     def _open(self, *, make: bool) -> int:
         if len(str(self.home)) > MOST_PATH:
-            raise BookError(f"{self.home}: the path is longer than {MOST_PATH} characters; choose a shorter --book")
+            raise BookError(f"{self.home}: path is longer than {MOST_PATH} characters: choose a shorter --state-dir")
         try:
             if make and not self.home.is_dir():
                 self._make()
             fd = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as exc:
-            raise BookError(f"{self.home}: {exc.strerror}; choose another folder with --book") from None
+            raise BookError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
         about = os.fstat(fd)
         if about.st_uid not in {0, os.geteuid()} and not about.st_mode & stat.S_ISVTX:
             os.close(fd)
-            raise BookError(f"{self.home} is somebody else's and not sticky; choose another folder with --book")
+            advice = "choose another directory with --state-dir"
+            raise BookError(f"{self.home} belongs to another user and has no sticky bit: {advice}")
         return fd
 
     def _make(self) -> None:
@@ -144,7 +145,9 @@ class Book:
             with self.deciding(make=False):
                 return self._read_all()[0]
         if expected:
-            raise BookError(f"{self.home}: there is no book here; a run makes one, or is --book (GPUSHARE_BOOK) wrong?")
+            raise BookError(
+                f"{self.home} does not exist: gpushare run creates it; check --state-dir (GPUSHARE_STATE_DIR)"
+            )
         return self._read_all()[0]
 
     def _read_all(self) -> tuple[tuple[Held, ...], list[Held]]:
@@ -166,17 +169,17 @@ class Book:
     @staticmethod
     def _read(folder: Path) -> Hold:
         if not (folder.name.startswith(PREFIX) or (folder / HOLD).exists()):
-            raise BookError(f"{folder.parent} is no book: {folder} is no hold; choose another folder with --book")
-        advice = f"if nothing of it runs any more, remove {folder}; no room is promised until then"
+            raise BookError(f"{folder.parent} holds other files ({folder}): choose another directory with --state-dir")
+        advice = f"if its processes have ended, remove {folder}; until then gpushare run fails"
         try:
             entry = load(evidence.read_small(folder / HOLD))
         except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "not text"
-            raise BookError(f"{folder / HOLD} cannot be read ({why}): {advice}") from None
+            why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
+            raise BookError(f"cannot read {folder / HOLD} ({why}): {advice}") from None
         except HoldError as exc:
-            raise BookError(f"{folder / HOLD} cannot be believed ({exc}): {advice}") from None
+            raise BookError(f"cannot use {folder / HOLD} ({exc}): {advice}") from None
         if entry.id != folder.name:
-            raise BookError(f"{folder / HOLD} is the entry of {entry.id[:40]!r}: {advice}")
+            raise BookError(f"{folder / HOLD} belongs to allocation {entry.id[:40]!r}: {advice}")
         return entry
 
     def draft(self, ident: str) -> Draft:
@@ -187,7 +190,7 @@ class Book:
             folder.chmod(0o755)
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
-            raise BookError(f"{self.home}: {exc.strerror}; choose another folder with --book") from None
+            raise BookError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
         fcntl.flock(lock, fcntl.LOCK_EX)
         return Draft(folder, lock)
 

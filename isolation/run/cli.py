@@ -53,40 +53,73 @@ class Broken(click.ClickException):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
-@click.option("--gpu-mem", "units", type=click.IntRange(1, 1 << 20), metavar="GIB", help="Memory, over all its cards.")
-@click.option("--gpu-count", "count", type=click.IntRange(1, 16), default=1, help="Cards to spread it over (1).")
+@click.option(
+    "--gpu-mem",
+    "units",
+    type=click.IntRange(1, 1 << 20),
+    metavar="GIB",
+    help="Total GPU memory over all cards, in GiB.",
+)
+@click.option(
+    "--gpu-count",
+    "count",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Number of cards over which memory and compute are divided evenly.",
+)
 @click.option(
     "--gpu-core",
     "core",
     type=click.IntRange(1, 1600),
     metavar="PERCENT",
-    help="Compute; 100 is one card. None: no limit.",
+    help="Total compute over all cards, in percent of one card. Default: no compute limit.",
 )
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
     default="fixed",
     show_default=True,
-    help="fixed: never more compute than promised; burst: also what neighbours leave idle; weight: active neighbours "
-    "share by their percents; priority: --online before the others; none: nothing is enforced.",
+    help="How compute is shared. fixed: at most --gpu-core; burst: also what other runs leave idle; weight: active "
+    "runs share the card in proportion to --gpu-core; priority: runs with --online go first; none: no limits at all.",
 )
-@click.option("--placement", type=click.Choice(["binpack", "spread"]), default="binpack", show_default=True)
-@click.option("--online", is_flag=True, help="With --policy priority: before those that are not.")
-@click.option("--wait", is_flag=True, help="Wait for room instead of being refused.")
-@click.option("--name", metavar="NAME", help="For --list, and: --placement spread keeps runs of one name apart.")
-@click.option("--simgpu", type=click.Path(path_type=Path), metavar="PATH", help="Simulated cards (gpushare simgpu).")
 @click.option(
-    "book_path", "--book", type=click.Path(path_type=Path), envvar="GPUSHARE_BOOK", metavar="DIR", help="Book of holds."
+    "--placement",
+    type=click.Choice(["binpack", "spread"]),
+    default="binpack",
+    show_default=True,
+    help="Which card to prefer. binpack: the fullest card that fits; spread: the emptiest card.",
 )
-@click.option("listing", "--list", is_flag=True, help="Show the holds of this machine and end.")
-@click.option("as_data", "--json", is_flag=True, help="With --list: for programs.")
+@click.option("--online", is_flag=True, help="With --policy priority: go before runs without --online.")
+@click.option("--wait", is_flag=True, help="Wait for free capacity instead of failing with exit status 75.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the run in --list. --placement spread puts runs with the same name on different cards.",
+)
+@click.option(
+    "--simgpu",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Use the simulated cards in PATH (see gpushare simgpu) instead of real ones.",
+)
+@click.option(
+    "book_path",
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="GPUSHARE_STATE_DIR",
+    metavar="DIR",
+    help=f"Directory of the allocation store. Default: {COMMON} or {ANYBODYS}.",
+)
+@click.option("listing", "--list", is_flag=True, help="List the allocations on this machine and exit.")
+@click.option("as_data", "--json", is_flag=True, help="With --list: print JSON.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 def run(**given: Any) -> None:
     """
-    Run COMMAND on a share of this machine's GPU cards, and hold it to that share.
+    Run COMMAND on a share of this machine's GPU cards and limit it to that share.
 
-    Exit status: the command's (128 + n where signal n ended it); 75 no room; 2 bad input;
-    126 or 127 the command cannot be run or found; 125 something else is broken.
+    Exit status: that of COMMAND (128 + n if signal n ended it); 75 not enough free capacity; 2 invalid
+    usage; 126 COMMAND cannot be run; 127 COMMAND not found; 125 any other failure.
     """
     book_path, simgpu = given["book_path"], given["simgpu"]
     simulated = simgpu.resolve() if simgpu else None
@@ -115,7 +148,7 @@ def _book(path: Path | None, simulated: Path | None) -> Book:
     if path is not None:
         return Book(path.resolve())
     if simulated is not None:
-        return Book(simulated.with_name(f"{simulated.name}.book"))
+        return Book(simulated.with_name(f"{simulated.name}.allocations"))
     home = usual()
     return Book(home, (ANYBODYS,) if home == COMMON else ())
 
@@ -123,7 +156,7 @@ def _book(path: Path | None, simulated: Path | None) -> Book:
 def _looked(book: Book, named: Path | None, simulated: Path | None) -> tuple[Held, ...]:
     """Who holds what; a name of cards or of a book that is not there is no empty list."""
     if simulated is not None and not simulated.is_file():
-        raise MachineError(f"{simulated} is no file; make one: gpushare simgpu create {simulated} --model t4")
+        raise MachineError(f"{simulated} is not a file: create it with gpushare simgpu create {simulated} --model t4")
     return book.look(expected=named is not None)
 
 
@@ -132,20 +165,20 @@ def _options(given: dict[str, Any]) -> Options:
     ask = placing()
     name, policy, core = given["name"] or "", given["policy"], given["core"] or 0
     if given["as_data"]:
-        raise click.UsageError("--json goes with --list")
+        raise click.UsageError("--json requires --list")
     if not given["units"]:
-        raise click.UsageError("how much? --gpu-mem GIB")
+        raise click.UsageError("--gpu-mem GIB is missing")
     if not given["command"] or not given["command"][0]:
-        raise click.UsageError("what shall run? gpushare run --gpu-mem GIB -- COMMAND")
+        raise click.UsageError("COMMAND is missing: gpushare run --gpu-mem GIB -- COMMAND")
     if policy in {"burst", "weight", "priority"} and not core:
-        raise click.UsageError(f"--policy {policy} divides compute: promise some with --gpu-core PERCENT")
+        raise click.UsageError(f"--policy {policy} requires --gpu-core PERCENT")
     if given["online"] and policy != "priority":
-        raise click.UsageError("--online goes with --policy priority")
+        raise click.UsageError("--online requires --policy priority")
     if len(name) > _NAME_CHARS or not name.isprintable():
-        raise click.UsageError(f"--name: at most {_NAME_CHARS} printable characters")
+        raise click.UsageError(f"--name must be at most {_NAME_CHARS} printable characters")
     if evidence.MARK in os.environ:
         raise click.UsageError(
-            f"this already runs on hold {os.environ[evidence.MARK][:40]}: a share is not divided further"
+            f"already running inside allocation {os.environ[evidence.MARK][:40]}: gpushare run cannot be nested"
         )
     wanted = ask.Wanted(given["units"], given["count"], core, name)
     try:
@@ -167,7 +200,7 @@ def carry_out(options: Options, machine: Machine, book: Book) -> int:
     """Place, hold, start, wait: the exit status."""
     library = native.library_path() if options.policy != "none" else None
     if library is not None and set(" :") & set(str(library)):
-        raise Broken(f"{library}: the loader takes no path with a space or a colon; install gpushare elsewhere")
+        raise Broken(f"{library}: the loader accepts no path with a space or colon: install gpushare elsewhere")
     _occupy_standard()
     cards = machine.cards()
     started = dict(os.environ)
@@ -213,4 +246,4 @@ def _list(found: tuple[Held, ...], *, as_data: bool) -> None:
     if as_data:
         click.echo(json.dumps(view.as_json(held), indent=2))
     else:
-        click.echo(view.listed(held, time.time(), console(stderr=False)) or "nothing is held")
+        click.echo(view.listed(held, time.time(), console(stderr=False)) or "no allocations")

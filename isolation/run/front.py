@@ -68,8 +68,8 @@ def supervise(keep: Keep, listen: int) -> int:
             return code if code >= 0 else _SIGNALLED - code
     raise FrontError(
         BROKEN,
-        "the keeper was killed, so the end of the command cannot be told; "
-        f"what still runs of it keeps its hold {keep.held.entry.id}",
+        "the supervisor process was killed: the exit status of the command is unknown; "
+        f"processes that still run keep allocation {keep.held.entry.id}",
     )
 
 

@@ -77,7 +77,7 @@ def environment(
     made[MARK] = ident
     made["CUDA_VISIBLE_DEVICES"] = ",".join(part.uuid for part in slices)
     made[ACK.env_container_memory] = str(slices[0].bytes // GIB)
-    made[ACK.env_card_memory] = str(cards[slices[0].uuid].offered_bytes // GIB)
+    made[ACK.env_card_memory] = str(cards[slices[0].uuid].allocatable_bytes // GIB)
     added = dict(machine)
     if library is not None:
         added["LD_PRELOAD"] = str(library)

@@ -93,7 +93,7 @@ def _until_there_is_room(
         if isinstance(found, Refusal) and (ticket is None or found.why in ask.FOR_EVER):
             told.end()
             raise NoRoomError(found.reason if found.why in ask.FOR_EVER else _explained(found, cards, held))
-        first = f"{ahead} {'waits' if ahead == 1 else 'wait'} already, first come, first served"
+        first = f"{ahead} {'run is' if ahead == 1 else 'runs are'} ahead in the queue"
         told.line(found.reason if isinstance(found, Refusal) else first, cards, held, time.monotonic() - began)
         _await_change(book, stamp)
         if ticket is not None:
@@ -132,7 +132,7 @@ def _write(options: Options, book: Book, placement: Placement, cards: Sequence[C
         return book.publish(draft, entry), draft.lock
     except (OSError, ValueError) as exc:
         book.drop(draft)
-        raise BookError(f"{book.home}: the hold cannot be written: {exc}") from None
+        raise BookError(f"{book.home}: cannot write allocation: {exc}") from None
 
 
 def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[Hold]) -> str:

@@ -34,15 +34,15 @@ def out_of_reach(head: bytes, machine: int) -> str:
         return "is not a 64-bit program"
     _, _, its, _, _, parts, _, _, _, stride, count = _HEAD.unpack_from(head)
     if its != machine:
-        return "is built for another machine"
+        return "is built for another architecture"
     if stride != _PART.size or parts + count * stride > len(head):
         return ""  # unusual, and nothing that can be told
     for index in range(count):
         kind, _, offset, _, _, size, _, _ = _PART.unpack_from(head, parts + index * stride)
         if kind == _INTERP:
             loader = head[offset : offset + size].rstrip(b"\0").rpartition(b"/")[2]
-            return "runs on musl" if b"musl" in loader else ""
-    return "is a static program"
+            return "uses musl libc" if b"musl" in loader else ""
+    return "is statically linked"
 
 
 def warning(words: tuple[str, ...], environment: Mapping[str, str]) -> str:
@@ -59,9 +59,9 @@ def warning(words: tuple[str, ...], environment: Mapping[str, str]) -> str:
             return ""
         why = out_of_reach(head, machine)
         if not why and mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid():
-            why = "gets the privileges of its owner, and no preloaded library"
+            why = "is set-user-ID or set-group-ID and ignores LD_PRELOAD"
         if why:
-            return f"{path} {why}: the isolation library does not reach it, nothing limits what it takes of the cards"
+            return f"{path} {why}: the isolation library cannot load into it, so its GPU use is not limited"
         word = _interpreter(head)
         if not word:
             return ""

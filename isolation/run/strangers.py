@@ -32,11 +32,11 @@ def warnings(
         users = {pid: used for pid, used in machine.users(part.uuid).items() if pid not in known and not _promised(pid)}
         promised = sum(other.bytes for one in held for other in one.entry.slices if other.uuid == part.uuid)
         used = sum(users.values())
-        if promised + part.bytes + used > card.offered_bytes:
+        if promised + part.bytes + used > card.allocatable_bytes:
             who = ", ".join(f"pid {pid}" for pid in sorted(users)[:3]) + (" and others" if len(users) > 3 else "")  # noqa: PLR2004
             told.append(
-                f"card {card.index}: {show_bytes(used)} are used outside any hold ({who});"
-                f" the promised {show_bytes(part.bytes)} may not all be there"
+                f"card {card.index}: {show_bytes(used)} in use outside gpushare ({who}):"
+                f" the promised {show_bytes(part.bytes)} may not be fully available"
             )
     return tuple(told)
 

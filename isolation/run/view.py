@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Card
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-HEADINGS: Final = ("NAME", "ID", "CARDS", "GIB", "CORE", "POLICY", "PID", "SINCE", "COMMAND")
+HEADINGS: Final = ("NAME", "ID", "CARDS", "GIB", "CORE", "POLICY", "PID", "AGE", "COMMAND")
 _COMMAND_CHARS: Final = 60
 _LEAST_COMMAND: Final = 10
 _GAP: Final = 2
@@ -30,7 +30,7 @@ _GAP: Final = 2
 def as_json(held: Sequence[Hold]) -> dict[str, Any]:
     """The holds in the shape that programs read."""
     return {
-        "holds": [
+        "allocations": [
             {
                 "id": entry.id,
                 "name": entry.name,
@@ -40,7 +40,7 @@ def as_json(held: Sequence[Hold]) -> dict[str, Any]:
                 "policy": entry.policy,
                 "command": list(entry.command),
                 "cards": [
-                    {"uuid": part.uuid, "index": part.index, "gib": part.bytes // GIB, "core": part.core}
+                    {"uuid": part.uuid, "index": part.index, "memory_gib": part.bytes // GIB, "core_percent": part.core}
                     for part in entry.slices
                 ],
             }
@@ -96,7 +96,7 @@ def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
         takers = [(entry, part) for entry in held for part in entry.slices if part.uuid == card.uuid]
         used = sum(part.bytes for _, part in takers) // GIB
         names = ", ".join(f"{clean(entry.name)} {part.bytes // GIB}" for entry, part in takers) or "free"
-        lines.append(f"card {card.index}: {used} of {card.offered_bytes // GIB} GiB held: {names}")
+        lines.append(f"card {card.index}: {used} of {card.allocatable_bytes // GIB} GiB allocated: {names}")
     return lines
 
 
@@ -105,7 +105,7 @@ def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: f
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
     by = ", ".join(f"{clean(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
-    return f"waiting {ago(seconds)}: {reason}" + (f"; held by {by}" if by else "")
+    return f"waiting {ago(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
 
 
 def clean(text: str) -> str:

@@ -95,7 +95,7 @@ class Scheduler:
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)
             opened(await self._open(stack, background))
             await stop.wait()
-            log.info("stopping: what is being answered is answered, then the Lease is given back")
+            log.info("stopping: finish open requests, then release the Lease")
 
     async def _open(self, stack: contextlib.AsyncExitStack, background: Background) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
@@ -123,7 +123,7 @@ class Scheduler:
                 except ClusterError as exc:
                     said = str(exc)
                 if said:
-                    log.warning("our pod's label cannot be set: %s", said)
+                    log.warning("cannot set the leader label of this pod: %s", said)
                     await asyncio.sleep(_ROLE_RETRY_SECONDS)
                     continue
                 worn = leads
@@ -152,9 +152,9 @@ class Scheduler:
         """What is wrong, by probe: serving admission needs nothing but us."""
         missing = self.picture.missing()
         if missing:
-            return {"leader": f"the cluster has not been read yet: {missing}"}
+            return {"leader": f"informer caches are not synced yet: {missing}"}
         if self.leadership.fence() is None:
-            return {"leader": f"the Lease is {self.leadership.holder() or 'nobody'}'s"}
+            return {"leader": f"this replica is not the leader; Lease holder: {self.leadership.holder() or 'none'}"}
         return {}
 
     def _is_shared(self, namespace: str, name: str) -> bool | None:

@@ -113,13 +113,14 @@ class Binder:
         if isinstance(job, str):
             return job
         if job.node != node:
-            return f"{pod.key} is being bound to {job.node}; wait until that is settled"
+            return f"{pod.key} is already being bound to {job.node}; wait for that binding to finish"
         job.wanted = self._clock()
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await asyncio.shield(job.task)
         except TimeoutError:
-            return f"whether {pod.key} is bound to {node} is not known yet ({job.said}); its room is kept meanwhile"
+            why = job.said or "no response yet"
+            return f"binding of {pod.key} to {node} is not confirmed yet ({why}); its cards remain reserved"
 
     async def sweep(self) -> None:
         """Ask the server about pods that have long been assumed and not been seen; every few seconds is enough."""
@@ -148,7 +149,7 @@ class Binder:
     def _begin(self, pod: Pod, node: str) -> _Job | str:
         """Take the room and send the request on its way, without a pause in between."""
         if self._fence() is None:
-            return "this replica does not lead (any more); the pod is tried again"
+            return "this replica is not the leader; kube-scheduler will retry the pod"
         found = self._books.assume(pod, node, self._wall())
         if isinstance(found, Refusal):
             return found.reason
@@ -187,7 +188,7 @@ class Binder:
         """Send the binding if it may and should be: None if it is done, else seconds that the server wants to rest."""
         now, fence = self._clock(), self._fence()
         if fence is None or now - job.wanted > WANTED_SECONDS:
-            job.said = job.said or "this replica does not lead any more"
+            job.said = job.said or "this replica is no longer the leader"
             return 0.0
         job.refused = False
         try:
@@ -216,7 +217,7 @@ class Binder:
         uid, now = job.target.uid, self._clock()
         if where is None:
             self._books.pod_gone(uid)
-            return "the pod is gone"
+            return "the pod no longer exists"
         if where.node:
             return self._bound(job, where)
         under_way = job.unsure is not None and now - job.unsure < HORIZON_SECONDS
@@ -232,13 +233,13 @@ class Binder:
         ours = where.node == job.node and where.annotations.get(ALLOCATION) == job.records[ALLOCATION]
         if where.ended:
             self._books.pod_gone(uid)
-            return "" if ours else "the pod has ended"
+            return "" if ours else "the pod has already finished"
         if ours:
             self._books.confirm(uid)
             return ""
-        whose = "by another replica" if self._bound_as(uid, where) else "by somebody who left no record"
-        log.warning("pod %s was bound to %s %s", uid, where.node, whose)
-        return f"it is bound to {where.node} already, {whose}"
+        whose = "by another replica" if self._bound_as(uid, where) else "by a client that wrote no allocation record"
+        log.warning("pod %s is already bound to %s %s", uid, where.node, whose)
+        return f"the pod is already bound to {where.node} {whose}"
 
     def _bound_as(self, uid: str, where: Whereabouts) -> bool:
         """Book what the server says; False: without cards, which the watch will tell where the vendor's record does."""

@@ -174,17 +174,17 @@ class Books:
         """Take the room on this node, before anybody is told; asked again for the same node: the same answer."""
         self._tick(now)
         if not pod.request.shared or not pod.uid:
-            reason = f"{pod.key} asks for no shares of cards: that is not for this scheduler to bind"
+            reason = f"{pod.key} requests no GPU shares; bind it with another scheduler"
             return Refusal(Why.INVALID, reason)
         if pod.uid in self._assumed:
             assumption = self._assumed[pod.uid][0]
             if assumption.assumed.placement.node == node:
                 return assumption.assumed
             at = assumption.assumed.placement.node
-            return Refusal(Why.NOT_READY, f"{pod.key} is being bound to {at}; wait until that is settled")
+            return Refusal(Why.NOT_READY, f"{pod.key} is already being bound to {at}; wait for that binding to finish")
         known = self._pods.get(pod.uid, pod)
         if known.placement is not None:
-            return Refusal(Why.INVALID, f"{pod.key} is bound to {known.placement.node} already")
+            return Refusal(Why.INVALID, f"{pod.key} is already bound to {known.placement.node}")
         if known.deleting:
             return Refusal(Why.INVALID, f"{pod.key} is being deleted")
         found = self._choose(pod, node)
@@ -350,13 +350,13 @@ class Books:
         """The answer for a pod that has its node already, or may have."""
         known = self._pods.get(pod.uid)
         if known is not None and known.placement is not None:
-            return Filtered(failed=dict.fromkeys(names, f"bound to {known.placement.node} already"))
+            return Filtered(failed=dict.fromkeys(names, f"the pod is already bound to {known.placement.node}"))
         if (known or pod).deleting:
             return Filtered(failed=dict.fromkeys(names, "the pod is being deleted"))
         if pod.uid not in self._assumed:
             return None
         at = self._assumed[pod.uid][0].assumed.placement.node
-        reason = f"its binding to {at} is not settled yet"
+        reason = f"the pod is already being bound to {at}"
         return Filtered([n for n in names if n == at], {n: reason for n in names if n != at})
 
     def _within_quota(self, pod: Pod, names: list[str], found: Filtered) -> None:
@@ -373,7 +373,7 @@ class Books:
     def _unknown(self, pod: Pod, names: list[str], found: Filtered) -> None:
         for name in names:
             if name in self._room.nodes:
-                found.hopeless[name] = "no cards that can be shared"
+                found.hopeless[name] = "no shareable GPU cards"
             else:
                 found.failed[name] = short(Why.NO_NODES, pod.request)
 
@@ -388,4 +388,4 @@ class Books:
 
 
 def _reason(why: Why, pod: Pod) -> str:
-    return "gpushare's node agent does not run there" if why is Why.NOT_READY else short(why, pod.request)
+    return "gpushare node agent is not running" if why is Why.NOT_READY else short(why, pod.request)

@@ -32,48 +32,104 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--kubeconfig", type=_FILE, help="Credentials; default: the pod's account, else $KUBECONFIG.")
-@click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option(
-    "--listen", type=Listen(), default=LISTEN, show_default=True, help="TLS: extender, classic paths, admission."
+    "--kubeconfig",
+    type=_FILE,
+    help="Kubeconfig file. Default: $KUBECONFIG, else the pod's service account, else ~/.kube/config.",
 )
-@click.option("--tls-cert", "certificate", type=_FILE, help="Certificate of --listen; read again when it changes.")
-@click.option("--tls-key", "key", type=_FILE, help="Its key.")
-@click.option("--client-ca", type=_FILE, help="Who asks the extender over TLS shows a certificate of this authority.")
+@click.option("--context", "kube_context", metavar="NAME", help="Kubeconfig context. Default: its current-context.")
 @click.option(
-    "--sidecar",
+    "--listen",
+    type=Listen(),
+    default=LISTEN,
+    show_default=True,
+    help="Address for HTTPS: scheduler extender, classic gpushare paths and admission webhooks. none: disabled.",
+)
+@click.option(
+    "--tls-cert", "certificate", type=_FILE, help="Serving certificate of --listen; reloaded when it changes."
+)
+@click.option("--tls-key", "key", type=_FILE, help="Private key of --tls-cert.")
+@click.option(
+    "--client-ca",
+    type=_FILE,
+    help="CA file. Clients of the extender on --listen must present a certificate signed by this CA.",
+)
+@click.option(
+    "--extender-listen",
+    "sidecar",
     type=Listen(),
     default=SIDECAR,
     show_default=True,
-    help="Plain HTTP on loopback for the kube-scheduler beside us; none: not served.",
+    help="Loopback address for plain HTTP, used by the kube-scheduler in the same pod. none: disabled.",
 )
-@click.option("--metrics", "metrics", type=Listen(), default=METRICS, show_default=True, help="/metrics and probes.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="The same, on all addresses.")
-@click.option("--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True)
 @click.option(
-    "--unit", type=click.Choice(sorted(UNITS)), default="1GiB", show_default=True, help="One unit of shared memory."
+    "--metrics-listen",
+    "metrics",
+    type=Listen(),
+    default=METRICS,
+    show_default=True,
+    help="Address for /metrics and health probes. none: disabled.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Port for /metrics and health probes on all interfaces. Overrides --metrics-listen.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(sorted(POLICIES)),
+    default=DEFAULT,
+    show_default=True,
+    help="Policy that chooses the node and the cards.",
+)
+@click.option(
+    "--memory-unit",
+    "unit",
+    type=click.Choice(sorted(UNITS)),
+    default="1GiB",
+    show_default=True,
+    help="Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster.",
 )
 @click.option(
     "--namespace",
     envvar="POD_NAMESPACE",
     default=SYSTEM_NAMESPACE,
     show_default=True,
-    help="Of our Lease and our pod.",
+    help="Namespace of the Lease and of this pod.",
 )
-@click.option("--lease", default=SCHEDULER, show_default=True, help="Name of our Lease.")
+@click.option("--lease-name", "lease", default=SCHEDULER, show_default=True, help="Name of the leader election Lease.")
 @click.option(
-    "--beside", default="", metavar="LEASE", help="Lead only while the kube-scheduler beside us has this Lease."
+    "--kube-scheduler-lease",
+    "beside",
+    default="",
+    metavar="LEASE",
+    help="Lead only while the kube-scheduler in the same pod holds this Lease.",
 )
-@click.option("--identity", default="", help="This process and no other; default: pod name and something random.")
-@click.option("--scheduler-name", default=SCHEDULER, show_default=True, help="schedulerName that admission sets.")
-@click.option("--growing", is_flag=True, help="Nodes larger than any here may come: admission warns, not denies.")
+@click.option(
+    "--identity",
+    default="",
+    help="Lease holder identity, unique to this process. Default: pod name and a random suffix.",
+)
+@click.option(
+    "--pod-scheduler-name",
+    "scheduler_name",
+    default=SCHEDULER,
+    show_default=True,
+    help="Value of schedulerName that admission sets on pods that request GPU shares.",
+)
+@click.option(
+    "--allow-oversized-requests",
+    "growing",
+    is_flag=True,
+    help="Allow requests larger than any current node (larger nodes may be added later): warn instead of deny.",
+)
 @logs.options
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
-    Place pods on shares of cards: kube-scheduler's extender, and admission.
+    Schedule pods onto GPU shares: kube-scheduler extender and admission webhooks.
 
-    Without a sub-command: serve until SIGTERM.
+    Without a subcommand, serve until SIGTERM.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -86,13 +142,26 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:
 
 
 @scheduler.command("config")
-@click.option("--existing", is_flag=True, help="The part for an existing kube-scheduler, over mutual TLS.")
-@click.option("--sidecar", default=SIDECAR, show_default=True, help="Where we listen beside it.")
+@click.option(
+    "--existing-scheduler",
+    "existing",
+    is_flag=True,
+    help="Print the extender section for an existing kube-scheduler that connects over mutual TLS.",
+)
+@click.option(
+    "--extender-listen",
+    "sidecar",
+    default=SIDECAR,
+    show_default=True,
+    help="Loopback address of the extender, as in `gpushare scheduler --extender-listen`.",
+)
 def print_config(*, existing: bool, sidecar: str) -> None:
-    """Print the configuration of the kube-scheduler that asks us."""
+    """Print the kube-scheduler configuration that calls this extender."""
     try:
         if address(sidecar) is None:
-            raise click.UsageError("--sidecar none: then there is nothing to ask; print --existing")
+            raise click.UsageError(
+                "--extender-listen none leaves no extender to call: set an address, or use --existing-scheduler"
+            )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     shape = kube.existing() if existing else kube.beside_us(sidecar)

@@ -62,7 +62,7 @@ class Errands:
             try:
                 await self._sweep(self._world.clock())
             except ClusterError as exc:
-                log.warning("pods that were not seen bound cannot be asked for: %s", exc)
+                log.warning("cannot check pods whose binding is not confirmed: %s", exc)
             fence = self._world.leadership.fence()
             if fence is None or self._world.picture.missing():
                 continue
@@ -70,7 +70,7 @@ class Errands:
                 self._take_over(fence.epoch)
                 await self.turn()
             except ClusterError as exc:
-                log.warning("pre-emption, waking and tidying wait: %s", exc)
+                log.warning("cannot preempt, requeue pods or delete reservations, retrying: %s", exc)
                 await asyncio.sleep(1.0)
 
     async def turn(self) -> None:
@@ -107,7 +107,7 @@ class Errands:
         for made in list(self._world.books.stale_reservations(now)):
             said = await self._objects.release(made)
             if said:
-                log.warning("reservation %s stays: %s", made.name, said)
+                log.warning("cannot delete reservation %s: %s", made.name, said)
 
     async def _wake(self, now: float) -> None:
         woken = 0
@@ -173,7 +173,7 @@ class Errands:
                 self._metrics.relieved("blocked")
                 return True
         self._metrics.relieved("done")
-        log.info("%d pods end on node %s so that %s gets a card", len(found.victims), found.node, pod.key)
+        log.info("preempted %d pods on node %s for %s", len(found.victims), found.node, pod.key)
         return True
 
     async def _reserve(self, made: Reservation, pod: Pod) -> bool:
@@ -187,7 +187,7 @@ class Errands:
             raise
         if said:
             kept.withdraw(made)
-            log.warning("no room can be reserved for %s: %s", pod.key, said)
+            log.warning("cannot store reservation for %s: %s", pod.key, said)
         return not said
 
     async def _evict(self, uid: str, preemptor: Pod) -> bool:
@@ -201,14 +201,14 @@ class Errands:
         answer = await self._writer.evict(_target(victim))
         self._metrics.evicted(answer.outcome)
         if answer.outcome not in (Outcome.DONE, Outcome.GONE):
-            log.info("%s cannot make room for %s: %s", victim.key, preemptor.key, answer.said)
+            log.info("cannot evict %s for %s: %s", victim.key, preemptor.key, answer.said)
             return False
         if answer:
-            note = f"Made room for {preemptor.key}, which has a higher priority and fits on no other card"
+            note = f"Preempted by {preemptor.key}, which has a higher priority and fits on no other card"
             try:
                 await self._writer.event(_target(victim), "Preempted", note, warning=True)
             except ClusterError as exc:
-                log.info("no Event for %s: %s", victim.key, exc)
+                log.info("cannot record Event for %s: %s", victim.key, exc)
         return True
 
 

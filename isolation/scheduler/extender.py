@@ -90,8 +90,8 @@ class Extender:
         try:
             return await _VERBS[verb](self, body)
         except Exception:
-            log.exception("%s has failed", verb)
-            text = "gpushare-scheduler has failed at this pod; its log says more"
+            log.exception("cannot answer %s: internal error", verb)
+            text = "internal error in gpushare-scheduler; see its log"
         if verb in ("filter", "shortlist"):
             return Reply(wire.filter_error(text), "failed")
         if verb == "bind":
@@ -102,10 +102,10 @@ class Extender:
         """Nodes with a card set that has the room."""
         ask = wire.nodes_ask(body)
         if isinstance(ask, wire.Broken):
-            return Reply(wire.filter_error(ask.reason), "broken")
+            return Reply(wire.filter_error(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.filter_error(closed), "closed")
+            return Reply(wire.filter_error(closed), "not_ready")
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
             return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
@@ -138,11 +138,11 @@ class Extender:
         """Scores of nodes that fit; equal ones where we cannot tell, which leaves it to the others."""
         ask = wire.nodes_ask(body)
         if isinstance(ask, wire.Broken):
-            return Reply(ask.reason.encode(), "broken", HTTPStatus.BAD_REQUEST)
+            return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         pod = closed or self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.scores_answer(ask.names, [0] * len(ask.names)), "closed" if closed else "refused")
+            return Reply(wire.scores_answer(ask.names, [0] * len(ask.names)), "not_ready" if closed else "refused")
         scores = self._world.books.prioritize(pod, ask.names, self._world.clock())
         return Reply(wire.scores_answer(ask.names, scores), "done")
 
@@ -150,22 +150,24 @@ class Extender:
         """Node, cards and records in one write."""
         ask = wire.bind_ask(body)
         if isinstance(ask, wire.Broken):
-            return Reply(wire.bind_answer(ask.reason), "broken")
+            return Reply(wire.bind_answer(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.bind_answer(closed), "closed")
+            return Reply(wire.bind_answer(closed), "not_ready")
         pod = self._world.store.pods.get(ask.uid) or self._asked.get(ask.uid)
         if pod is None:
-            return Reply(wire.bind_answer(f"pod {ask.uid} is not known here (yet); it is tried again"), "unknown")
+            text = f"pod {ask.uid} is not in the cache of this replica; kube-scheduler will retry it"
+            return Reply(wire.bind_answer(text), "unknown")
         if (pod.namespace, pod.name) != (ask.namespace, ask.name):
-            return Reply(wire.bind_answer(f"pod {ask.uid} is {pod.key}, not {ask.namespace}/{ask.name}"), "broken")
+            text = f"UID {ask.uid} belongs to pod {pod.key}, not to {ask.namespace}/{ask.name}"
+            return Reply(wire.bind_answer(text), "bad_request")
         fence = self._world.leadership.fence()
         try:
             await self._world.fresh.check(ask.node, fence.epoch if fence else -1, FRESH_SECONDS)
         except (ClusterError, TimeoutError) as exc:
-            why = str(exc) or f"no answer within {FRESH_SECONDS:g} s"
-            text = f"the pods of node {ask.node} cannot be read ({why}); the pod is tried again"
-            return Reply(wire.bind_answer(text), "closed")
+            why = str(exc) or f"timed out after {FRESH_SECONDS:g} s"
+            text = f"cannot list pods of node {ask.node} ({why}); kube-scheduler will retry the pod"
+            return Reply(wire.bind_answer(text), "not_ready")
         error = await self._world.binder.bind(pod, ask.node)
         if not error:
             self._asked.pop(ask.uid, None)
@@ -176,10 +178,10 @@ class Extender:
         """Victims that free one card set, not a node's sum."""
         ask = wire.preempt_ask(body)
         if isinstance(ask, wire.Broken):
-            return Reply(ask.reason.encode(), "broken", HTTPStatus.BAD_REQUEST)
+            return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         if closed:
-            return Reply(closed.encode(), "closed", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Reply(closed.encode(), "not_ready", HTTPStatus.SERVICE_UNAVAILABLE)
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
             return Reply(wire.preempt_answer({}), "refused")
@@ -194,10 +196,11 @@ class Extender:
         """Why we do not answer about pods now; empty where we do."""
         missing = self._world.picture.missing()
         if missing:
-            return f"this replica has not read the cluster yet (missing: {missing}); the pod is tried again"
+            return f"informer caches of this replica are not synced yet ({missing}); kube-scheduler will retry the pod"
         if self._world.leadership.fence() is None and not await self._world.leadership.wait(PATIENCE_SECONDS):
             holder = self._world.leadership.holder()
-            return f"this replica does not lead (the Lease is {holder or 'nobody'}'s); the pod is tried again"
+            who = holder or "none"
+            return f"this replica is not the leader (Lease holder: {who}); kube-scheduler will retry the pod"
         return ""
 
     def _pod(self, uid: str, raw: msgspec.Raw) -> Pod | str:
@@ -207,16 +210,16 @@ class Extender:
             try:
                 read = pod_of(pod_wire(raw), self._world.store.nodes, unit_bytes=self._world.unit_bytes)
             except (CodecError, MalformedError) as exc:
-                return wire.clean(f"this pod cannot be read: {exc}")
+                return wire.clean(f"cannot read the pod: {exc}")
             if isinstance(read, Refusal):
                 return wire.clean(read.reason)
             pod = read
         if not pod.uid or "/" in pod.uid:
-            return "this pod has no UID as the API server makes them"
+            return "the pod has no valid UID"
         if not pod.request.shared:
-            return "this pod asks for no share of a card"
+            return "the pod requests no GPU share"
         if pod.labels.get(SHARED) != "true":
-            return f"the pod lacks the label {SHARED}=true that admission sets; make it again while the webhook is up"
+            return f"the pod has no label {SHARED}=true, which admission sets; recreate it while the webhook is running"
         if pod.uid in self._world.store.pods:
             return pod
         self._asked[pod.uid] = pod

@@ -24,7 +24,7 @@ def overcommitted(room: Room) -> list[OverCommitted]:
         with room.without(kept):
             left = room.engine.room(name)
         for card, (free, core) in zip(node.cards, left, strict=True):
-            lost = 0 if card.healthy else card.offered_bytes  # an unhealthy card offers nothing, and keeps its pods
+            lost = 0 if card.healthy else card.allocatable_bytes  # an unhealthy card offers nothing, and keeps its pods
             if free + lost < 0 or core < 0:
                 found.append(OverCommitted(name, card.uuid, max(0, -free - lost), max(0, -core)))
     return found
@@ -53,7 +53,7 @@ def _inspected(room: Room, names: Mapping[str, str], unit_bytes: int, name: str)
         InspectedCard(
             card.index,
             card.uuid,
-            card.offered_bytes // unit_bytes,
+            card.allocatable_bytes // unit_bytes,
             sum(part.used for part in parts[card.uuid]),
             tuple(parts[card.uuid]),
         )

@@ -123,11 +123,11 @@ class Leadership:
             try:
                 record = await beside.read(self._terms.request)
             except ClusterError as exc:
-                log.warning("the lease of the kube-scheduler beside us cannot be read: %s", exc)
+                log.warning("cannot read the Lease of the kube-scheduler in this pod: %s", exc)
             else:
                 holds = record is not None and record.holder.split("_", 1)[0] == self._host
                 if holds != self._gate.open:
-                    log.info("the kube-scheduler beside us %s", "leads" if holds else "does not lead")
+                    log.info("kube-scheduler in this pod %s", "is the leader" if holds else "is not the leader")
                 self._gate.open = holds
             await asyncio.sleep(LOOK_SECONDS)
 

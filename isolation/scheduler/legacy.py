@@ -24,7 +24,7 @@ _ENCODE: Final = msgspec.json.Encoder()
 def inspect(nodes: Iterable[InspectedNode], only: str | None = None) -> bytes:
     """Every node with shared cards, or the one that is asked for."""
     wanted = [node for node in nodes if only is None or node.name == only]
-    error = "" if wanted or only is None else f"node {only} has no shared cards, or is not known"
+    error = "" if wanted or only is None else f"node {only} is unknown or has no shared cards"
     return _ENCODE.encode({"nodes": [_node(node) for node in wanted], "error": error})
 
 

@@ -132,12 +132,12 @@ class _Reservations:
     def put(self, raw: msgspec.Raw) -> str:
         name = identity_of(raw).name
         if not name:
-            raise MalformedError("a reservation without a name")
+            raise MalformedError("reservation has no name")
         try:
             made = reservation_of(msgspec.json.decode(raw))
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             self._forget(name)
-            log.warning("reservation %s is not kept: %s", name, exc)
+            log.warning("cannot read reservation %s, ignoring it: %s", name, exc)
             return name
         if self.known.get(name) != made:
             self.add(made)
@@ -182,7 +182,7 @@ class _Namespaces:
         try:
             meta = _NAMESPACE.decode(raw).metadata
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            raise MalformedError(f"a namespace that is none: {exc}") from None
+            raise MalformedError(f"invalid Namespace: {exc}") from None
         self.exempt[meta.name] = (meta.labels or {}).get(EXEMPT) == "true"
         text = (meta.annotations or {}).get(QUOTA, "")
         if text != self._quotas.get(meta.name, ""):
@@ -194,7 +194,7 @@ class _Namespaces:
         try:
             units = _UNITS.decode(text) if text else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            log.error("namespace %s: annotation %s is no quota, the one before stays: %s", name, QUOTA, exc)  # noqa: TRY400 (the input is at fault)
+            log.error("cannot read quota of namespace %s from %s, keeping the last one: %s", name, QUOTA, exc)  # noqa: TRY400 (the input is at fault)
             return
         self._books.quota_is(name, units)
         self.freed()

@@ -214,7 +214,7 @@ class _Cards:
             p.uid: {s.uuid: (s.bytes, s.core) for s in holds[p.uid][1].slices} for p in pool if p.uid in holds
         }
         free = scene.room.engine.room(node.name)
-        sound = {c.uuid for c in node.cards if c.healthy and c.offered_bytes >= pod.request.card_bytes}
+        sound = {c.uuid for c in node.cards if c.healthy and c.allocatable_bytes >= pod.request.card_bytes}
         self._free = {c.uuid: f for c, f in zip(node.cards, free, strict=True) if c.uuid in sound}
         for uid in scene.room.on.get(node.name, ()):
             if uid in scene.ending and uid in holds:

@@ -65,7 +65,6 @@ class Spending:
             most, spent = limits.get(model), self.spent(namespace, model)
             if most is not None and spent + amount > most * self._unit:
                 of = show_bytes(most * self._unit)
-                return (
-                    f"quota of namespace {namespace} for {model or 'unnamed cards'}: {show_bytes(spent)} of {of} taken"
-                )
+                cards = model or "cards without a model"
+                return f"exceeds the quota of namespace {namespace} for {cards}: {show_bytes(spent)} of {of} used"
         return ""

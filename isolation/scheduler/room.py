@@ -184,7 +184,7 @@ class Room:
     def place_on(self, request: Request, namespace: str, name: str) -> Placement | Refusal:
         """Which cards of this node the pod takes, or why not: no room, or no quota."""
         if name not in self.engine.nodes:
-            return Refusal(Why.NO_NODES, "no cards that can be shared, or not known yet")
+            return Refusal(Why.NO_NODES, "no shareable GPU cards, or the node is not observed yet")
         placed = self.engine.place_on(self.lean(request), name)
         short = self.over_quota(namespace, request, name) if isinstance(placed, Placement) else ""
         return Refusal(Why.CARDS, short) if short else placed

@@ -145,7 +145,7 @@ async def serving(app: web.Application, address: Address, context: ssl.SSLContex
     await runner.setup()
     try:
         if runner.server is None:
-            raise RuntimeError("the runner has no server after its set-up")
+            raise RuntimeError("aiohttp runner has no server after setup")
         timeout = _HANDSHAKE_SECONDS if context is not None else None
         server = await asyncio.get_running_loop().create_server(
             runner.server, address.host, address.port, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=timeout
@@ -167,9 +167,9 @@ async def _whole(request: web.Request, most: int) -> bytes:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
         except TimeoutError:
-            raise web.HTTPRequestTimeout(text="the body did not arrive in time") from None
+            raise web.HTTPRequestTimeout(text="request body timed out") from None
         except web.RequestPayloadError:
-            raise web.HTTPBadRequest(text="the body cannot be decoded") from None
+            raise web.HTTPBadRequest(text="cannot decode request body") from None
         if len(body) <= most:
             return body
         size = len(body)
@@ -185,10 +185,10 @@ def _certified(*, trusts_clients: bool) -> Callable[..., Awaitable[web.StreamRes
     ) -> web.StreamResponse:
         if request.path.startswith((f"{EXTENDER}/", f"{legacy.PREFIX}/")):
             if not trusts_clients:
-                raise web.HTTPForbidden(text="no authority for clients is configured (--client-ca)\n")
+                raise web.HTTPForbidden(text="client certificates are not configured: set --client-ca\n")
             transport = request.transport
             if transport is None or not transport.get_extra_info("peercert"):
-                raise web.HTTPForbidden(text="show a client certificate of the configured authority\n")
+                raise web.HTTPForbidden(text="present a client certificate that is signed by the CA of --client-ca\n")
         return await handler(request)
 
     return guard

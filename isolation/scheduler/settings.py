@@ -62,18 +62,18 @@ class Settings:
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
         if self.listen is not None and (self.certificate is None or self.key is None):
-            yield "--listen serves TLS: give --tls-cert and --tls-key, or --listen none"
+            yield "--listen needs a certificate: set --tls-cert and --tls-key, or --listen none"
         if self.listen is None and self.sidecar is None:
-            yield "nothing to serve: give --listen or --sidecar"
+            yield "nothing to serve: set --listen or --extender-listen"
         if self.client_ca is not None and self.listen is None:
-            yield "--client-ca is for --listen, which is none"
+            yield "--client-ca has no effect with --listen none: set --listen, or remove --client-ca"
         if self.sidecar is not None and not _loopback(self.sidecar.host):
-            yield f"--sidecar {self.sidecar} has no authentication, so it must be a loopback address such as {SIDECAR}"
+            yield f"--extender-listen {self.sidecar} has no authentication: use a loopback address such as {SIDECAR}"
         if self.policy not in POLICIES:
-            yield f"--policy {self.policy} is unknown: one of {', '.join(sorted(POLICIES))}"
-        for option, name in (("--beside", self.beside), ("--lease", self.lease)):
-            if (name or option == "--lease") and not _LEASE.fullmatch(name):
-                yield f"{option} {name!r} is no name of a Lease"
+            yield f"--policy {self.policy} is unknown: use one of {', '.join(sorted(POLICIES))}"
+        for option, name in (("--kube-scheduler-lease", self.beside), ("--lease-name", self.lease)):
+            if (name or option == "--lease-name") and not _LEASE.fullmatch(name):
+                yield f"{option} {name!r} is not a valid Lease name: use lower-case letters, digits, - and ."
 
 
 def _loopback(host: str) -> bool:

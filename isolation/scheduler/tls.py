@@ -38,7 +38,7 @@ class Certificates:
         try:
             self._current, self.ends = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
-            raise TlsError(f"{certificate} and {key} are no usable certificate and key: {exc}") from exc
+            raise TlsError(f"cannot load certificate {certificate} with key {key}: {exc}") from exc
         self.loaded = time.time()
         """When the pair in force was read; `ends`: until when it is valid, None: that cannot be told."""
         self.context, _ = self._load()
@@ -59,13 +59,13 @@ class Certificates:
         try:
             fresh = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
-            log.warning("the certificate has changed and cannot be used (yet), the old one stays: %s", exc)
+            log.warning("cannot reload certificate, keeping the previous one: %s", exc)
             return
         # Changed again while it was read: what was read may be of two generations.
         if self._look() != stamp:
             return
         self._stamp, (self._current, self.ends), self.loaded = stamp, fresh, time.time()
-        log.info("the certificate was read again")
+        log.info("reloaded certificate")
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current

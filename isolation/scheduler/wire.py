@@ -141,19 +141,19 @@ def nodes_ask(body: bytes) -> NodesAsk | Broken:
     try:
         args = _NODES.decode(body)
         if not bytes(args.Pod):
-            return Broken("there is no Pod in the request")
+            return Broken("request has no Pod")
         uid = _NAMED.decode(args.Pod).metadata.uid
         if args.NodeNames is not None:
             names, nodes = args.NodeNames, None
         elif args.Nodes is None:
-            return Broken("there are neither Nodes nor NodeNames in the request")
+            return Broken("request has neither Nodes nor NodeNames")
         else:
             nodes = args.Nodes.items or []
             names = [_NAMED.decode(node).metadata.name for node in nodes]
     except _UNREADABLE as exc:
         return _broken(exc)
     if len(names) > MOST_NODES:
-        return Broken(f"{len(names)} nodes in one request; at most {MOST_NODES} are looked at")
+        return Broken(f"request has {len(names)} nodes; at most {MOST_NODES} are accepted")
     return NodesAsk(args.Pod, uid, names, nodes)
 
 
@@ -164,7 +164,7 @@ def bind_ask(body: bytes) -> BindAsk | Broken:
     except _UNREADABLE as exc:
         return _broken(exc)
     if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
-        return Broken("a bind request needs PodName, PodNamespace, PodUID and Node")
+        return Broken("bind request needs PodName, PodNamespace, PodUID and Node")
     return BindAsk(args.PodNamespace, args.PodName, args.PodUID, args.Node)
 
 
@@ -173,7 +173,7 @@ def preempt_ask(body: bytes) -> PreemptAsk | Broken:
     try:
         args = _PREEMPT.decode(body)
         if not bytes(args.Pod):
-            return Broken("there is no Pod in the request")
+            return Broken("request has no Pod")
         uid = _NAMED.decode(args.Pod).metadata.uid
         victims: dict[str, Victims] = {}
         for node, proposed in (args.NodeNameToMetaVictims or {}).items():
@@ -185,7 +185,7 @@ def preempt_ask(body: bytes) -> PreemptAsk | Broken:
     except _UNREADABLE as exc:
         return _broken(exc)
     if len(victims) > MOST_NODES or sum(len(found.uids) for found in victims.values()) > MOST_VICTIMS:
-        return Broken(f"more than {MOST_NODES} nodes or {MOST_VICTIMS} victims in one request")
+        return Broken(f"request has more than {MOST_NODES} nodes or {MOST_VICTIMS} victims")
     return PreemptAsk(args.Pod, uid, victims)
 
 
@@ -248,4 +248,4 @@ def clean(text: str) -> str:
 
 
 def _broken(exc: Exception) -> Broken:
-    return Broken(clean(f"this is no request of a scheduler: {exc}"))
+    return Broken(clean(f"cannot decode extender request: {exc}"))

@@ -47,24 +47,37 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, int]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not (value.isascii() and value.isdecimal()):
-            raise click.BadParameter(f"{pair!r}: write NAME=NUMBER")
+            raise click.BadParameter(f"{pair!r} is not NAME=NUMBER")
         found[name] = int(value)
     return found
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def simgpu() -> None:
-    """A simulated NVIDIA driver: cards in a file, for demos and tests without a GPU."""
+    """Create and control simulated NVIDIA cards, for demos and tests without a GPU."""
 
 
-@simgpu.command("create", short_help="Write a hardware file with these cards.")
+@simgpu.command("create", short_help="Create a hardware file with simulated cards.")
 @PATH
-@click.option("--model", "models", multiple=True, required=True, help="Kind of card; repeat for a mixed box.")
 @click.option(
-    "--cards", "counts", multiple=True, type=click.IntRange(1, 16), help="One number for all models, or one each (1)."
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    help="Card model (see `gpushare simgpu models`). Repeat for several models.",
 )
-@click.option("--driver-version", default=DRIVER, show_default=True, help="What NVML says.")
-@click.option("--driver", "link", is_flag=True, help="Put libcuda.so.1 and libnvidia-ml.so.1 beside PATH.")
+@click.option(
+    "--cards",
+    "counts",
+    multiple=True,
+    type=click.IntRange(1, 16),
+    show_default="1",
+    help="Number of cards: once for all models, or once for each --model.",
+)
+@click.option("--driver-version", default=DRIVER, show_default=True, help="Driver version that NVML reports.")
+@click.option(
+    "--driver", "link", is_flag=True, help="Link libcuda.so.1 and libnvidia-ml.so.1 into the directory of PATH."
+)
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 def create_command(  # noqa: PLR0917 (click passes each option)
     path: Path,
@@ -74,7 +87,7 @@ def create_command(  # noqa: PLR0917 (click passes each option)
     link: bool,  # noqa: FBT001
     settings: tuple[str, ...],
 ) -> None:
-    """Write a hardware file with these cards and parameters (see `gpushare simgpu parameters`)."""
+    """Create the hardware file PATH with these cards and parameters (see `gpushare simgpu parameters`)."""
     if len(counts) not in {0, 1, len(models)}:
         raise click.BadParameter("give --cards once, or once for each --model")
     each = counts if len(counts) == len(models) else (counts or (1,)) * len(models)
@@ -86,19 +99,19 @@ def create_command(  # noqa: PLR0917 (click passes each option)
             install(path.parent)
         click.echo(f"{path}: {len(names)} {'card' if len(names) == 1 else 'cards'}")
         if link and path.name == "hardware":
-            click.echo(f"use it: LD_LIBRARY_PATH={path.parent.absolute()} your-program")
+            click.echo(f"run: LD_LIBRARY_PATH={path.parent.absolute()} your-program")
         else:
-            click.echo(f"use it: GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES} your-program")
+            click.echo(f"run: GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES} your-program")
 
     _guarded(act)
 
 
-@simgpu.command("show", short_help="The simulator's own books, by process.")
+@simgpu.command("show", short_help="Show memory and GPU time of every process.")
 @PATH
-@click.option("--json", "as_json", is_flag=True, help="Everything, for programs.")
-@click.option("--all", "everybody", is_flag=True, help="Also processes that are gone.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--all", "everybody", is_flag=True, help="Include processes that have exited.")
 def show_command(path: Path, as_json: bool, everybody: bool) -> None:  # noqa: FBT001 (click passes flags so)
-    """Print the simulator's own books: own GPU time and bytes of every process."""
+    """Show memory and GPU time of every process on the cards of PATH, as the simulator counts them."""
 
     def act() -> None:
         with opened(path) as box:
@@ -113,11 +126,11 @@ def show_command(path: Path, as_json: bool, everybody: bool) -> None:  # noqa: F
     _guarded(act)
 
 
-@simgpu.command("set")
+@simgpu.command("set", short_help="Change parameters of a hardware file.")
 @PATH
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=NUMBER...")
 def set_command(path: Path, settings: tuple[str, ...]) -> None:
-    """Change parameters of a box that may be in use."""
+    """Change parameters of the hardware file PATH, also while programs use its cards."""
 
     def act() -> None:
         with opened(path) as box:
@@ -127,35 +140,40 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
     _guarded(act)
 
 
-@simgpu.command("clock", short_help="Stop the cards' clock, step it, let it go.")
+@simgpu.command("clock", short_help="Stop, step or resume the clock of all cards.")
 @PATH
-@click.argument("word", type=click.Choice(("show", "stop", "step", "go")), default="show")
+@click.argument("word", type=click.Choice(("show", "stop", "step", "resume")), default="show")
 @click.argument("ns", type=click.IntRange(0, LONGEST_STEP), required=False, metavar="[NANOSECONDS]")
 def clock_command(path: Path, word: str, ns: int | None) -> None:
-    """Stop the clock of all cards, step it by NANOSECONDS while it stands, let it go on from there; print it."""
+    """Stop the clock of the cards of PATH, step it by NANOSECONDS while it is stopped, or resume it (go); print it."""
     if (word == "step") is (ns is None):
-        raise click.UsageError("write `step NANOSECONDS`; the other words stand alone")
+        raise click.UsageError("`step` needs NANOSECONDS; show, stop and go take no number")
 
     def act() -> None:
         with opened(path) as box:
             if word == "stop":
                 box.stop()
-            elif word == "go":
+            elif word == "resume":
                 box.go()
             elif ns is not None:
                 box.step(ns)
-            click.echo(f"{box.now} {'stands' if box.stands else 'runs'}")
+            click.echo(f"{box.now} {'stopped' if box.stands else 'running'}")
 
     _guarded(act)
 
 
-@simgpu.command("break", short_help="An XID, a lost card, ECC errors, heat.")
+@simgpu.command("inject", short_help="Inject a fault: XID, lost card, ECC errors, heat.")
 @PATH
-@click.option("--card", type=click.IntRange(0, 63), default=0, show_default=True, help="Which card.")
+@click.option("--card", type=click.IntRange(0, 63), default=0, show_default=True, help="Index of the card.")
 @click.argument("what", type=click.Choice(FAULTS))
 @click.argument("value", type=click.IntRange(0))
 def break_command(path: Path, card: int, what: str, value: int) -> None:
-    """Report an XID, lose a card (1) or find it again (0), count ECC errors, throttle, heat."""
+    """
+    Inject a fault into a card of PATH.
+
+    VALUE is the XID to report, 1 to lose the card and 0 to bring it back, the number of ECC errors to add, the
+    throttle reasons that NVML reports (a bit mask), or the temperature in degrees Celsius.
+    """
 
     def act() -> None:
         with opened(path) as box:
@@ -166,7 +184,7 @@ def break_command(path: Path, card: int, what: str, value: int) -> None:
 
 @simgpu.command("parameters")
 def parameters_command() -> None:
-    """What can be set, with the defaults."""
+    """List the parameters and their defaults."""
 
     def act() -> None:
         for name, value in parameters().items():
@@ -177,7 +195,7 @@ def parameters_command() -> None:
 
 @simgpu.command("models")
 def models_command() -> None:
-    """The cards there are."""
+    """List the card models."""
     for name, model in MODELS.items():
         divided = f", {model.instances} x {model.profile}" if model.instances else ""
         click.echo(f"{name:14} {model.name}, {model.memory_mib} MiB, {model.sms} SMs{divided}")

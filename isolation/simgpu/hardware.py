@@ -107,7 +107,7 @@ def _load() -> ctypes.CDLL:
     lib.simgpu_abi.restype = c_int
     lib.simgpu_abi(sizes)
     if list(sizes) != [ctypes.sizeof(struct) for struct in (CardModel, CardBook, ClientBook)]:
-        raise SimulatorError(f"{path.name} does not belong to this version: build again")
+        raise SimulatorError(f"{path.name} was built for another version: build it again")
     return lib
 
 
@@ -181,7 +181,7 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
     """The cards of a box, one model name per physical card; MIG instances follow the whole cards."""
     unknown = sorted(set(models) - set(MODELS))
     if unknown:
-        raise SimulatorError(f"no such model: {', '.join(unknown)}; there are {', '.join(MODELS)}")
+        raise SimulatorError(f"unknown model {', '.join(unknown)}; choose from {', '.join(MODELS)}")
     chosen = [MODELS[name] for name in models]
     cards = [_card(model, position, seed) for position, model in enumerate(chosen)]
     for parent, model in enumerate(chosen):
@@ -192,7 +192,7 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
 def _checked(name: str, value: int, known: Mapping[str, int] | Sequence[str]) -> int:
     """The value of a parameter that exists, as far as the file can hold it and the driver can round by it."""
     if name not in known:
-        raise SimulatorError(f"no such parameter: {name}; there are {', '.join(known)}")
+        raise SimulatorError(f"unknown parameter {name}; choose from {', '.join(known)}")
     least = GRANULE if name.endswith("granule_bytes") else 0
     if not least <= value <= MOST:
         raise SimulatorError(f"{name}={value} is not in the range {least} to {MOST}")
@@ -208,7 +208,7 @@ def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise SimulatorError(f"{path.parent}: {exc.strerror}") from None
+        raise SimulatorError(f"cannot create directory {path.parent}: {exc.strerror}") from None
     status = _lib().simgpu_create(
         os.fsencode(path),
         driver.encode(),
@@ -217,7 +217,7 @@ def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None
         (c_uint64 * len(values))(*values.values()),
     )
     if status:
-        raise SimulatorError(f"{path}: {os.strerror(-status)}")
+        raise SimulatorError(f"cannot create {path}: {os.strerror(-status)}")
 
 
 def install(directory: Path) -> None:
@@ -236,7 +236,7 @@ class Box:
         self._handle = c_void_p()
         status = _lib().simgpu_open(os.fsencode(path), ctypes.byref(self._handle))
         if status:
-            raise SimulatorError(f"{path}: {os.strerror(-status)}")
+            raise SimulatorError(f"cannot open {path}: {os.strerror(-status)}")
 
     def close(self) -> None:
         """Unmap the file."""
@@ -285,7 +285,7 @@ class Box:
         if not 0 <= ns <= LONGEST_STEP:
             raise SimulatorError(f"a step of {ns} ns is not in the range 0 to {LONGEST_STEP}")
         if _lib().simgpu_step(self._handle, ns):
-            raise SimulatorError(f"{self.path}: the clock runs; stop it first")
+            raise SimulatorError(f"the clock of {self.path} is running; stop it first")
 
     def go(self) -> None:
         """Let a clock that stands run on from there."""
@@ -295,7 +295,7 @@ class Box:
         """Make something go wrong on a card: see driver/tool.c."""
         status = _lib().simgpu_inject(self._handle, card, what.encode(), value)
         if status:
-            raise SimulatorError(f"card {card}, {what}: {os.strerror(-status)}")
+            raise SimulatorError(f"cannot inject {what} into card {card}: {os.strerror(-status)}")
 
     def cards(self) -> list[CardBook]:
         """Every card's book, MIG instances included."""

@@ -36,8 +36,8 @@ def _client(book: ClientBook) -> dict[str, Any]:
         "peak_bytes": book.peak_bytes,
         "managed_bytes": book.managed_bytes,
         "denied": book.denied,
-        "own_seconds": book.own_ns / SECOND,
-        "own_ns": book.own_ns,
+        "gpu_seconds": book.own_ns / SECOND,
+        "gpu_ns": book.own_ns,
         "launches": book.launches,
         "copies": book.copies,
         "slices": book.slices,
@@ -59,7 +59,7 @@ def _card(index: int, card: CardBook, clients: list[ClientBook]) -> dict[str, An
         "total_bytes": model.total_bytes,
         "reserved_bytes": model.reserved_bytes,
         "used_bytes": card.used_bytes,
-        "unowned_bytes": card.unowned_bytes,
+        "unattributed_bytes": card.unowned_bytes,
         "peak_bytes": card.peak_bytes,
         "clock_ns": card.clock_ns,
         "busy_seconds": card.busy_ns / SECOND,
@@ -102,6 +102,6 @@ def lines(books: Mapping[str, Any], *, everybody: bool) -> Iterator[str]:
             denied = f"  denied {process['denied']}" if process["denied"] else ""
             yield (
                 f"  {process['pid']:>8} {process['name']:16} {process['state']:8} "
-                f"{process['total_bytes'] // MIB:>7} MiB ({parts or 'nothing'})  "
-                f"{process['own_seconds']:.3f} s on the card, {process['launches']} launches{denied}"
+                f"{process['total_bytes'] // MIB:>7} MiB ({parts or 'none'})  "
+                f"{process['gpu_seconds']:.3f} s GPU time, {process['launches']} launches{denied}"
             )

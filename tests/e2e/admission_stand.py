@@ -150,7 +150,7 @@ async def webhooked(client: ApiClient, stand: Stand) -> AsyncIterator[Stand]:
     bad = share_pod("probe", hostPID=True)
     try:
         async with _installed(client, [stand.reached_here(thing) for thing in objects("webhooks.yaml")]):
-            await until_tried(client, bad, "hostPID shows")
+            await until_tried(client, bad, "hostPID exposes")
             stand.asked.clear()
             yield stand
         await until_tried(client, share_pod("probe", units=3, cards=2), "")

@@ -34,13 +34,13 @@ MAPS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
 SWITCH, STATE = f"{MAPS}/gpushare-autoscaler", f"{MAPS}/gpushare-autoscaler-state"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/gpushare-autoscaler"
 QUICK = {
-    "period_seconds": 0.3,
-    "settle_seconds": 0.1,
-    "unneeded_seconds": 1.0,
-    "after_add_seconds": 1.0,
-    "fresh_seconds": 1.0,
+    "scan_interval_seconds": 0.3,
+    "action_validation_delay_seconds": 0.1,
+    "scale_down_unneeded_seconds": 1.0,
+    "scale_down_delay_after_add_seconds": 1.0,
+    "min_node_age_seconds": 1.0,
     "min_pod_age_seconds": 0.0,
-    "backoff_seconds": 5.0,
+    "initial_pool_backoff_seconds": 5.0,
 }
 PROFILE = {
     "mode": "cgpu",
@@ -58,13 +58,19 @@ PROFILE = {
 
 def config(*pools: dict[str, Any], **more: Any) -> str:
     """A configuration file's text."""
-    whole = {"version": 1, "pools": list(pools), "limits": QUICK, "figures": {"source": "none"}}
+    whole = {"version": 1, "pools": list(pools), "limits": QUICK, "metrics": {"source": "none"}}
     return json.dumps(whole | more)  # which is YAML too
 
 
 def one_pool(name: str = "gpu-a", **more: Any) -> dict[str, Any]:
     """A MachineDeployment as a pool; its nodes have two cards of 15 GiB."""
-    return {"name": name, "provider": "scale", "settings": {"name": name}, "largest": 3, "profile": PROFILE} | more
+    return {
+        "name": name,
+        "provider": "scale",
+        "settings": {"name": name},
+        "max_nodes": 3,
+        "node_template": PROFILE,
+    } | more
 
 
 async def eventually(claim: Callable[[], Awaitable[bool]]) -> bool:
@@ -87,7 +93,7 @@ class Autoscaler(Replica):
     def command(self, *more: str) -> list[str]:
         """What is typed."""
         given = [f"--kubeconfig={self._kubeconfig}", f"--config={self.config}"]
-        return [sys.executable, "-c", COMMAND, *given, f"--metrics=127.0.0.1:{self.metrics}", *more]
+        return [sys.executable, "-c", COMMAND, *given, f"--metrics-listen=127.0.0.1:{self.metrics}", *more]
 
     def start(self, *more: str, **env: str) -> None:
         """Begin; `answers` waits until it serves."""

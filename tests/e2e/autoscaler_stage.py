@@ -1,7 +1,7 @@
 """
 The autoscaler's loop on a real control plane, in this process: real objects, a test machine controller, fake kubelets.
 
-    async with stage(plane, tmp_path, pool("gpu-a", largest=5)) as s:
+    async with stage(plane, tmp_path, pool("gpu-a", max_nodes=5)) as s:
         await s.client.create(our_pod("one", 8))
         await s.turns(lambda: s.bound() == {"one"})
 
@@ -62,19 +62,19 @@ NO_HOME_SECONDS = 60.0
 def quick(**more: Any) -> Limits:
     """Limits of seconds, not of minutes."""
     given = {
-        "period_seconds": 0.2,
-        "settle_seconds": 0.1,
-        "unneeded_seconds": 1.0,
-        "after_add_seconds": 1.0,
-        "fresh_seconds": 1.0,
+        "scan_interval_seconds": 0.2,
+        "action_validation_delay_seconds": 0.1,
+        "scale_down_unneeded_seconds": 1.0,
+        "scale_down_delay_after_add_seconds": 1.0,
+        "min_node_age_seconds": 1.0,
         "min_pod_age_seconds": 0.0,
-        "immune_seconds": 5.0,
-        "provision_seconds": 300.0,
-        "devices_seconds": 200.0,
-        "drain_seconds": 600.0,
-        "backoff_seconds": 5.0,
-        "move_seconds": 600.0,
-        "moves_per_hour_ratio": 1.0,
+        "move_cooldown_seconds": 5.0,
+        "max_node_provision_seconds": 300.0,
+        "max_device_registration_seconds": 200.0,
+        "drain_timeout_seconds": 600.0,
+        "initial_pool_backoff_seconds": 5.0,
+        "move_timeout_seconds": 600.0,
+        "max_moves_per_hour_ratio": 1.0,
     }
     return Limits(**(given | more))
 
@@ -170,7 +170,7 @@ class Stage:
                 return
             if time.monotonic() > end:
                 raise AssertionError(f"{why or 'never'}: {await self.story()}")
-            await asyncio.sleep(self.limits.period_seconds)
+            await asyncio.sleep(self.limits.scan_interval_seconds)
 
     async def story(self) -> str:
         """What a failed test wants to know."""

@@ -84,7 +84,17 @@ def up(folder: Path, speed: float) -> Iterator[dict[str, str]]:
 def exporter(folder: Path, cards: Path, run_dir: Path) -> Iterator[str]:
     """The exporter of the node agent's cards: its address."""
     where = f"127.0.0.1:{free_port()}"
-    words = ("--simgpu", str(cards), "--run-dir", str(run_dir), "--listen", where, "--cycle", "1s", "--no-kubernetes")
+    words = (
+        "--simgpu",
+        str(cards),
+        "--agent-state-dir",
+        str(run_dir),
+        "--listen",
+        where,
+        "--interval",
+        "1s",
+        "--no-kubernetes",
+    )
     named = ("--node", NODE, "--pool", "shared", "--mode", "cgpu", "--isolation", "library")
     with running(folder, "exporter", "exporter", *words, *named):
         yield where
@@ -171,7 +181,7 @@ async def machines(client: ApiClient) -> AsyncIterator[None]:
 def broken(cards: Path) -> None:
     """Errors of a card, as its driver reports them."""
     for fault in (("xid", "48"), ("ecc-corrected", "3")):
-        words = ("simgpu", "break", str(cards), *fault)
+        words = ("simgpu", "inject", str(cards), *fault)
         made = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
         assert 0 == made.returncode, made.stderr
 

@@ -100,8 +100,8 @@ async def fragmented(
 ) -> AsyncIterator[Fragments]:
     """`small` Deployments (with their annotations) share the small pods, one to each card that has no whole pod."""
     each = (NODES * CARDS - WHOLE) // len(small)
-    config = pool("gpu-a", largest=NODES, smallest=NODES)
-    wish = quick(**({"immune_seconds": 3600.0} | limits))
+    config = pool("gpu-a", max_nodes=NODES, min_nodes=NODES)
+    wish = quick(**({"move_cooldown_seconds": 3600.0} | limits))
     async with stage(plane, folder, config, start={"gpu-a": NODES}, node_of=four_cards, limits=wish) as s:
         await untainted(s.client)
         await deployed(s.client, "whole", WHOLE, GIB_EACH)

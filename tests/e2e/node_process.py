@@ -43,7 +43,7 @@ class NodeProcess:
             *COMMAND,
             f"--node-name={node}",
             f"--kubelet-dir={kubelet.folder}",
-            f"--run-dir={self.run_dir}",
+            f"--state-dir={self.run_dir}",
             f"--cdi-dir={kubelet.cdi}",
             f"--cgroup={kubelet.cgroups}",
             f"--kubeconfig={kubeconfig}",
@@ -101,9 +101,9 @@ class NodeProcess:
 
     def book(self) -> dict[tuple[str, str], set[str]]:
         """Its book: device IDs by pod UID and container."""
-        entries = json.loads((self.run_dir / "book.json").read_text())["entries"]
+        entries = json.loads((self.run_dir / "checkpoint.json").read_text())["entries"]
         return {(entry["pod"][2], entry["pod"][3]): set(entry["ids"]) for entry in entries}
 
     def hold(self, hash_: str) -> dict:
         """The hold of one allocation."""
-        return json.loads((self.run_dir / "alloc" / hash_ / "hold.json").read_text())
+        return json.loads((self.run_dir / "alloc" / hash_ / "promise.json").read_text())

@@ -65,8 +65,8 @@ class Replica:
         options = {
             "kubeconfig": self._kubeconfig,
             "listen": "none",
-            "sidecar": f"127.0.0.1:{self.sidecar}",
-            "metrics": f"127.0.0.1:{self.metrics}",
+            "extender-listen": f"127.0.0.1:{self.sidecar}",
+            "metrics-listen": f"127.0.0.1:{self.metrics}",
         }
         given = [f"--{key}={value}" for key, value in options.items()]
         command = [*DIES_WITH_US, sys.executable, "-c", _COMMAND, *given, *more]

@@ -34,7 +34,7 @@ def test_only_pods_with_shares_ever_wait_for_us(plane):
                 "status": await answer(client.merge(f"{PODS}/runs/status", {"status": {"phase": "Pending"}})),
                 "record": await answer(client.merge(f"{PODS}/runs", {"metadata": {"labels": {SHARED: None}}})),
             }
-        for name, labels in (("adm-exempt", {"gpushare.dev/system": "true"}), ("adm-normal", {})):
+        for name, labels in (("adm-exempt", {"gpushare.dev/exempt": "true"}), ("adm-normal", {})):
             await client.create({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
             await client.until(lambda _: True, account)

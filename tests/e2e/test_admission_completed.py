@@ -109,9 +109,9 @@ def test_what_no_node_can_hold_is_told_at_once(plane):
             return refused, got.status, got.headers.getall("Warning", [])
 
     refused, status, warnings = asking(plane, story)
-    assert "the largest here offers 15" in refused[0]
-    assert "the largest here has 4" in refused[1]
-    assert (201, True) == (status, any("for now this waits" in text for text in warnings))
+    assert "but the largest card offers 15" in refused[0]
+    assert "the largest node has 4" in refused[1]
+    assert (201, True) == (status, any("the pod remains pending for now" in text for text in warnings))
 
 
 def test_what_is_no_pod_at_all_is_refused_in_the_api_servers_own_words(plane):
@@ -154,4 +154,4 @@ def test_a_template_from_before_us_can_still_be_scaled_and_deleted(plane):
             return said
 
     said = asyncio.run(story())
-    assert ["", "", True, ""] == [said[0], said[1], "hostPID shows" in said[2], said[3]]
+    assert ["", "", True, ""] == [said[0], said[1], "hostPID exposes" in said[2], said[3]]

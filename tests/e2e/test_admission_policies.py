@@ -94,7 +94,7 @@ def test_each_bad_pod_is_refused_without_the_webhook_too(plane):
     policies = {case.name: case.policy for case in SAYABLE}
     assert {} == {name: text for name, text in pods.items() if policies[name] not in text}
     assert {} == {name: text for name, text in templates.items() if policies[name] not in text}
-    assert [] == [kind for kind, text in kinds.items() if "does not split evenly" not in text]
+    assert [] == [kind for kind, text in kinds.items() if "must be a multiple of the number of cards" not in text]
 
 
 def test_a_pod_that_came_past_the_webhook_is_refused(plane):
@@ -108,8 +108,8 @@ def test_a_pod_that_came_past_the_webhook_is_refused(plane):
         )
 
     unlabelled, elsewhere = policing(plane, story)
-    assert "is the webhook configuration installed" in unlabelled
-    assert "placed by gpushare-scheduler" in elsewhere
+    assert "check that the webhook configuration is installed" in unlabelled
+    assert "scheduled by gpushare-scheduler" in elsewhere
 
 
 def test_good_pods_pass(plane):
@@ -151,7 +151,7 @@ def test_records_stay_as_they_were_made(plane):
                 "count": {"labels": {COUNT: "1"}},
                 "record": {"annotations": {"gpushare.dev/allocation": "{}"}},
                 "vendor": {"annotations": {"scheduler.framework.gpushare.allocation": "{}"}},
-                "reservation": {"annotations": {"gpushare.dev/reservation": "x"}},
+                "reservation": {"annotations": {"gpushare.dev/consumed-reservation": "x"}},
                 "devices": {"annotations": {"cdi-devices.noderesource.dev/pod": "- nvidia.com/gpu=all"}},
                 "free": {"annotations": {"mine": "1"}},
             }
@@ -170,8 +170,8 @@ def test_records_stay_as_they_were_made(plane):
         for sub in ("", "/status")
     }
     devices = {("devices", sub, "someone") for sub in ("", "/status")}
-    assert expected == {key for key, text in said.items() if "not changed after it was made" in text}
-    assert devices == {key for key, text in said.items() if "asks the container runtime" in text}
+    assert expected == {key for key, text in said.items() if "of a pod are immutable" in text}
+    assert devices == {key for key, text in said.items() if "devices from the container runtime" in text}
     assert expected | devices == {key for key, text in said.items() if text}
 
 
@@ -186,8 +186,8 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}
     allowed = {
-        "wakes": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
-        "wakes by status": (f"{PODS}/p/status", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
+        "wakes": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/requeued": "now"}}}),
+        "wakes by status": (f"{PODS}/p/status", {"metadata": {"annotations": {"gpushare.dev/requeued": "now"}}}),
         "role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": "leader"}}}),
         "no role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": None}}}),
         "condition": (f"{PODS}/p/status", {"status": {"conditions": [condition], "nominatedNodeName": "n1"}}),
@@ -201,7 +201,7 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
         "record": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/allocation": "{}"}}}),
         "annotation": (f"{PODS}/p/status", {"metadata": {"annotations": {"free": "1"}}}),
         "annotation away": (f"{PODS}/p", {"metadata": {"annotations": {"mine": None}}}),
-        "wakes a plain pod": (f"{PODS}/q", {"metadata": {"annotations": {"gpushare.dev/woken": "now"}}}),
+        "wakes a plain pod": (f"{PODS}/q", {"metadata": {"annotations": {"gpushare.dev/requeued": "now"}}}),
         "label": (f"{PODS}/p", {"metadata": {"labels": {"app": "x"}}}),
         "label away": (f"{PODS}/p", {"metadata": {"labels": {SHARED: None}}}),
         "role of another": (f"{PODS}/p", {"metadata": {"labels": {"gpushare.dev/role": "leader"}}}),
@@ -231,7 +231,7 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
     said, others = policing(plane, story)
     assert "" == others
     assert {} == {name: said[name] for name in allowed if said[name]}
-    assert {} == {name: said[name] for name in refused if "changes nothing of a pod" not in said[name]}
+    assert {} == {name: said[name] for name in refused if "may only change label" not in said[name]}
 
 
 def test_a_debugging_container_keeps_the_rules(plane):
@@ -250,7 +250,7 @@ def test_a_debugging_container_keeps_the_rules(plane):
             ]
 
     refused, *fine = policing(plane, story)
-    assert "would choose cards" in refused
+    assert "would select cards" in refused
     assert ["", ""] == fine
 
 
@@ -270,7 +270,7 @@ def test_a_binding_with_records_is_our_schedulers_alone(plane, way):
             ]
 
     record, ours, label, ours_too, *free = policing(plane, story)
-    assert all("alone writes them" in text for text in (record, label))
+    assert all("which only gpushare-scheduler writes" in text for text in (record, label))
     assert ["", "", "", ""] == [ours, ours_too, *free]
 
 
@@ -325,7 +325,7 @@ def test_a_node_agent_keeps_to_its_own_node(plane):
     allowed |= {("n" * 200, "n" * 200, "event")}
     allowed |= {(name, "", "others") for name in ("pin-1", "pin-2")}
     assert allowed == {key for key, text in said.items() if not text}
-    assert all("acts for its own node" in text for key, text in said.items() if key not in allowed)
+    assert all("may only act on its own node" in text for key, text in said.items() if key not in allowed)
 
 
 def test_a_real_token_names_the_node(plane):

@@ -34,7 +34,7 @@ def test_each_bad_pod_is_refused_with_what_to_change(plane):
         wrong = {name: text for name, text in said.items() if unescaped(by_name[name]) not in unescaped(text)}
         assert {} == wrong
     assert all("denied the request" in text for text in pods.values())
-    assert [] == [kind for kind, text in kinds.items() if "ask for 6 or 9" not in text]
+    assert [] == [kind for kind, text in kinds.items() if "request 6 or 9" not in text]
 
 
 def unescaped(text: str) -> str:
@@ -69,8 +69,10 @@ def test_records_and_labels_stay_as_they_were_made(plane):
             return said
 
     said = asking(plane, story)
-    assert {"shared", "count", "record"} == {name for (name, _), text in said.items() if "not changed after" in text}
-    assert {"devices"} == {name for (name, _), text in said.items() if "asks the container runtime" in text}
+    assert {"shared", "count", "record"} == {
+        name for (name, _), text in said.items() if "of a pod is immutable" in text
+    }
+    assert {"devices"} == {name for (name, _), text in said.items() if "devices from the container runtime" in text}
     assert {"other", "ours"} == {name for (name, _), text in said.items() if not text}
 
 
@@ -145,7 +147,7 @@ def test_pods_with_shares_are_bound_by_our_scheduler_alone(plane, way):
         return said, kept
 
     said, kept = asking(plane, story)
-    assert "leave the binding to it" in said["stranger"]
+    assert "only gpushare-scheduler may bind it" in said["stranger"]
     assert "try again" in said["unknown"]
     assert "bind without it" in said["forged"]
     assert ("", "") == (said["other"], said["ours"])

@@ -34,13 +34,13 @@ def test_what_is_missing_is_named_with_the_remedy(plane, tmp_path):
 
     denied, without, wrong, replicas, maps = asyncio.run(story())
     assert 1 == denied[0]
-    assert "these may not be read with the credentials given: /api/v1/nodes, /api/v1/pods, " in denied[2]
-    assert "a plan needs the right to list and watch these" in denied[2]
+    assert "these credentials cannot read /api/v1/nodes, /api/v1/pods, " in denied[2]
+    assert "grant list and watch on these resources" in denied[2]
     assert (0, 0) == (without[0], wrong[0])
-    assert "in doubt: there are no pools to grow or shrink: " in without[1]
-    assert "one.yaml names none (docs/autoscaler.md says what stands in it)" in without[1]
-    assert 'machinedeployments.cluster.x-k8s.io "gpu-z" not found; it neither grows nor shrinks' in wrong[1]
-    assert "no pool may grow now: gpu-z (its provider cannot tell)" in wrong[1]
+    assert "condition: no pools are configured: " in without[1]
+    assert "one.yaml lists none (docs/autoscaler.md describes the file)" in without[1]
+    assert 'machinedeployments.cluster.x-k8s.io "gpu-z" not found; the pool is not scaled' in wrong[1]
+    assert "no pool can scale up now: gpu-z (provider state unknown)" in wrong[1]
     assert "0 to 0" not in wrong[1]
     assert 0 == replicas
     assert not [name for name in maps if name.startswith("gpushare-autoscaler")]

@@ -15,7 +15,7 @@ from waiting import PATIENCE_SECONDS
 from autoscaler.metrics_api.pressure import rooms_of
 from autoscaler.plan import Buy
 
-NAMED = re.compile(r"cards? ([\d, ]+) of (\S+) will be free: ([\d.]+) idle")
+NAMED = re.compile(r"frees cards? ([\d, ]+) of (\S+), makes ([\d.]+) stranded idle")
 
 
 def named(texts):
@@ -56,7 +56,7 @@ async def until_calm(f, count):
                 continue
             quiet = f.plans[-1].steps == () and not s.world.seen.observation.reserved
             rests = rests + 1 if whole and quiet and not (await s.client.get(RESERVED))["items"] else 0
-            await asyncio.sleep(s.limits.period_seconds)
+            await asyncio.sleep(s.limits.scan_interval_seconds)
 
 
 async def all_healthy(s):
@@ -120,7 +120,7 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
     """
 
     async def story():
-        async with fragmented(plane, tmp_path, {"a": {}, "b": {}, "c": {}, "d": {}}, moves_per_hour=2) as f:
+        async with fragmented(plane, tmp_path, {"a": {}, "b": {}, "c": {}, "d": {}}, max_moves_per_hour=2) as f:
             s = f.stage
             before = await pods(s)
             await s.client.merge(f"{DEPLOYMENTS}/whole/scale", {"spec": {"replicas": WHOLE + 3}})
@@ -131,10 +131,10 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not two_more(await s.client.get(PODS, **where)):
                     await f.turn()
-                    await asyncio.sleep(s.limits.period_seconds)
+                    await asyncio.sleep(s.limits.scan_interval_seconds)
             for _ in range(8):
                 await f.turn()
-                await asyncio.sleep(s.limits.period_seconds)
+                await asyncio.sleep(s.limits.scan_interval_seconds)
             after = await pods(s)
             moved = set().union(*(before[app] - after[app] for app in before))
             steps = [step for plan in f.plans for step in plan.steps]
@@ -142,7 +142,7 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
 
     moved, said, bought, capped = asyncio.run(story())
     assert 2 == len(moved)
-    assert {"rescue"} == {said[uid].kind for uid in moved}
+    assert {"make_room"} == {said[uid].kind for uid in moved}
     assert 2 == len({uid for one in moved for uid in said[one].serves})
     assert [] == bought
     assert 1 == len(capped)

@@ -51,8 +51,8 @@ async def serving(plane, folder, metric, pod, **pools):
     ):
         await untainted(client)
         with autoscaler(plane, folder, "one") as one:
-            figures = {"source": "exporter", "port": exporters.port, "scrape_seconds": 1}
-            one.config.write_text(config(one_pool(**({"smallest": 2, "largest": 2} | pools)), figures=figures))
+            figures = {"source": "exporter", "port": exporters.port, "scrape_interval_seconds": 1}
+            one.config.write_text(config(one_pool(**({"min_nodes": 2, "max_nodes": 2} | pools)), figures=figures))
             one.start(*doors)
             await available(client)
             await client.create(workload("Deployment", "web", 1, pod))
@@ -86,7 +86,7 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
 
             exporters.hangs = True
             told["stale"] = await says(client, "FailedGetPodsMetric")
-            await one.shows('gpushare_autoscaler_doubts{reason="figures"}', 2)
+            await one.shows('gpushare_autoscaler_inhibited{reason="metrics"}', 2)
             await stays(client, 5, 2.5)
             exporters.hangs = False
             await follows(client)
@@ -109,7 +109,7 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
 
     told, log = asyncio.run(story())
     assert "old" in told["stale"]
-    assert "is silent about it" in told["absent"]
+    assert " is missing" in told["absent"]
     assert told["gone"]
     assert "Traceback" not in log
 

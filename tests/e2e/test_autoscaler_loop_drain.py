@@ -35,7 +35,7 @@ async def placed(s, app, node, count, units, **annotations):
 @contextlib.asynccontextmanager
 async def two_nodes(plane, tmp_path, **limits):
     """A pool of two nodes of two cards, both up."""
-    async with stage(plane, tmp_path, pool("gpu-a", largest=3), start={"gpu-a": 2}, limits=quick(**limits)) as s:
+    async with stage(plane, tmp_path, pool("gpu-a", max_nodes=3), start={"gpu-a": 2}, limits=quick(**limits)) as s:
         await untainted(s.client)
         yield s, *(await s.machines.settled("gpu-a"))
 
@@ -74,7 +74,7 @@ def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_eve
                         await s.turn()
                     except Killed:
                         s.reborn()
-                    await asyncio.sleep(s.limits.period_seconds)
+                    await asyncio.sleep(s.limits.scan_interval_seconds)
                 s.access = real
                 s.reopen()
                 await s.turns(lambda: s.all_bound(7), why="everybody runs")
@@ -105,7 +105,7 @@ def test_who_may_not_go_is_never_evicted_and_keeps_its_node(plane, tmp_path):
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=5), start={"gpu-a": 4}, limits=quick()) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=5), start={"gpu-a": 4}, limits=quick()) as s:
             await untainted(s.client)
             roomy, one, two, three = await s.machines.settled("gpu-a")
             await placed(s, "roomy", roomy, 4, 5)
@@ -133,7 +133,7 @@ def test_scattered_pods_are_packed_and_as_many_cards_come_free_as_were_promised(
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=4), start={"gpu-a": 4}, limits=quick()) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=4), start={"gpu-a": 4}, limits=quick()) as s:
             await untainted(s.client)
             nodes = await s.machines.settled("gpu-a")
             for app in ("web", "api"):

@@ -30,7 +30,7 @@ def test_pods_that_fit_by_node_sum_and_by_no_card_make_the_pool_grow(plane, tmp_
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=3), start={"gpu-a": 1}, node_of=spreading) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=3), start={"gpu-a": 1}, node_of=spreading) as s:
             await untainted(s.client)
             await s.client.create(workload("Deployment", "halves", 2, our_pod("x", 8)))
             await s.turns(lambda: s.all_bound(2), why="the first two fit")
@@ -58,7 +58,7 @@ def test_one_pod_too_many_brings_one_node_more_from_zero_and_their_end_brings_it
         return pool_node(name, of, cards=3)
 
     async def story():
-        pools = pool("gpu-a", largest=9, profile=profile_of(three("any", "gpu-a")))
+        pools = pool("gpu-a", max_nodes=9, profile=profile_of(three("any", "gpu-a")))
         async with stage(plane, tmp_path, pools, node_of=three) as s:
             await s.client.create(workload("Deployment", "many", 7, our_pod("x", 10)))
             await s.turns(lambda: s.all_bound(7), why="seven run")
@@ -90,7 +90,7 @@ def test_a_pool_that_was_seen_once_grows_from_zero_after_a_restart(plane, tmp_pa
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=2), start={"gpu-a": 1}) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2), start={"gpu-a": 1}) as s:
             await untainted(s.client)
             await s.turn()
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 0}})
@@ -109,7 +109,7 @@ def test_a_pool_that_nobody_knows_stays_empty_and_says_so(plane, tmp_path):
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=2)) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2)) as s:
             await s.client.create(our_pod("one", 10))
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(3):
@@ -125,8 +125,8 @@ def test_a_node_that_somebody_else_adds_meanwhile_is_not_bought_twice(plane, tmp
     """
 
     async def story():
-        pools = pool("gpu-a", largest=5, profile=TEMPLATE)
-        async with stage(plane, tmp_path, pools, limits=quick(settle_seconds=0.5)) as s:
+        pools = pool("gpu-a", max_nodes=5, profile=TEMPLATE)
+        async with stage(plane, tmp_path, pools, limits=quick(action_validation_delay_seconds=0.5)) as s:
             await s.machines.pause()
             await s.client.create(our_pod("one", 10))
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
@@ -154,10 +154,10 @@ def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
 
     async def story():
         pools = (
-            pool("cheap", largest=5, price=1.0, profile=profile_of(pool_node("any", "cheap"))),
-            pool("dear", largest=5, price=3.0, profile=profile_of(pool_node("any", "dear"))),
+            pool("cheap", max_nodes=5, price=1.0, profile=profile_of(pool_node("any", "cheap"))),
+            pool("dear", max_nodes=5, price=3.0, profile=profile_of(pool_node("any", "dear"))),
         )
-        async with stage(plane, tmp_path, *pools, limits=quick(backoff_seconds=300.0)) as s:
+        async with stage(plane, tmp_path, *pools, limits=quick(initial_pool_backoff_seconds=300.0)) as s:
             s.machines.stock["cheap"] = 0
             await s.client.create(our_pod("one", 10))
             await s.turns(lambda: s.all_bound(1), why="the other pool delivers")
@@ -183,8 +183,8 @@ def test_a_pod_for_one_mode_never_grows_a_pool_of_another(plane, tmp_path):
 
     async def story():
         pools = (
-            pool("memory", largest=5, price=1.0, profile=profile_of(node("any", "memory"))),
-            pool("compute", largest=5, price=9.0, profile=profile_of(node("any", "compute"))),
+            pool("memory", max_nodes=5, price=1.0, profile=profile_of(node("any", "memory"))),
+            pool("compute", max_nodes=5, price=9.0, profile=profile_of(node("any", "compute"))),
         )
         async with stage(plane, tmp_path, *pools, node_of=node) as s:
             pod = our_pod("one", 4)
@@ -204,8 +204,8 @@ def test_what_the_provider_says_only_after_the_deadline_of_patience_is_given_bac
     """
 
     async def story():
-        pools = pool("gpu-a", largest=2, profile=TEMPLATE)
-        limits = quick(provision_seconds=1.0, backoff_seconds=300.0)
+        pools = pool("gpu-a", max_nodes=2, profile=TEMPLATE)
+        limits = quick(max_node_provision_seconds=1.0, initial_pool_backoff_seconds=300.0)
         async with stage(plane, tmp_path, pools, limits=limits) as s:
             await s.machines.pause()
             await s.client.create(our_pod("one", 10))
@@ -233,7 +233,7 @@ def test_replicas_that_spread_over_zones_bring_a_node_to_each_zone(plane, tmp_pa
 
     async def story():
         pools = tuple(
-            pool(name, largest=3, price=price, profile=profile_of(node("any", name)))
+            pool(name, max_nodes=3, price=price, profile=profile_of(node("any", name)))
             for name, price in (("east", 1.0), ("west", 5.0))
         )
         async with stage(plane, tmp_path, *pools, node_of=node) as s:
@@ -268,7 +268,7 @@ def test_two_controllers_at_once_buy_no_more_than_one(plane, tmp_path):
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=5, profile=TEMPLATE)) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=5, profile=TEMPLATE)) as s:
             await s.machines.pause()
             other = Stage(s.client, s.access, s.sources, s.machines, s.configs, s.limits)
             await s.client.create(our_pod("one", 10))
@@ -291,7 +291,7 @@ def test_a_purchase_survives_a_controller_that_forgot_everything(plane, tmp_path
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=5, profile=TEMPLATE)) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=5, profile=TEMPLATE)) as s:
             await s.machines.pause()
             await s.client.create(our_pod("one", 10))
             await s.turns(lambda: s.steps(Buy), why="bought")

@@ -37,8 +37,8 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
     """
 
     async def story():
-        limits = quick(unneeded_seconds=3600.0)
-        config = pool("gpu-a", largest=2, smallest=2)
+        limits = quick(scale_down_unneeded_seconds=3600.0)
+        config = pool("gpu-a", max_nodes=2, min_nodes=2)
         async with stage(plane, tmp_path, config, start={"gpu-a": 2}, node_of=one_card, limits=limits) as s:
             await untainted(s.client)
             nodes = await s.machines.settled("gpu-a")
@@ -53,7 +53,7 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
                         await s.turn()
                     except Killed:
                         s.reborn()
-                    await asyncio.sleep(s.limits.period_seconds)
+                    await asyncio.sleep(s.limits.scan_interval_seconds)
             deaths, s.access = s.access.deaths, real
             s.reopen()
             for _ in range(3):
@@ -99,8 +99,8 @@ def test_a_hot_card_is_relieved_only_while_its_figures_are_fresh(plane, tmp_path
     """
 
     async def story():
-        limits = quick(unneeded_seconds=3600.0, hot_seconds=0.5)
-        config = pool("gpu-a", largest=2, smallest=2)
+        limits = quick(scale_down_unneeded_seconds=3600.0, hot_card_seconds=0.5)
+        config = pool("gpu-a", max_nodes=2, min_nodes=2)
         async with stage(plane, tmp_path, config, start={"gpu-a": 2}, node_of=one_card, limits=limits) as s:
             await untainted(s.client)
             first, second = await s.machines.settled("gpu-a")
@@ -124,5 +124,5 @@ def test_a_hot_card_is_relieved_only_while_its_figures_are_fresh(plane, tmp_path
 
     early, moves, cards, second = asyncio.run(story())
     assert [] == early
-    assert {"relieve"} == {move.kind for move in moves}
+    assert {"mitigate_hot_card"} == {move.kind for move in moves}
     assert cards.count(f"GPU-{second}-0") in {1, 2}  # a figure may be from before the first move

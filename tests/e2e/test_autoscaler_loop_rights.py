@@ -32,7 +32,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
             pod = await own_pod(admin, AUTOSCALER, "autoscaler-rights")
             config = await kubeconfig(plane, admin, tmp_path, AUTOSCALER, pod)
             try:
-                async with stage(plane, tmp_path, pool("gpu-a", largest=3, profile=GROWN), kubeconfig=config) as s:
+                async with stage(plane, tmp_path, pool("gpu-a", max_nodes=3, profile=GROWN), kubeconfig=config) as s:
                     await s.client.create(workload("Deployment", "wide", 4, our_pod("x", 8)))
                     await s.turns(lambda: s.all_bound(4), why="two nodes for four pods")
                     keep, _ = await s.machines.settled("gpu-a")

@@ -34,8 +34,10 @@ def test_with_more_than_a_third_of_the_nodes_unready_nothing_is_done(plane, tmp_
     """
 
     async def story():
-        pools = pool("gpu-a", largest=9, profile=TEMPLATE)
-        async with stage(plane, tmp_path, pools, start={"gpu-a": 5}, limits=quick(unneeded_seconds=3600.0)) as s:
+        pools = pool("gpu-a", max_nodes=9, profile=TEMPLATE)
+        async with stage(
+            plane, tmp_path, pools, start={"gpu-a": 5}, limits=quick(scale_down_unneeded_seconds=3600.0)
+        ) as s:
             await untainted(s.client)
             nodes = await s.machines.settled("gpu-a")
             await s.client.create(workload("Deployment", "full", 10, our_pod("x", 15)))
@@ -67,7 +69,7 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=2, profile=TEMPLATE)) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2, profile=TEMPLATE)) as s:
             await waits(s)
             plane.freeze("kube-apiserver")
             try:
@@ -91,7 +93,7 @@ def test_a_wall_clock_that_was_set_keeps_pods_where_they_are(plane, tmp_path):
     """
 
     async def story():
-        pools = pool("gpu-a", largest=3)
+        pools = pool("gpu-a", max_nodes=3)
         async with stage(plane, tmp_path, pools, start={"gpu-a": 2}) as s:
             await untainted(s.client)
             full, light = await s.machines.settled("gpu-a")
@@ -123,8 +125,10 @@ def test_a_node_that_somebody_else_takes_out_of_service_is_left_alone(plane, tmp
     """
 
     async def story():
-        pools = pool("gpu-a", largest=3)
-        async with stage(plane, tmp_path, pools, start={"gpu-a": 2}, limits=quick(settle_seconds=0.0)) as s:
+        pools = pool("gpu-a", max_nodes=3)
+        async with stage(
+            plane, tmp_path, pools, start={"gpu-a": 2}, limits=quick(action_validation_delay_seconds=0.0)
+        ) as s:
             await untainted(s.client)
             one, two = await s.machines.settled("gpu-a")
             await s.turn()
@@ -154,7 +158,7 @@ def test_a_provider_that_cannot_tell_stops_its_own_pool_only(plane, tmp_path):
     """
 
     async def story():
-        pools = (pool("gone", price=0.1, profile=TEMPLATE), pool("gpu-a", largest=2, profile=TEMPLATE))
+        pools = (pool("gone", price=0.1, profile=TEMPLATE), pool("gpu-a", max_nodes=2, profile=TEMPLATE))
         async with stage(plane, tmp_path, *pools) as s:
             await s.client.delete(f"{ROOT}/machinedeployments/gone")
             await waits(s)
@@ -172,7 +176,7 @@ def test_who_may_not_write_any_more_writes_nothing(plane, tmp_path):
     """
 
     async def story():
-        async with stage(plane, tmp_path, pool("gpu-a", largest=2, profile=TEMPLATE)) as s:
+        async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2, profile=TEMPLATE)) as s:
             await waits(s)
             s.fenced = "the Lease is somebody else's"
             await turns(s, 3)

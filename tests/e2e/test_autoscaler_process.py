@@ -32,12 +32,12 @@ def test_a_dry_run_says_what_it_would_do_and_the_switch_lets_it(plane, tmp_path)
                 await switch(client, dryRun="false")
                 await grown(machines, "gpu-a", 1)
                 await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/waits")
-                await one.shows('gpushare_autoscaler_steps_total{outcome="done",step="buy"}', 1)
+                await one.shows('gpushare_autoscaler_actions_total{action="scale_up",outcome="done"}', 1)
                 return before, status, json.loads(out), err
 
     before, status, plan, err = asyncio.run(story())
     assert (0, 0, "") == (before, status, err)
-    assert [("buy", "gpu-a")] == [(step["step"], step["what"]) for step in plan["steps"]]
+    assert [("scale_up", "gpu-a")] == [(step["action"], step["target"]) for step in plan["actions"]]
     assert ["default/waits"] == [pod["pod"] for pod in plan["pods"]]
 
 
@@ -54,7 +54,7 @@ def test_of_two_replicas_one_acts_and_after_its_death_the_other(plane, tmp_path)
                 one.start()
                 await one.shows("gpushare_autoscaler_leader", 1)
                 two.start()
-                await two.says("this replica watches")
+                await two.says("this replica is on standby")
                 await client.create(our_pod("first", 8))
                 await grown(machines, "gpu-a", 1)
                 await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/first")
@@ -65,7 +65,7 @@ def test_of_two_replicas_one_acts_and_after_its_death_the_other(plane, tmp_path)
                 await grown(machines, "gpu-a", 2)
                 await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/second")
                 state = stored(await client.get(STATE))
-                by_two = await two.sample('gpushare_autoscaler_steps_total{outcome="done",step="buy"}')
+                by_two = await two.sample('gpushare_autoscaler_actions_total{action="scale_up",outcome="done"}')
                 return watched, by_two, await machines.replicas("gpu-a"), state, two.end(signal.SIGTERM), two.log()
 
     watched, by_two, replicas, state, status, log = asyncio.run(story())
@@ -73,7 +73,7 @@ def test_of_two_replicas_one_acts_and_after_its_death_the_other(plane, tmp_path)
     assert state["epoch"] >= 1
     assert ["gpu-a"] == list(state["kept"]["profiles"]["pools"])
     assert 0 == status, log[-3000:]
-    assert "remembered: read" in log
+    assert "saved state=read" in log
     assert "Traceback" not in log
 
 
@@ -87,23 +87,23 @@ def test_killed_and_back_it_remembers_who_could_not_deliver(plane, tmp_path):
         async with fleet(plane, tmp_path, "gpu-a") as (client, machines):
             machines.stock["gpu-a"] = 0
             with autoscaler(plane, tmp_path, "one") as one:
-                one.config.write_text(config(one_pool(), limits=QUICK | {"backoff_seconds": 300.0}))
+                one.config.write_text(config(one_pool(), limits=QUICK | {"initial_pool_backoff_seconds": 300.0}))
                 await client.create(our_pod("waits", 8))
                 one.start()
                 await client.until(lambda state: "gpu-a" in stored(state)["memory"]["closed"], STATE)
                 one.end(signal.SIGKILL)
                 one.start()
                 await one.shows("gpushare_autoscaler_leader", 1)
-                await one.says("remembered: read")
-                await one.shows('gpushare_autoscaler_pending_answers{answer="capped"}', 1)
+                await one.says("saved state=read")
+                await one.shows('gpushare_autoscaler_pending_pods{status="pool_limited"}', 1)
                 rest = await one.sample('gpushare_pool_backoff_seconds{pool="gpu-a"}')
                 one.end(signal.SIGTERM)
                 await client.merge(STATE, {"data": {"state.json": "hello"}})
                 machines.stock.clear()
                 one.start()
-                await one.shows('gpushare_autoscaler_doubts{reason="state"}', 1)
-                await one.says("cannot be believed, it is begun anew")
-                await one.reaches('gpushare_autoscaler_turns_total{outcome="withheld"}', 3)
+                await one.shows('gpushare_autoscaler_inhibited{reason="state"}', 1)
+                await one.says("is corrupt: starting from empty state")
+                await one.reaches('gpushare_autoscaler_cycles_total{outcome="inhibited"}', 3)
                 return rest, await machines.replicas("gpu-a"), stored(await client.get(STATE))["version"], one.log()
 
     rest, replicas, version, log = asyncio.run(story())
@@ -120,7 +120,7 @@ def test_somebody_elses_write_is_seen_and_adopted(plane, tmp_path):
     async def story():
         async with fleet(plane, tmp_path, "gpu-a") as (client, _):
             with autoscaler(plane, tmp_path, "one") as one:
-                limits = QUICK | {"period_seconds": 3.0}
+                limits = QUICK | {"scan_interval_seconds": 3.0}
                 one.config.write_text(config(one_pool(), limits=limits))
                 one.start()
                 state = stored(await client.until(lambda found: "data" in found, STATE))
@@ -128,7 +128,7 @@ def test_somebody_elses_write_is_seen_and_adopted(plane, tmp_path):
                 state["memory"]["moves"] = [moved]
                 await client.merge(STATE, {"data": {"state.json": json.dumps(state)}})
                 await client.create(our_pod("waits", 8))
-                await one.says("somebody else wrote ConfigMap gpushare-system/gpushare-autoscaler-state")
+                await one.says("another client wrote saved state ConfigMap gpushare-system/gpushare-autoscaler-state")
                 await one.shows('gpushare_autoscaler_state_writes_total{outcome="conflict"}', 1)
                 await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/waits")
                 after = await client.until(lambda found: stored(found)["memory"]["last_add"], STATE)
@@ -155,8 +155,8 @@ def test_a_third_of_the_nodes_unwell_stops_everything_and_says_so(plane, tmp_pat
                 one.config.write_text(config(one_pool()))
                 await client.create(our_pod("waits", 8))
                 one.start()
-                await one.shows('gpushare_autoscaler_doubts{reason="unready"}', 1)
-                await one.says("3 of 3 nodes are not ready (sick-0, sick-1, sick-2); nothing is done")
+                await one.shows('gpushare_autoscaler_inhibited{reason="unready_nodes"}', 1)
+                await one.says("3 of 3 nodes are not ready (sick-0, sick-1, sick-2); no actions are taken")
                 await one.shows("gpushare_autoscaler_leader", 1)
                 before = await machines.replicas("gpu-a"), await one.sample('gpushare_pending_pods{reason="cards"}')
                 status, _, told = await one.plan()
@@ -184,10 +184,10 @@ def test_an_api_server_that_falls_silent_ends_all_acting(plane, tmp_path):
                 one.config.write_text(config(one_pool()))
                 one.start()
                 await one.shows("gpushare_autoscaler_leader", 1)
-                await one.says("it acts")
+                await one.says("app_voice: taking actions")
                 line.passing.clear()
                 await one.shows("gpushare_autoscaler_leader", 0)
-                await one.says("it does not act")
+                await one.says("not taking actions")
                 await client.create(our_pod("waits", 8))
                 await one.shows("gpushare_autoscaler_enabled", 0)
                 during = await machines.replicas("gpu-a")
@@ -219,17 +219,17 @@ def test_the_switch_stops_it_and_a_misspelt_one_too(plane, tmp_path):
                 await client.until(bool, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/default")
                 await client.create(own)
                 one.start(POD_NAME="acting")
-                await one.shows('gpushare_autoscaler_doubts{reason="switch"}', 1)
+                await one.shows('gpushare_autoscaler_inhibited{reason="switch"}', 1)
                 events = f"/apis/events.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/events"
-                said = await client.until(lambda e: e["items"], events, fieldSelector="reason=Withheld")
+                said = await client.until(lambda e: e["items"], events, fieldSelector="reason=Inhibited")
                 await one.says("switched off by ConfigMap gpushare-system/gpushare-autoscaler")
                 await switch(client, enable="false")
-                await one.says('"enable" is none of its keys')
-                await one.reaches('gpushare_autoscaler_turns_total{outcome="withheld"}', 5)
+                await one.says('unknown key "enable"')
+                await one.reaches('gpushare_autoscaler_cycles_total{outcome="inhibited"}', 5)
                 held = await machines.replicas("gpu-a")
                 await switch(client)
                 await grown(machines, "gpu-a", 1)
-                await one.shows('gpushare_autoscaler_doubts{reason="switch"}', 0)
+                await one.shows('gpushare_autoscaler_inhibited{reason="switch"}', 0)
                 await client.delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/acting", force=True)
                 return held, said["items"][0]
 
@@ -249,24 +249,24 @@ def test_the_configuration_is_read_again_and_a_bad_one_is_refused(plane, tmp_pat
             with autoscaler(plane, tmp_path, "one") as one:
                 one.config.write_text(config(one_pool(), one_pool("gpu-b", settings={"name": "gpu-a"})))
                 refused = await one.plan()
-                one.config.write_text(config(one_pool(largest=0)))
+                one.config.write_text(config(one_pool(max_nodes=0)))
                 await client.create(our_pod("waits", 8))
                 one.start()
-                await one.shows('gpushare_autoscaler_pending_answers{answer="capped"}', 1)
+                await one.shows('gpushare_autoscaler_pending_pods{status="pool_limited"}', 1)
                 one.config.write_text("pools: [{name: gpu-a, provider: nobody}]\n")
-                await one.shows("gpushare_autoscaler_config_refused", 1)
-                await one.says('pool gpu-a: provider "nobody" is none of ack, aws, scale, externalgrpc')
+                await one.shows("gpushare_autoscaler_config_last_reload_successful", 0)
+                await one.says('pool gpu-a: unknown provider "nobody"; providers: ack, aws, scale, externalgrpc')
                 one.config.write_text("pools: [{name: gpu-a}]\n")
                 await one.says("pools[0].provider: missing")
-                bounds = await one.sample('gpushare_pool_nodes_largest{pool="gpu-a"}')
+                bounds = await one.sample('gpushare_pool_max_nodes{pool="gpu-a"}')
                 one.config.write_text(config(one_pool("gpu-b")))
-                await one.shows("gpushare_autoscaler_config_refused", 0)
+                await one.shows("gpushare_autoscaler_config_last_reload_successful", 1)
                 await grown(machines, "gpu-b", 1)
                 return refused, bounds, await machines.replicas("gpu-a")
 
     (status, _, said), bounds, gpu_a = asyncio.run(story())
     assert 2 == status
-    assert "pool gpu-b: has the same source as pool gpu-a" in said
+    assert "pool gpu-b: same source as pool gpu-a" in said
     assert (0, 0) == (bounds, gpu_a)
 
 
@@ -301,10 +301,9 @@ def test_a_plan_needs_rights_to_read_only_and_writes_nothing(plane, tmp_path):
 
     (status, out, err), with_work, replicas, maps = asyncio.run(story())
     assert (0, "", 3, 0) == (status, err, with_work, replicas)
-    assert (
-        "in doubt: what the running autoscaler remembers (ConfigMap gpushare-system/gpushare-autoscaler-state)" in out
-    )
-    assert "cannot be followed: it may not be read" in out
-    assert "buy" in out
+    state = "(ConfigMap gpushare-system/gpushare-autoscaler-state)"
+    assert f"condition: cannot read the saved state of the running autoscaler {state}" in out
+    assert "cannot use the switch ConfigMap gpushare-system/gpushare-autoscaler: the API server refused the read" in out
+    assert "scale_up" in out
     assert "default/waits" in out
     assert not [name for name in maps if name.startswith("gpushare-autoscaler")]

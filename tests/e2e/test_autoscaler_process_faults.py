@@ -15,7 +15,12 @@ from e2e.test_autoscaler_loop_drain import BUDGETS, budget
 
 from isolation.contract.names import MOVED, SYSTEM_NAMESPACE
 
-LIMITS = QUICK | {"moves_per_hour": 6, "moves_per_hour_ratio": 1.0, "immune_seconds": 3600.0, "drain_seconds": 600.0}
+LIMITS = QUICK | {
+    "max_moves_per_hour": 6,
+    "max_moves_per_hour_ratio": 1.0,
+    "move_cooldown_seconds": 3600.0,
+    "drain_timeout_seconds": 600.0,
+}
 MOVES = "gpushare_autoscaler_moves_last_hour"
 
 
@@ -100,7 +105,7 @@ def test_a_leader_killed_at_an_eviction_is_followed_by_one_that_knows_of_it(plan
     assert (3, 3) == (evictions, len(seen.ended))
     assert seen.fewest >= 2
     assert len(kept) <= 1  # the last one is tidied away by the next turn
-    assert "remembered: read" in log
+    assert "saved state=read" in log
     assert "Traceback" not in log
 
 
@@ -123,7 +128,7 @@ def test_evictions_whose_answers_are_lost_are_counted_and_not_repeated(plane, tm
                 async with Watcher(client, "app=moving").watching() as seen:
                     where = await drained(client, machines, full)
                 await one.shows(MOVES, 3)
-                failed = await one.sample('gpushare_autoscaler_steps_total{outcome="failed",step="evict"}')
+                failed = await one.sample('gpushare_autoscaler_actions_total{action="evict",outcome="failed"}')
                 return where, full, seen, len(evicted(day)), failed, one.log()
 
     where, full, seen, evictions, failed, log = asyncio.run(story())
@@ -141,8 +146,8 @@ def test_a_hot_card_is_left_alone_while_prometheus_makes_no_sense(plane, tmp_pat
     """
     own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "acting", "namespace": SYSTEM_NAMESPACE}}
     own["spec"] = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
-    relieved = 'gpushare_autoscaler_steps_total{outcome="done",step="relieve"}'
-    limits = LIMITS | {"hot_seconds": 0.5, "unneeded_seconds": 3600.0}
+    relieved = 'gpushare_autoscaler_actions_total{action="mitigate_hot_card",outcome="done"}'
+    limits = LIMITS | {"hot_card_seconds": 0.5, "scale_down_unneeded_seconds": 3600.0}
 
     async def story():
         async with fleet(plane, tmp_path, "gpu-a", start=2) as (client, machines):
@@ -157,28 +162,32 @@ def test_a_hot_card_is_left_alone_while_prometheus_makes_no_sense(plane, tmp_pat
                 exporters.core = lambda _name: 0.3
                 exporters.heat = lambda _uuid, pods: 0.95 if pods > 3 else 0.25 * pods
                 with autoscaler(plane, tmp_path, "one") as one:
-                    figures = {"source": "prometheus", "url": f"http://127.0.0.1:{told.port}", "scrape_seconds": 1}
-                    pool = one_pool(smallest=2, largest=2)
+                    figures = {
+                        "source": "prometheus",
+                        "url": f"http://127.0.0.1:{told.port}",
+                        "scrape_interval_seconds": 1,
+                    }
+                    pool = one_pool(min_nodes=2, max_nodes=2)
                     one.config.write_text(config(pool, limits=limits, figures=figures))
                     told.says = "<html>"
                     await exporters.measured()
                     exporters.hangs = True
                     one.start(POD_NAME="acting")
-                    await one.says("Prometheus answers what is no vector")
-                    await one.shows('gpushare_autoscaler_doubts{reason="figures"}', 2)
+                    await one.says("Prometheus returned something other than an instant vector")
+                    await one.shows('gpushare_autoscaler_inhibited{reason="metrics"}', 2)
                     events = f"/apis/events.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/events"
                     # whoever was tried in this control plane before has left Events of its own
                     told_why = lambda e: [one for one in e["items"] if "Prometheus" in one.get("note", "")]  # noqa: E731
-                    await client.until(told_why, events, fieldSelector="reason=Withheld")
+                    await client.until(told_why, events, fieldSelector="reason=Inhibited")
                     told.says = None
                     told.slow = 30.0
-                    await one.reaches('gpushare_autoscaler_turn_duration_seconds_sum{stage="observe"}', 5)
+                    await one.reaches('gpushare_autoscaler_cycle_duration_seconds_sum{stage="observe"}', 5)
                     told.slow = 0.0
-                    await one.shows('gpushare_autoscaler_figures_nodes{state="stale"}', 2)
+                    await one.shows('gpushare_autoscaler_metrics_nodes{state="stale"}', 2)
                     held = await one.sample(relieved)
                     exporters.hangs = False
                     await one.reaches(relieved, 1)
-                    await one.shows('gpushare_autoscaler_doubts{reason="figures"}', 0)
+                    await one.shows('gpushare_autoscaler_inhibited{reason="metrics"}', 0)
                     pods = [p for app in ("left", "right") for p in await running(client, app, 2)]
                 await client.delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/acting", force=True)
                 return held, before, {cards_of(p)[0] for p in pods}, one.log()

@@ -93,7 +93,7 @@ def test_a_pool_is_ordered_of_cluster_autoscaler_and_keda_hears_who_waits(plane,
 
                     served = await eventually(nobody)
                     calls = await one.sample(
-                        'gpushare_autoscaler_rpc_calls_total{code="OK",method="NodeGroupIncreaseSize"}'
+                        'gpushare_autoscaler_grpc_requests_total{code="OK",method="NodeGroupIncreaseSize"}'
                     )
                     return waiting, dict(node.metadata.labels), await groups(), served, calls, one.log()
 
@@ -115,7 +115,7 @@ def test_figures_of_pools_and_pods_come_through_kube_apiserver(plane, tmp_path):
     async def story():
         async with fleet(plane, tmp_path, "gpu-a") as (client, _), granted(client), leads_here(client, wish.port):
             with autoscaler(plane, tmp_path, "one") as one:
-                one.config.write_text(config(one_pool(largest=1)))
+                one.config.write_text(config(one_pool(max_nodes=1)))
                 await client.create(workload("Deployment", "web", 2, our_pod("x", 8)))
                 one.start(
                     "--metrics-api=custom",
@@ -155,15 +155,19 @@ def test_without_prometheus_pools_grow_and_the_reason_for_no_relief_is_visible(p
     async def story():
         async with fleet(plane, tmp_path, "gpu-a", start=1) as (client, machines):
             with autoscaler(plane, tmp_path, "one") as one:
-                figures = {"source": "prometheus", "url": f"http://127.0.0.1:{free_port()}", "scrape_seconds": 1}
+                figures = {
+                    "source": "prometheus",
+                    "url": f"http://127.0.0.1:{free_port()}",
+                    "scrape_interval_seconds": 1,
+                }
                 one.config.write_text(config(one_pool(), figures=figures))
                 await client.create(our_pod("waits", 12, 1))
                 await client.create(workload("Deployment", "full", 2, our_pod("x", 12)))
                 one.start()
-                await one.says("Prometheus cannot be reached")
-                await one.reaches('gpushare_autoscaler_doubts{reason="figures"}', 1)
+                await one.says("Prometheus is unreachable")
+                await one.reaches('gpushare_autoscaler_inhibited{reason="metrics"}', 1)
                 await grown(machines, "gpu-a", 2)
-                return await one.sample('gpushare_autoscaler_figures_nodes{state="fresh"}'), one.log()
+                return await one.sample('gpushare_autoscaler_metrics_nodes{state="fresh"}'), one.log()
 
     fresh, log = asyncio.run(story())
     assert 0 == fresh

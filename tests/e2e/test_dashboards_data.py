@@ -17,7 +17,7 @@ from dashboards.board import asked, files
 SECONDS = 60.0
 NOTHING = {
     ("gpushare-card", "Errors", "D"): "these cards have no NVLink",
-    ("gpushare-autoscaler", "Questions by gRPC", "A"): "neither cluster-autoscaler nor KEDA asks here",
+    ("gpushare-autoscaler", "gRPC requests", "A"): "neither cluster-autoscaler nor KEDA asks here",
 }
 """Queries that cannot have data here, and why."""
 

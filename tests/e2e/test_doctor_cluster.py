@@ -40,12 +40,14 @@ def test_what_is_missing_is_a_problem_and_what_is_there_is_not(installed):
     found, status = examined(installed.kubeconfig)
 
     assert 1 == status
-    assert {"cluster.server": "ok", "cluster.rights": "ok", "cluster.reservations": "ok"} == states(
-        found, "cluster.server", "cluster.rights", "cluster.reservations"
+    assert {"cluster.server_version": "ok", "cluster.rights": "ok", "cluster.reservations": "ok"} == states(
+        found, "cluster.server_version", "cluster.rights", "cluster.reservations"
     )
-    assert {"cluster.admission": "problem", "cluster.denial": "problem", "cluster.leader": "problem"} == states(
-        found, "cluster.admission", "cluster.denial", "cluster.leader"
-    )
+    assert {
+        "cluster.admission": "problem",
+        "cluster.admission_denies": "problem",
+        "cluster.scheduler_leader": "problem",
+    } == states(found, "cluster.admission", "cluster.admission_denies", "cluster.scheduler_leader")
 
 
 def test_nodes_and_pods_that_break_a_rule_are_named(installed):
@@ -70,10 +72,10 @@ def test_nodes_and_pods_that_break_a_rule_are_named(installed):
     found = asyncio.run(story())
 
     for check, name in [
-        ("cluster.records", "default/doc-bare"),
-        ("cluster.unseen", "default/doc-bare"),
+        ("cluster.allocations", "default/doc-bare"),
+        ("cluster.not_admitted", "default/doc-bare"),
         ("cluster.modes", "doc-odd"),
-        ("cluster.either_or", "doc-shares"),
+        ("cluster.mixed_resources", "doc-shares"),
         ("cluster.agents", "doc-shares"),
     ]:
         assert "problem" == found[check][0], found[check]
@@ -91,7 +93,7 @@ def test_who_may_ask_nothing_is_told_that_nothing_is_known(installed):
     guesses = {check: said for check, said in found.items() if said[0] not in {"unknown", "ok"}}
     assert {} == guesses
     assert 2 == status
-    assert {"cluster.server"} == {check for check, said in found.items() if said[0] == "ok"}
+    assert {"cluster.server_version"} == {check for check, said in found.items() if said[0] == "ok"}
 
 
 def test_a_server_that_is_not_there_is_unknown_within_its_deadline(installed):
@@ -100,4 +102,4 @@ def test_a_server_that_is_not_there_is_unknown_within_its_deadline(installed):
     """
     found, status = examined(installed.kubeconfig_for("admin", port=1))
 
-    assert (2, {"cluster.server"}) == (status, set(found))
+    assert (2, {"cluster.server_version"}) == (status, set(found))

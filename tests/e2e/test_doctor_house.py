@@ -33,7 +33,7 @@ async def led(house):
     """The autoscaler acts, and says so."""
     for _ in range(3000):
         page = await answers(f"http://{ADDRESS}:9448/metrics")
-        if "gpushare_autoscaler_leader 1.0" in page and "gpushare_autoscaler_config_refused" in page:
+        if "gpushare_autoscaler_leader 1.0" in page and "gpushare_autoscaler_config_last_reload_successful" in page:
             return
         await asyncio.sleep(0.1)
     raise AssertionError(house.words())
@@ -57,9 +57,14 @@ def test_the_overlay_for_ack_is_whole(plane, tmp_path):
 
     told = asyncio.run(story())
     assert {} == {check: said for check, said in told.items() if said[0] in {"problem", "unknown"}}
-    assert "ACK" in told["cluster.vendor"][1]
-    assert "dry run" in told["cluster.switch"][1]
-    assert not {"cluster.admission", "cluster.leader", "cluster.certificate", "cluster.records"} & set(told)
+    assert "ACK" in told["cluster.ack"][1]
+    assert "dry run" in told["cluster.autoscaler_config"][1]
+    assert not {
+        "cluster.admission",
+        "cluster.scheduler_leader",
+        "cluster.webhook_certificate",
+        "cluster.allocations",
+    } & set(told)
 
 
 def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
@@ -95,6 +100,6 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
     well, short, gone = asyncio.run(story())
     good = ("rights", "certificate", "certificates", "autoscaler", "switch", "metrics_apis", "versions", "admission")
     assert dict.fromkeys(good, "ok") == {name: well[f"cluster.{name}"][0] for name in good}, json.dumps(well, indent=1)
-    assert "unknown" != well["cluster.doubts"][0]
+    assert "unknown" != well["cluster.autoscaler_inhibited"][0]
     assert ["warning"] * 2 == [short[f"cluster.{name}"][0] for name in ("certificates", "switch")], short
     assert ["problem"] * 2 == [gone[f"cluster.{name}"][0] for name in ("certificates", "metrics_apis")], gone

@@ -46,9 +46,9 @@ def test_devices_that_a_real_kubelet_gave_are_those_of_the_record(stage):
         return seen, pod
 
     seen, _ = play(stage, story)
-    states = {check: seen[check]["state"] for check in ("cluster.devices", "cluster.records", "cluster.cards")}
-    assert {"cluster.devices": "ok", "cluster.records": "ok", "cluster.cards": "ok"} == states
-    assert "ok" == seen["cluster.kubelets"]["state"], seen["cluster.kubelets"]
+    states = {check: seen[check]["state"] for check in ("cluster.devices", "cluster.allocations", "cluster.overcommit")}
+    assert {"cluster.devices": "ok", "cluster.allocations": "ok", "cluster.overcommit": "ok"} == states
+    assert "ok" == seen["cluster.kubelet_versions"]["state"], seen["cluster.kubelet_versions"]
     assert "ok" == seen["cluster.agents"]["state"], seen["cluster.agents"]
 
 
@@ -82,5 +82,11 @@ def test_a_real_node_is_read_as_its_programs_were_started(stage):
     judged = {check: one for check, one in seen.items() if check not in {"machine.ptrace", "machine.selinux"}}
     assert [] == [one for one in judged.values() if one["state"] in {"problem", "unknown"}]
     assert "containerd 2" in seen["machine.runtime"]["evidence"]
-    expected = ("machine.gates", "machine.kubelet_sockets", "machine.other_plugins", "canary.loaded", "canary.limited")
+    expected = (
+        "machine.feature_gates",
+        "machine.kubelet_sockets",
+        "machine.other_plugins",
+        "canary.loaded",
+        "canary.limited",
+    )
     assert dict.fromkeys(expected, "ok") == {check: seen[check]["state"] for check in expected}

@@ -102,7 +102,7 @@ def test_the_exporter_is_scraped_through_its_pod_on_simulated_cards(plane, tmp_p
     for part in ("containers", "pods"):
         (tmp_path / "log" / part).mkdir(parents=True)
         hosts[f"/var/log/{part}"] = str(tmp_path / "log" / part)
-    elsewhere = (f"--run-dir={tmp_path}/gpushare", "--no-kubernetes")
+    elsewhere = (f"--agent-state-dir={tmp_path}/gpushare", "--no-kubernetes")
 
     async def story():
         async with installed(plane, tmp_path) as house, house.process(EXPORTER, *elsewhere, hosts=hosts):

@@ -80,9 +80,13 @@ def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of
             account = await kubeconfig(plane, client, tmp_path, AUTOSCALER, pod)
             with autoscaler(plane, tmp_path, "one", account) as one:
                 unknown = {"name": "gpu-b", "provider": "scale", "settings": {"name": "gpu-b"}}
-                more = {"moves_per_hour_ratio": 1.0, "immune_seconds": 5.0, "period_seconds": 0.3}
-                more |= {"settle_seconds": 0.1, "unneeded_seconds": 1.0, "after_add_seconds": 1.0}
-                more |= {"fresh_seconds": 1.0}
+                more = {"max_moves_per_hour_ratio": 1.0, "move_cooldown_seconds": 5.0, "scan_interval_seconds": 0.3}
+                more |= {
+                    "action_validation_delay_seconds": 0.1,
+                    "scale_down_unneeded_seconds": 1.0,
+                    "scale_down_delay_after_add_seconds": 1.0,
+                }
+                more |= {"min_node_age_seconds": 1.0}
                 one.config.write_text(config(one_pool(), unknown, limits=more | {"min_pod_age_seconds": 0.0}))
                 one.start()
                 try:

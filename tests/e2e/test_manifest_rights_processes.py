@@ -122,9 +122,9 @@ async def scheduling(client, plane, tmp_path, logs):
     await client.call("POST", path, made)
     tls, sidecar = free_port(), free_port()
     logs |= {"ours": tmp_path / "scheduler.log", "stock": tmp_path / "kube-scheduler.log"}
-    ours = [*OURS, f"--kubeconfig={config}", f"--listen=127.0.0.1:{tls}", f"--sidecar=127.0.0.1:{sidecar}"]
-    ours += [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--metrics=none"]
-    ours += [f"--beside={SCHEDULER}-kube"]
+    ours = [*OURS, f"--kubeconfig={config}", f"--listen=127.0.0.1:{tls}", f"--extender-listen=127.0.0.1:{sidecar}"]
+    ours += [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--metrics-listen=none"]
+    ours += [f"--kube-scheduler-lease={SCHEDULER}-kube"]
     stock = [*STOCK, str(plane._programs["kube-scheduler"]), f"--config={configuration(config, sidecar, tmp_path)}"]
     stock += ["--authentication-skip-lookup=true", "--bind-address=127.0.0.1", "--secure-port=0"]
     names = {"POD_NAME": pod["metadata"]["name"], "POD_NAMESPACE": SYSTEM_NAMESPACE}
@@ -211,10 +211,10 @@ def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(pla
     assert [] == refusals
     assert {"gpushare.dev/role": "leader"} == labels
     # Processes run here without Deployments, the certificate of the tests lasts a day, and the plane is shared.
-    apart = {"cluster.processes", "cluster.certificate", "cluster.agents", "cluster.waiting", "cluster.modes"}
-    apart |= {"cluster.kubelets"}  # a stand-in has no version
+    apart = {"cluster.components", "cluster.webhook_certificate", "cluster.agents", "cluster.pending", "cluster.modes"}
+    apart |= {"cluster.kubelet_versions"}  # a stand-in has no version
     assert [] == [(check, said) for check, said in report.items() if said[0] != "ok" and check not in apart]
-    assert "warning" == report["cluster.certificate"][0]
+    assert "warning" == report["cluster.webhook_certificate"][0]
 
 
 def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
@@ -280,7 +280,7 @@ def test_room_on_one_card_is_made_for_the_important_with_the_rights_of_the_manif
     async def story():
         async with installed(plane, tmp_path, "rights-room") as made:
             at = made.stage
-            each = at.cards[0].offered_bytes // GIB
+            each = at.cards[0].allocatable_bytes // GIB
             cluster, low = Cluster(at.client), replicas("rights-low", 2, each // 2 + 1)
             await cluster.ensure(high)
             await cluster.create(low)
@@ -327,7 +327,7 @@ def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_r
 
     status, refusals, told = asyncio.run(story())
     assert (201, []) == (status, refusals)
-    assert any("record" in note for note in told), told
+    assert any("without a valid allocation annotation" in note for note in told), told
 
 
 def test_every_right_of_the_manifests_was_needed(plane):

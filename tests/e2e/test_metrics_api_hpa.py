@@ -138,6 +138,6 @@ def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
         return told
 
     told = asyncio.run(story())
-    assert "can be told" in told["absent"]
-    assert "exporter of node n1 is 6" in told["stale"]
+    assert "is unknown" in told["absent"]
+    assert "exporter on node n1 is 6" in told["stale"]
     assert told["outage"]

@@ -49,7 +49,7 @@ def test_a_pod_gets_the_cards_of_its_record(plane, tmp_path):
 
 def counted(agent, uid):
     """Containers of a pod whose promise the exporter counts."""
-    holds = [agent.hold(path.parent.name)["pod"] for path in agent.run_dir.glob("alloc/*/hold.json")]
+    holds = [agent.hold(path.parent.name)["pod"] for path in agent.run_dir.glob("alloc/*/promise.json")]
     return {name for _, _, whose, name in holds if whose == uid}
 
 
@@ -143,4 +143,4 @@ def test_a_pod_that_nobody_promised_anything_is_deleted_and_told_why(plane, tmp_
             await at.until(lambda: at.agent.book() == {})
             return told
 
-    assert any("without our record" in text for text in asyncio.run(story()))
+    assert any("without a valid allocation annotation" in text for text in asyncio.run(story()))

@@ -29,7 +29,7 @@ def test_the_node_says_what_it_has(plane, tmp_path):
             node = await at.ready()
             said = {name: node["status"]["allocatable"].get(name) for name in (MEMORY, COUNT, CORE)}
             labels = {name: node["metadata"]["labels"].get(name) for name in (CARD_UNITS, CARD_COUNT)}
-            units = at.cards[0].offered_bytes // GIB
+            units = at.cards[0].allocatable_bytes // GIB
             await at.client.merge(
                 f"{at.node.path}/status", {"status": {"capacity": {CORE: None}, "allocatable": {CORE: None}}}
             )
@@ -41,7 +41,7 @@ def test_the_node_says_what_it_has(plane, tmp_path):
             status = await asyncio.to_thread(at.agent.stop)
             left = await at.client.until(
                 lambda n: (
-                    n["metadata"]["annotations"][AGENT] == "leaving" and n["status"]["allocatable"][MEMORY] == "0"
+                    n["metadata"]["annotations"][AGENT] == "stopping" and n["status"]["allocatable"][MEMORY] == "0"
                 ),
                 at.node.path,
             )
@@ -72,7 +72,7 @@ def test_a_second_agent_on_the_node_refuses(plane, tmp_path):
             return await asyncio.to_thread(again.wait, 20), (tmp_path / "second.log").read_text(), at.agent.process.pid
 
     status, said, pid = asyncio.run(story())
-    assert (1, True) == (status, f"another node agent (process {pid})" in said)
+    assert (1, True) == (status, f"another node agent (PID {pid})" in said)
 
 
 def test_a_node_that_changes_its_mode_takes_nothing_from_those_who_run(plane, tmp_path):
@@ -140,5 +140,5 @@ def test_an_agent_that_rests_costs_next_to_nothing(plane, tmp_path):
     seconds, page, health = asyncio.run(story())
     assert seconds < 5 * 0.05 + 0.1
     assert ["ok\n", "ok\n"] == health
-    assert {"gpushare_node_agent_ready 1.0", "gpushare_node_agent_holders 1.0"} <= set(page.splitlines())
+    assert {"gpushare_node_agent_ready 1.0", "gpushare_node_agent_allocations 1.0"} <= set(page.splitlines())
     assert all(spec.name in page for spec in CATALOGUE.values())

@@ -24,7 +24,7 @@ def page(agent):
 
 
 def broken(tmp_path, card, what, value):
-    """As `gpushare simgpu break` does."""
+    """As `gpushare simgpu inject` does."""
     with opened(tmp_path / "cards") as box:
         box.inject(card, what, value)
 
@@ -38,7 +38,7 @@ def test_a_sick_card_keeps_its_pods_and_gets_no_others_until_it_is_well(plane, t
 
     async def story():
         async with stage(plane, tmp_path, f"agent-sick-{how}") as at:
-            each = at.cards[0].offered_bytes >> 30
+            each = at.cards[0].allocatable_bytes >> 30
             pod = await at.running(await at.bind(share_pod("stays", 3), 0))
 
             async def until(healthy, amount):
@@ -65,7 +65,7 @@ def test_a_sick_card_keeps_its_pods_and_gets_no_others_until_it_is_well(plane, t
             phase = pod.phase
             return at.cards[0].uuid, why, figures, after, phase, await asyncio.to_thread(page, at.agent)
 
-    sick = tmp_path / "run" / "sick.json"
+    sick = tmp_path / "run" / "unhealthy-cards.json"
     uuid, why, figures, after, phase, well = asyncio.run(story())
     assert (f"{uuid}: XID 119", None, "Running") == (why, after, phase)
     assert {"xid": "1.0", "ecc": "0.0", "driver": "0.0", "lost": "0.0"} == figures

@@ -25,7 +25,7 @@ def test_ids_that_the_kubelet_gives_again_wait_for_the_old_process(plane, tmp_pa
 
     async def story():
         async with stage(plane, tmp_path, "agent-forced", number=1) as at:
-            units = at.cards[0].offered_bytes // GIB
+            units = at.cards[0].allocatable_bytes // GIB
             old = await at.running(await at.bind(share_pod("old", units), 0))
             at.kubelet.linger = 1.5
             await at.client.delete(f"{PODS}/old", force=True)
@@ -131,7 +131,7 @@ def test_ids_given_twice_by_the_kubelet_start_only_one_pod(plane, tmp_path):
 
     async def story():
         async with stage(plane, tmp_path, "agent-twice-given", number=1) as at:
-            units = at.cards[0].offered_bytes // GIB
+            units = at.cards[0].allocatable_bytes // GIB
             pods = []
             for i in range(4):
                 old = await at.running(await at.bind(share_pod(f"old-{i}", 2), 0))
@@ -200,7 +200,7 @@ def test_whatever_is_asked_there_is_an_answer(plane, tmp_path):
             await at.until(lambda: at.kubelet.status()[1] > 0)
             late = await at.running(await at.bind(share_pod("late", 3), 0))
             right(at, late, "main", (0,), 3)
-            assert "cannot be believed" not in at.agent.words()
+            assert "cannot load saved allocations" not in at.agent.words()
             return said, [path.name for path in tmp_path.rglob("etc")]
 
     said, outside = asyncio.run(story())

@@ -203,7 +203,7 @@ def test_a_pod_bound_without_a_record_is_deleted_and_told_why(stage):
         return [e for e in listed["items"] if e["involvedObject"].get("uid") == made["metadata"]["uid"]]
 
     events = play(stage, story)
-    assert any("without our record" in event["message"] for event in events)
+    assert any("without a valid allocation annotation" in event["message"] for event in events)
     assert not any(event["reason"] == "Started" for event in events)
 
 

@@ -97,7 +97,7 @@ def test_on_a_node_that_only_shares_nothing_is_enforced_and_everything_is_told(s
     async def mode(client, value):
         seen = len(stage.node.log("agent"))
         await client.merge(path, {"metadata": {"labels": {"ack.node.gpu.schedule": value}}})
-        await stage.agent_says(f"this node serves {value}", seen)
+        await stage.agent_says(f"node mode is {value}", seen)
 
     async def story(client):
         await mode(client, "share")

@@ -45,7 +45,7 @@ async def pairs(plane, folder):
         with replica(plane, folder, "a") as one, replica(plane, folder, "b") as two:
             made = {"a": one, "b": two}
             for name, ours in made.items():
-                ours.start(f"--beside={kube.BESIDE}")
+                ours.start(f"--kube-scheduler-lease={kube.BESIDE}")
                 start_scheduler(plane, folder, name, ours.sidecar)
             try:
                 yield client, made
@@ -104,7 +104,7 @@ def test_a_dead_leader_is_followed_as_soon_as_its_leases_have_run_out(plane, tmp
             if dies != "ours":
                 plane.kill(f"kube-{first}")
             if dies == "ours":
-                made[first].start(f"--beside={kube.BESIDE}")
+                made[first].start(f"--kube-scheduler-lease={kube.BESIDE}")
                 usual += await made[first].answers("/readyz") / SLOWER
             took = await bound_after(client, "after")
             await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")

@@ -39,7 +39,13 @@ def test_a_pod_that_fits_by_sum_and_by_no_card_gets_one_card_freed(plane, tmp_pa
             after = await client.get(PODS, labelSelector="app=scattered")
             await client.until(lambda r: not r["items"], RESERVED)
             events = await client.get("/api/v1/namespaces/default/events", fieldSelector="reason=Preempted")
-            return before, vip, after["items"], events["items"], await ours.metric("gpushare_scheduler_reliefs_total")
+            return (
+                before,
+                vip,
+                after["items"],
+                events["items"],
+                await ours.metric("gpushare_scheduler_preemption_attempts_total"),
+            )
 
     before, vip, after, events, reliefs = asyncio.run(story())
     kept = {p["metadata"]["uid"] for p in before} & {
@@ -76,7 +82,7 @@ def test_a_disruption_budget_is_kept(plane, tmp_path):
                 await client.create(our_pod("vip", 10, priorityClassName="high"))
                 await client.until(why_pending, f"{PODS}/vip")
                 for _ in range(3000):
-                    blocked = await ours.metric("gpushare_scheduler_reliefs_total")
+                    blocked = await ours.metric("gpushare_scheduler_preemption_attempts_total")
                     if blocked:
                         break
                     await asyncio.sleep(0.1)

@@ -118,7 +118,7 @@ def test_the_seed_is_placed_and_no_patch_of_its_owner_changes_the_promise(plane,
 
     placed, said, free, after = asyncio.run(story())
     assert {"0": {str(card): 2 for card in range(4)}} == vendor_record(placed)
-    assert {} == {name: text for name, text in said.items() if text[0] != 403 or "not changed after" not in text[1]}
+    assert {} == {name: text for name, text in said.items() if text[0] != 403 or "immutable" not in text[1]}
     assert 200 == free
     assert placed["metadata"]["annotations"] == after["metadata"]["annotations"]
     assert placed["metadata"]["labels"] | {"mine": "1"} == after["metadata"]["labels"]
@@ -135,8 +135,12 @@ def test_what_decides_about_promises_is_out_of_a_tenants_reach(plane, tmp_path):
         "bindings": ("POST", PODS.replace("pods", "bindings"), {"apiVersion": "v1", "kind": "Binding"}),
         "reservation": ("POST", "/apis/gpushare.dev/v1alpha1/reservations", {"metadata": meta}),
         "status": ("PATCH", f"{PODS}/p/status", {"status": {"phase": "Failed"}}),
-        "exempt": ("PATCH", "/api/v1/namespaces/tenant", {"metadata": {"labels": {"gpushare.dev/system": "true"}}}),
-        "quota": ("PATCH", "/api/v1/namespaces/tenant", {"metadata": {"annotations": {"gpushare.dev/quota": "{}"}}}),
+        "exempt": ("PATCH", "/api/v1/namespaces/tenant", {"metadata": {"labels": {"gpushare.dev/exempt": "true"}}}),
+        "quota": (
+            "PATCH",
+            "/api/v1/namespaces/tenant",
+            {"metadata": {"annotations": {"gpushare.dev/gpu-memory-quota": "{}"}}},
+        ),
         "node": ("PATCH", "/api/v1/nodes/reach", {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}),
         "policy": ("DELETE", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/gpushare-pods", {}),
     }
@@ -158,7 +162,7 @@ def test_what_decides_about_promises_is_out_of_a_tenants_reach(plane, tmp_path):
 
     said, loosened, pod = asyncio.run(story())
     assert {} == {name: text for name, text in said.items() if text[0] != 403}
-    assert "leave the binding to it" in said["administrator"][1]
+    assert "only gpushare-scheduler may bind it" in said["administrator"][1]
     assert 422 == loosened[0]
     assert "nodeName" not in pod["spec"]
 

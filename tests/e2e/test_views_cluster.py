@@ -143,8 +143,8 @@ def test_what_explain_advises_works(plane, tmp_path):
             await settled(client, "wide")
             told = await document(plane, "explain", "wide", "-n", "default")
             words = (await view(plane, "explain", "default/wide")).stdout
-            helps = {one["kind"]: one["text"] for one in told["waits"]["helps"]}
-            count = int(helps["split"].split("over ")[1].split()[0])
+            helps = {one["kind"]: one["text"] for one in told["pending"]["remedies"]}
+            count = int(helps["split"].split("gpu-count: ")[1].split(")")[0])
             less = int(helps["smaller"].split("gpu-mem: ")[1].split(")")[0])
             await client.create(our_pod("split", 12, count))
             await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/split")
@@ -161,8 +161,8 @@ def test_what_explain_advises_works(plane, tmp_path):
             return told, words, more["spec"].get("nodeName"), placed, record, missing
 
     told, words, more, placed, record, missing = asyncio.run(story())
-    assert "fragmented" == told["waits"]["why"]
-    assert {"quad": 4, "pair": 2} == {node["node"]: len(node["cards"]) for node in told["waits"]["nodes"]}
+    assert "fragmented" == told["pending"]["why"]
+    assert {"quad": 4, "pair": 2} == {node["node"]: len(node["cards"]) for node in told["pending"]["nodes"]}
     assert "FailedScheduling" in words
     assert "What would help" in words
     assert None is more
@@ -204,7 +204,7 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
         with serving(answers, host=ADDRESS, port=EXPORTER_PORT):
             before, cards, found, strict = asyncio.run(story())
     assert 3 == before.returncode
-    assert "not known" in before.stdout
+    assert "breaches are unknown" in before.stdout
     assert ([int(6.25 * GIB)], []) == ([card["used_bytes"] for card in cards["items"]], cards["notes"])
     assert [("over_limit", "a", 5.0, True)] == [(b["kind"], b["pod"], b["begun"], b["open"]) for b in found["items"]]
     assert 1 == strict.returncode
@@ -256,5 +256,5 @@ def test_the_rights_in_the_documentation_are_enough(plane, tmp_path):
 
     for done in asyncio.run(story()):
         assert (0, "") == (done.returncode, done.stderr)
-        assert "may not" not in done.stdout
+        assert "cannot list" not in done.stdout
         assert "403" not in done.stdout

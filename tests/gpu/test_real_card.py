@@ -126,7 +126,7 @@ def run(command: list[str], **env: str) -> str:
 
 def shared(book: Path, *words: str) -> str:
     """`gpushare run` with a book of its own; what the command printed."""
-    return run([sys.executable, "-c", FRONT, "run", "--book", str(book), *words])
+    return run([sys.executable, "-c", FRONT, "run", "--state-dir", str(book), *words])
 
 
 def test_pytorch_is_stopped_at_its_promise(torch_installed, tmp_path):  # noqa: ARG001

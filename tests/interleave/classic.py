@@ -78,7 +78,7 @@ class ClassicReplica:
 
     def _free(self, node: str) -> list[int]:
         """Units by card index."""
-        free = [card.offered_bytes // GIB for card in self._machines[node].cards]
+        free = [card.allocatable_bytes // GIB for card in self._machines[node].cards]
         for pod in self._pods.values():
             notes = pod["metadata"].get("annotations", {})
             if pod["spec"].get("nodeName") == node and INDEX in notes:
@@ -153,7 +153,7 @@ class ClassicAgent:
     def devices(self) -> Sequence[Device]:
         """One per unit of each card."""
         cards = self._machine.cards
-        return [Device(id_of(c.uuid, n), healthy=True) for c in cards for n in range(c.offered_bytes // GIB)]
+        return [Device(id_of(c.uuid, n), healthy=True) for c in cards for n in range(c.allocatable_bytes // GIB)]
 
     async def preferred(self, asks: Sequence[Ask]) -> list[list[str]]:
         """It has no opinion."""

@@ -111,7 +111,7 @@ class Judge:
                 record = self.records.get(pod["metadata"]["uid"])
                 for part in record.slices if record else ():
                     sums[part.uuid] += part.bytes
-        return {card.uuid: (sums[card.uuid], card.offered_bytes) for card in cards}
+        return {card.uuid: (sums[card.uuid], card.allocatable_bytes) for card in cards}
 
     # Containers.
 
@@ -153,8 +153,8 @@ class Judge:
                 other = f"{self.plans[one.uid].name}/{one.name}"
                 self.accuse("double_allocation", container.cid, f"{name} and {other} both have {min(twice)}")
         for card in machine.cards:
-            if sums[card.uuid] > card.offered_bytes:
-                have = f"{sums[card.uuid] >> 30} of {card.offered_bytes >> 30} GiB"
+            if sums[card.uuid] > card.allocatable_bytes:
+                have = f"{sums[card.uuid] >> 30} of {card.allocatable_bytes >> 30} GiB"
                 self.accuse("double_allocation", f"{card.uuid} {container.cid}", f"{name}: {card.uuid} has {have}")
 
     def _judge_book(self, machine: Machine, container: Container) -> None:

@@ -110,7 +110,7 @@ def _container(box: Box) -> dict[str, Any]:
 
 def node_object(name: str, uid: str, cards: tuple[Card, ...], *, choice: str) -> dict[str, Any]:
     """A shared node whose agent is ready."""
-    units = sum(card.offered_bytes for card in cards) // GIB
+    units = sum(card.allocatable_bytes for card in cards) // GIB
     amounts = {ACK.memory: str(units), ACK.card_count: str(len(cards)), "cpu": "64", "memory": "512Gi", "pods": "110"}
     return {
         "apiVersion": "v1",

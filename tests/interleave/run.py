@@ -142,7 +142,7 @@ class Run:
         for one in (*cast.replicas, *cast.schedulers):
             self._loop.later(self._draw.uniform(0.0, 1.0), one.start)
         most = max(len(kubelet.machine.cards) for kubelet in cast.kubelets)
-        units = max(card.offered_bytes for kubelet in cast.kubelets for card in kubelet.machine.cards) >> 30
+        units = max(card.allocatable_bytes for kubelet in cast.kubelets for card in kubelet.machine.cards) >> 30
         crowd = drawn_crowd(self._draw, STORM_SECONDS)
         for serial in range(crowd.pods):
             plan = drawn_plan(self._draw, serial, crowd, most, units)

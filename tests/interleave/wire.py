@@ -96,7 +96,7 @@ class Wire:
         touch_world()
         seconds = LONGEST_SECONDS if seconds is None else min(seconds, LONGEST_SECONDS)
         if seconds <= 0:
-            raise UnreachableError("no time left to ask")
+            raise UnreachableError("no time left for the request")
         net = self._net
         future: asyncio.Future[bytes] = net.loop.create_future()
         fate = self._fate()
@@ -112,7 +112,7 @@ class Wire:
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
-            raise UnreachableError(f"no answer within {seconds:.1f} s") from None
+            raise UnreachableError(f"request timed out after {seconds:.1f} s") from None
         finally:
             touch_world()
 
@@ -145,7 +145,7 @@ class Wire:
         net, kind = self._net, route_of(path).kind
         if self._fate():
             await asyncio.sleep(net.travel())
-            raise UnreachableError("no whole list")
+            raise UnreachableError("list timed out")
         await asyncio.sleep(net.travel())
         body = _ENCODE(net.server.all(kind, chosen_by(query)))
         await asyncio.sleep(net.travel())

@@ -144,7 +144,7 @@ class Stage:
         """Bytes by card that the limits files of a pod's containers say."""
         found = {}
         for folder in self.allocations().values():
-            hold = json.loads((folder / "hold.json").read_text()) if (folder / "hold.json").exists() else {}
+            hold = json.loads((folder / "promise.json").read_text()) if (folder / "promise.json").exists() else {}
             owner = (hold.get("pod") or ["", "", "", ""])[2:]
             if owner[0] == pod["metadata"]["uid"]:
                 told = unpack_limits((folder / "limits/limits").read_bytes())

@@ -108,7 +108,7 @@ def test_a_day_per_card_leaves_no_phantom_buys_neither_more_nor_less_and_undoes_
     assert (0, 0, 0, 0) == (ours.phantoms, ours.short, ours.over, ours.flaps)
     assert (0, 0, 0, 0) == (quick.phantoms, quick.short, quick.over, quick.flaps)
     assert theirs.short > 0
-    assert theirs.waited_hours > ours.waited_hours
+    assert theirs.pending_pod_hours > ours.pending_pod_hours
     assert [ours] == contest(found.nodes, pods, DAY, 1, ["per card"])
 
 
@@ -189,7 +189,9 @@ def test_the_command_shows_both_tables_and_writes_both_files(tmp_path):
     document = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     picture = ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))  # noqa: S314 (our own file)
     assert 0 == done.exit_code, done.output
-    assert all(word in done.output for word in ("cards per move", "node sums", "phantom pods", "flaps"))
+    assert all(
+        word in done.output for word in ("cards per move", "node sums", "pods pending, fit only by sum", "flaps")
+    )
     assert (8, 6) == (len(document["churn"]["runs"]), len(document["contest"]))
     assert {"per card", "per card, 10 %/h", "node sums"} == {score["name"] for score in document["contest"]}
     assert picture.tag.endswith("svg")
@@ -208,4 +210,4 @@ def test_flags_that_do_not_go_with_churn_are_refused_at_once(words):
     """
     done = command(*words)
 
-    assert (2, True) == (done.exit_code, "--churn takes one policy" in done.output)
+    assert (2, True) == (done.exit_code, "--churn takes only one policy" in done.output)

@@ -18,7 +18,7 @@ from autoscaler.sim.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
 from isolation.contract.quantity import gib
 
-PLENTY = replace(QUICK, moves_per_hour_always=600, min_pod_age_seconds=20.0, immune_seconds=60.0)
+PLENTY = replace(QUICK, min_moves_per_hour=600, min_pod_age_seconds=20.0, move_cooldown_seconds=60.0)
 
 
 def test_drained_pod_moves_to_its_reserved_home_and_keeps_its_work():
@@ -40,7 +40,7 @@ def test_drained_pod_moves_to_its_reserved_home_and_keeps_its_work():
     assert before["moves"][1] == before["ends"][1] != before["stays"][1]
     assert (before["stays"], before["stays"][1]) == (after["stays"], after["moves"][1])
     assert before["moves"][0] != after["moves"][0]
-    assert {"pods_moved": 1, "nodes_returned": 1}.items() <= counts(embedded).items()
+    assert {"pods_moved": 1, "nodes_removed": 1}.items() <= counts(embedded).items()
     embedded.advance(1000 - embedded.now + SCHEDULE_SECONDS + 1)
     assert {"stays"} == {p.name for p in embedded.world.book.pods.values()}
 
@@ -54,7 +54,7 @@ def test_pod_whose_end_falls_into_its_move_finishes_once():
     embedded = Embedded(fleet(pool(size=15), standing=2), pods, seed=1, limits=PLENTY)
     while not counts(embedded)["pods_moved"]:
         embedded.advance(1)
-    moved = next(h.at for h in embedded.frame().happenings if h.kind == "move")
+    moved = next(h.at for h in embedded.frame().events if h.kind == "move")
     again = [*pods[:2], replace(pods[2], lifetime=moved)]
     late = Embedded(fleet(pool(size=15), standing=2), again, seed=1, limits=PLENTY)
 
@@ -106,7 +106,7 @@ def test_churn_never_leaves_a_pod_homeless_a_card_over_or_a_pod_forgotten(life, 
 
     summary = embedded.summary()
     hopeless = sum(1 for each in pods if each.request.card_core and each.request.card_bytes > gib(12))
-    assert (0, 0) == (summary["phantom_pods"], summary["unserved_pods"])
+    assert (0, 0) == (summary["pending_fragmented_pods"], summary["unserved_pods"])
     assert (len(pods) - hopeless, hopeless) == (summary["pods_finished"], summary["pods_waiting"])
     assert len(embedded.world.book.on) == 0
     assert not embedded.world.book.reserved
@@ -118,7 +118,7 @@ def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
     """
     moves = arrival(0, "moves", ask(3))
     pods = [arrival(0, "stays", ask(10)), arrival(0, "ends", ask(12), lifetime=20), moves]
-    embedded = Embedded(fleet(pool(size=15), standing=2), pods, seed=1, limits=replace(PLENTY, moves_per_hour=1))
+    embedded = Embedded(fleet(pool(size=15), standing=2), pods, seed=1, limits=replace(PLENTY, max_moves_per_hour=1))
     embedded.advance(30)
     world = embedded.world
     (pod,) = [each for each in world.book.pods.values() if each.name == "moves"]

@@ -29,7 +29,7 @@ def story(embedded: Embedded, seconds: float, step: float) -> list:
         before = embedded.world.ledger.happened
         embedded.advance(min(step, seconds - embedded.now))
         new = embedded.world.ledger.happened - before
-        found += embedded.frame().happenings[-new:] if new else ()
+        found += embedded.frame().events[-new:] if new else ()
     return found
 
 
@@ -75,7 +75,7 @@ def test_demonstration_shows_the_main_job():
     live(embedded, 1200, check_room, check_frame, check_homes, step=5)
 
     told = counts(embedded)
-    assert all(told[name] > 0 for name in ("nodes_bought", "nodes_returned", "pods_moved", "breaches", "pods_finished"))
+    assert all(told[name] > 0 for name in ("nodes_added", "nodes_removed", "pods_moved", "breaches", "pods_finished"))
     assert 1 == told["pods_refused"]
     assert 0 == embedded.summary()["unserved_pods"]
     assert 0 < embedded.summary()["used_gib_hours"] < embedded.summary()["promised_gib_hours"]
@@ -98,7 +98,7 @@ def test_breach_is_seen_on_the_card_and_in_the_story():
     (reading,) = embedded.frame().nodes
     assert [("over_limit", 1)] == [kind for card in reading.cards for kind in card.breaches]
     assert (("over_limit", 1),) == reading.breach_counts
-    assert ["breach"] == [h.kind for h in embedded.frame().happenings if h.subject == "default/greedy"][1:]
+    assert ["breach"] == [h.kind for h in embedded.frame().events if h.subject == "default/greedy"][1:]
 
 
 def test_what_a_card_still_has_is_what_is_neither_promised_nor_kept_for_a_move():
@@ -109,7 +109,7 @@ def test_what_a_card_still_has_is_what_is_neither_promised_nor_kept_for_a_move()
     embedded.advance(10)
     (card, *_) = sorted(embedded.frame().nodes[0].cards, key=lambda card: card.largest_free_bytes)
     assert (gib(4), 1, False, ()) == (card.allocated_bytes, card.holders, card.exclusive, card.breaches)
-    assert card.offered_bytes - gib(4) == card.largest_free_bytes
+    assert card.allocatable_bytes - gib(4) == card.largest_free_bytes
 
     name = embedded.frame().nodes[0].node
     slot = Slice(card.uuid, card.index, gib(3), 0)
@@ -168,7 +168,7 @@ def test_list_of_nodes_becomes_pools_of_their_kind_that_grow_from_nothing():
     before = len(embedded.world.book.on)
     embedded.advance(300)
 
-    assert {"t4x2": 3, "a100x8": 1} == {supply.pool.name: supply.pool.largest for supply in made.supplies}
+    assert {"t4x2": 3, "a100x8": 1} == {supply.pool.name: supply.pool.max_nodes for supply in made.supplies}
     assert (0, ["a100x8-1"]) == (before, list(embedded.world.book.on))
 
 

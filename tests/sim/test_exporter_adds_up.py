@@ -64,7 +64,7 @@ def test_whole_cards_of_the_kubelet(init):
         room = reading.cards[0].total_bytes - reading.cards[0].reserved_bytes
         assert {room} == {one.allocated_bytes for one in reading.containers}
         assert [room, room] == [card.allocated_bytes for card in reading.cards]
-        assert {"kubelet"} == {one.promised_by for one in reading.containers}
+        assert {"kubelet"} == {one.allocation_source for one in reading.containers}
 
 
 def test_shared_and_exclusive_side_by_side():
@@ -246,7 +246,7 @@ def test_commands_of_gpushare_run():
             assert books == sorted(one.used_bytes for one in found.values())
             (card,) = reading.cards
             assert (0, card.used_bytes) == (card.unattributed_bytes, sum(books) + card.reserved_bytes)
-            assert {"run"} == {one.promised_by for one in reading.containers}
+            assert {"run"} == {one.allocation_source for one in reading.containers}
             world.joins()
             for process in started:
                 process.stdin.close()
@@ -257,7 +257,7 @@ def test_commands_of_gpushare_run():
                 process.kill()
                 process.wait()
                 process.stdout.close()
-            shutil.rmtree(f"{world.box.path}.book", ignore_errors=True)
+            shutil.rmtree(f"{world.box.path}.allocations", ignore_errors=True)
 
 
 def test_names_from_the_log_links_do_not_matter_to_the_sum():

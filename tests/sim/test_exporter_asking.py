@@ -51,7 +51,7 @@ def test_not_at_all_while_nobody_knows_which():
         boot.rename(boot.with_name("away"))
         told = world.turn()
         assert not told.snapshot.promises.ok
-        assert "not asked" in told.snapshot.kubelet.error
+        assert "not queried" in told.snapshot.kubelet.error
         assert 0 == sum(world.kubelet.calls.values())
         boot.with_name("away").rename(boot)
         assert world.turn().snapshot.kubelet.ok

@@ -43,7 +43,7 @@ def words(box, *more):
 def go(box, *more, **options):
     """Run to the end."""
     plain = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS, "cwd": ROOT}
-    return subprocess.run(words(box, "--cycle", "60s", *more), check=False, **(plain | options))
+    return subprocess.run(words(box, "--interval", "60s", *more), check=False, **(plain | options))
 
 
 class Served:
@@ -51,13 +51,13 @@ class Served:
 
     def __init__(self, box, *more):
         self.process = subprocess.Popen(
-            words(box, "--listen", "127.0.0.1:0", "--cycle", "200ms", "--log-format", "json", *more),
+            words(box, "--listen", "127.0.0.1:0", "--interval", "200ms", "--log-format", "json", *more),
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
         self.said = []
-        while not self.said or "metrics of" not in self.said[-1]:
+        while not self.said or "serving metrics of" not in self.said[-1]:
             line = self.process.stderr.readline()
             if not line:
                 raise AssertionError(self.said)
@@ -215,7 +215,7 @@ def test_its_own_figures(box):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_at_once(box, number):
     """Status 0, also with connections open and a turn under way; the port is free."""
-    with Served(box, "--cycle", "100ms") as served:
+    with Served(box, "--interval", "100ms") as served:
         host, port = served.url.split("/")[2].split(":")
         with socket.create_connection((host, int(port))) as sock:
             sock.sendall(b"GET /met")
@@ -247,7 +247,7 @@ def test_a_port_in_use(box):
         done = go(box, "--listen", f"127.0.0.1:{port}")
 
     assert (1, "") == (done.returncode, done.stdout)
-    assert f"Error: port {port} of 127.0.0.1 is in use; choose another, or 0 for any free one\n" == done.stderr
+    assert f"Error: port {port} on 127.0.0.1 is in use: choose another port, or 0 for any free port\n" == done.stderr
 
 
 def test_a_web_configuration_that_cannot_be_used(box, tmp_path):
@@ -256,13 +256,13 @@ def test_a_web_configuration_that_cannot_be_used(box, tmp_path):
     done = go(box, "--web-config", str(tmp_path / "web.yml"))
 
     assert 1 == done.returncode
-    assert done.stderr.startswith(f"Error: {tmp_path / 'web.yml'}: tls_server_config.key_file: one of")
+    assert done.stderr.startswith(f"Error: {tmp_path / 'web.yml'}: tls_server_config.key_file: set exactly one of")
 
 
 def test_other_peoples_names(box):
-    """With --compat ack, and only then, cards stand under ACK's names as well."""
+    """With --compat-metrics ack, and only then, cards stand under ACK's names as well."""
     assert "DCGM_" not in go(box, "--once").stdout
-    found = samples(go(box, "--once", "--compat", "ack").stdout)
+    found = samples(go(box, "--once", "--compat-metrics", "ack").stdout)
 
     assert 2 == found["DCGM_FI_DEV_COUNT"][0][1]
     assert 15360.0 == found["DCGM_CUSTOM_DEV_FB_TOTAL"][0][1]

@@ -163,12 +163,12 @@ def test_a_limit_that_lasts_is_a_failure(kubelet, source):
     kubelet.refuse = -1
     with pytest.raises(SourceError, match="rate limit"):
         source.read(0.0)
-    with pytest.raises(SourceError, match="refuses every call"):
+    with pytest.raises(SourceError, match="rejects every call"):
         source.read(0.0, [POD])
     kubelet.refuse = 0
     source.read(0.0, [POD])
     kubelet.refuse = -1
-    with pytest.raises(SourceError, match="refuses every call"):
+    with pytest.raises(SourceError, match="rejects every call"):
         source.read(3 * KEPT_SECONDS, [POD])
 
 
@@ -179,7 +179,7 @@ def test_a_slow_kubelet_costs_a_deadline_and_nothing_else(kubelet, pods):
     """
     source = KubeletSource(kubelet.socket, 0.5)
     kubelet.delay = 3600
-    with pytest.raises(SourceError, match=r"did not answer .* within 0.5 s"):
+    with pytest.raises(SourceError, match=r"timed out after 0.5 s"):
         source.read(0.0, pods)
     kubelet.delay = 0
 
@@ -212,7 +212,7 @@ def test_a_socket_on_which_nobody_listens_says_so(tmp_path):
     with pytest.raises(SourceError, match="No such file"):
         KubeletSource(tmp_path / "none.sock").read(0.0)
     (tmp_path / "file").touch()
-    with pytest.raises(SourceError, match="nobody listens"):
+    with pytest.raises(SourceError, match="nothing listens"):
         KubeletSource(tmp_path / "file").read(0.0)
 
 

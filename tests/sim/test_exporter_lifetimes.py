@@ -52,7 +52,7 @@ def test_an_init_container_computes_and_hands_its_card_on():
         pod = world.whole("train", [0], init=True)
         first = world.process(pod, "prepare", gib=2)
         world.adds_up({("train", "prepare", 0): (first,), ("train", "main", 0): ()})
-        room = world.turn().reading.cards[0].offered_bytes
+        room = world.turn().reading.cards[0].allocatable_bytes
         assert room <= world.turn().reading.cards[0].allocated_bytes <= room + GIB
         world.kill(first)
         second = world.process(pod, "main", gib=3)
@@ -84,15 +84,15 @@ def test_without_the_hosts_pids_it_says_so_and_guesses_nothing():
         for pod in pods:
             world.process(pod, "main", gib=1)
         world.turn()
-        assert 1.0 == world.samples()["gpushare_node_host_pids"]["n",]
+        assert 1.0 == world.samples()["gpushare_node_host_pids_visible"]["n",]
         world.tree.process(2, name="kthreadd", flags=0)  # no kernel thread, whatever it calls itself
         world.turn()
         found = world.samples()
 
-        assert 0.0 == found["gpushare_node_host_pids"]["n",]
+        assert 0.0 == found["gpushare_node_host_pids_visible"]["n",]
         assert "gpushare_container_memory_used_bytes" not in found
         assert 2 == len(found["gpushare_container_memory_allocated_bytes"])
-        assert [0.0] == list(found["gpushare_card_attributable"].values())
+        assert [0.0] == list(found["gpushare_card_usage_attributable"].values())
 
 
 def test_clients_behind_a_server_are_not_guessed():

@@ -55,7 +55,7 @@ def test_no_box_is_an_error_with_advice_and_recovers(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHARE_SIMGPU", "")
     reader = NvmlSource(tmp_path / "hardware")
     for _ in range(2):
-        with pytest.raises(SourceError, match="is no file; make one: gpushare simgpu create"):
+        with pytest.raises(SourceError, match="is not a file: create it with gpushare simgpu create"):
             read(reader)
 
     create(tmp_path / "hardware", ["t4"])
@@ -70,7 +70,7 @@ def test_a_driver_that_is_not_loaded_at_first(box, source):
     """
     box.set("nvml_status", 9)
     for _ in range(3):
-        with pytest.raises(SourceError, match="NVML does not start: Driver Not Loaded"):
+        with pytest.raises(SourceError, match="cannot initialize NVML: Driver Not Loaded"):
             read(source)
 
     box.set("nvml_status", 0)
@@ -117,8 +117,8 @@ def test_a_driver_that_hangs_costs_the_cycle_its_deadline_once(box, source):
         first = runner.run_all({"nvml": reads["nvml"]}, 0.3)
         later = [runner.run_all(reads, PATIENCE_SECONDS) for _ in range(20)]
 
-        assert "did not answer within 0.3 s" == first["nvml"].error
-        assert all("has not answered for" in outcome["nvml"].error for outcome in later)
+        assert "timed out after 0.3 s" == first["nvml"].error
+        assert all("no answer for" in outcome["nvml"].error for outcome in later)
         assert {1} == {outcome["other"].value for outcome in later}
         assert threads >= threading.active_count()
 
@@ -223,5 +223,5 @@ except SourceError as exc: print(exc)
 
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
 
-    assert "NVML does not start: NVML Shared Library Not Found" in done.stdout
-    assert "is the NVIDIA driver installed" in done.stdout
+    assert "cannot initialize NVML: NVML Shared Library Not Found" in done.stdout
+    assert "the NVIDIA driver is installed" in done.stdout

@@ -157,9 +157,9 @@ def test_a_wait_that_fails_is_begun_anew_with_the_next_look(box, alarms, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(pynvml, "nvmlEventSetWait_v2", lost)
-        with pytest.raises(MachineError, match="does not tell of events"):
+        with pytest.raises(MachineError, match="cannot read NVML events"):
             alarms.wait(5.0)
-        with pytest.raises(MachineError, match="no card is listened to"):
+        with pytest.raises(MachineError, match="no card reports error events"):
             alarms.wait(5.0)
     uuid = alarms.boards()[0].uuid
     box.inject(0, "xid", 62)
@@ -171,7 +171,7 @@ def node(box, tmp_path, monkeypatch):
     """A watch and the inventory that asks it, as the agent joins them."""
     monkeypatch.setattr("isolation.node.alarms.WAIT_SECONDS", 0.05)
     alarms, machine = NvmlAlarms(box.path), NvmlMachine(box.path)
-    watch = AlarmWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "sick.json", "b")
+    watch = AlarmWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "unhealthy-cards.json", "b")
     yield watch, NodeInventory(machine, Terms(GIB), tmp_path / "node.json", watch.sick)
     box.set("nvml_hang", 0)
     alarms.close()

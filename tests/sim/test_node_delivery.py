@@ -367,9 +367,9 @@ def test_real_cards_come_by_their_minor_numbers_and_the_vendors_libraries(tmp_pa
     vendor = hardware.vendor()
     assert ((0, 7, 0), {"deviceNodes", "mounts", "hooks"}) == (vendor.version, set(vendor.edits))
 
-    with pytest.raises(UndeliverableError, match="nvidia7 is no device"):
+    with pytest.raises(UndeliverableError, match="nvidia7 is not a device file"):
         hardware.edits([Slice("GPU-7", 0, GIB)])
-    with pytest.raises(UndeliverableError, match="does not show GPU-9"):
+    with pytest.raises(UndeliverableError, match="does not list GPU-9"):
         hardware.edits([Slice("GPU-9", 0, GIB)])
 
 
@@ -379,7 +379,7 @@ def test_the_hold_keeps_its_age_and_knows_its_boot(node):
     """
     promise = promised(node, (0, 2))
     deliver(node, promise)
-    hold = node.places.alloc / promise.hash / "hold.json"
+    hold = node.places.alloc / promise.hash / "promise.json"
     before = hold.read_text()
     deliver(node, promise)
 

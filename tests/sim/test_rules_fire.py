@@ -46,7 +46,7 @@ class Tenant:
     """A command of `gpushare run` with 5 GiB: it takes 4 at once, and 3 more when told to."""
 
     def __init__(self, box, book, name, policy, *before):
-        words = ["run", "--simgpu", str(box.path), "--book", str(book), "--name", name, "--gpu-mem", "5"]
+        words = ["run", "--simgpu", str(box.path), "--state-dir", str(book), "--name", name, "--gpu-mem", "5"]
         words += ["--policy", policy, "--", *before, sys.executable, "-c", TAKES]
         self.process = subprocess.Popen(
             [sys.executable, "-c", FRONT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -69,8 +69,8 @@ class Tenant:
 @contextlib.contextmanager
 def exporting(box, book):
     """An exporter of that box; its address."""
-    words = ["exporter", "--simgpu", str(box.path), "--book", str(book), "--node", "n", "--no-kubernetes"]
-    words += ["--listen", "127.0.0.1:0", "--cycle", "1s", "--log-format", "json"]
+    words = ["exporter", "--simgpu", str(box.path), "--state-dir", str(book), "--node", "n", "--no-kubernetes"]
+    words += ["--listen", "127.0.0.1:0", "--interval", "1s", "--log-format", "json"]
     process = subprocess.Popen([sys.executable, "-c", FRONT, *words], stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         said = ""
@@ -108,21 +108,21 @@ def test_a_breach_becomes_an_alert_and_its_end_resolves_it(tmp_path):
     """
     with scene(tmp_path, "1s") as (_, tenants, prometheus):
         assert 2 == tenants["good"].take_more()
-        assert [] == prometheus.firing("GpushareMemoryOverLimit")
+        assert [] == prometheus.firing("GpushareContainerMemoryOverLimit")
         assert 0 == tenants["bad"].take_more()
-        (alert,) = until(lambda: prometheus.firing("GpushareMemoryOverLimit"))
+        (alert,) = until(lambda: prometheus.firing("GpushareContainerMemoryOverLimit"))
 
         assert ("bad", "n", "0") == tuple(alert["labels"][name] for name in ("pod", "node", "card"))
         assert "warning" == alert["labels"]["severity"]
         assert "uses more GPU memory than promised" in alert["annotations"]["summary"]
         assert "of bad uses" in alert["annotations"]["summary"]
         assert "GiB more than its promise on card 0 of node n" in alert["annotations"]["description"]
-        assert alert["annotations"]["runbook_url"].endswith("/GpushareMemoryOverLimit.md")
-        page = ROOT / "docs/runbooks/GpushareMemoryOverLimit.md"
+        assert alert["annotations"]["runbook_url"].endswith("/GpushareContainerMemoryOverLimit.md")
+        page = ROOT / "docs/runbooks/GpushareContainerMemoryOverLimit.md"
         assert page.is_file()
 
         tenants["bad"].end()
-        assert until(lambda: not prometheus.firing("GpushareMemoryOverLimit"))
+        assert until(lambda: not prometheus.firing("GpushareContainerMemoryOverLimit"))
         assert prometheus.series("gpushare_card_memory_used_bytes")
 
 
@@ -142,7 +142,7 @@ def test_who_goes_around_the_library_or_has_no_promise_is_an_alert(tmp_path):
         (alert,) = until(lambda: prometheus.firing("GpushareUninstrumentedProcess"))
         assert ("n", "missing_library") == (alert["labels"]["node"], alert["labels"]["kind"])
         assert 0 == sly.take_more()
-        (alert,) = until(lambda: prometheus.firing("GpushareMemoryOverLimit"))
+        (alert,) = until(lambda: prometheus.firing("GpushareContainerMemoryOverLimit"))
         assert "sly" == alert["labels"]["pod"]
 
         assert [] == prometheus.firing("GpushareUnallocatedProcess")
@@ -155,7 +155,7 @@ def test_a_card_that_breaks_is_an_alert(tmp_path):
     """An XID error after which a card needs a reset: its number at once, its illness soon after."""
     with scene(tmp_path, "1s") as (box, _, prometheus):
         assert until(lambda: prometheus.value("gpushare_card_healthy") == 1)
-        words = ["simgpu", "break", str(box.path), "xid", "48"]
+        words = ["simgpu", "inject", str(box.path), "xid", "48"]
         subprocess.run([sys.executable, "-c", FRONT, *words], check=True, timeout=60, cwd=ROOT)
         (alert,) = until(lambda: prometheus.firing("GpushareXidErrors"))
 
@@ -200,8 +200,8 @@ def test_a_breach_is_an_alert_within_a_minute(tmp_path):
     with scene(tmp_path, SCRAPE) as (_, tenants, prometheus):
         begun = time.time()
         assert 0 == tenants["bad"].take_more()
-        assert until(lambda: prometheus.firing("GpushareMemoryOverLimit"), 240)
-        fires = 'ALERTS{alertname="GpushareMemoryOverLimit",alertstate="firing"}'
+        assert until(lambda: prometheus.firing("GpushareContainerMemoryOverLimit"), 240)
+        fires = 'ALERTS{alertname="GpushareContainerMemoryOverLimit",alertstate="firing"}'
         fired = min(until(lambda: moments(prometheus, fires, begun)))
         scraped = [at for at in moments(prometheus, f'up{{job="{JOB}"}}', begun) if at <= fired]
         weighed = [at for at in moments(prometheus, "node:gpushare_cards:count", begun) if at < fired]

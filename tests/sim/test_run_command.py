@@ -91,7 +91,7 @@ def test_memory_taken_outside_any_hold_is_told(box):
             stranger.stdout.readline()
         done = go(box, "--gpu-mem", "1", "--", "true")
         stranger.communicate("")
-    assert (0, True) == (done.returncode, f"used outside any hold (pid {stranger.pid})" in done.stderr)
+    assert (0, True) == (done.returncode, f"in use outside gpushare (pid {stranger.pid})" in done.stderr)
     assert "" == go(box, "--gpu-mem", "1", "--", "true").stderr
 
 
@@ -102,11 +102,11 @@ def test_a_lost_card_is_not_sold(box):
     with opened(box) as machine:
         machine.inject(0, "lost", 1)
     done = go(box, "--gpu-mem", "5", "--", *words(box, "--list", "--json"))
-    listed = json.loads(done.stdout)["holds"]
+    listed = json.loads(done.stdout)["allocations"]
     assert [1] == [card["index"] for card in listed[0]["cards"]]
     assert (75, True) == (
         (never := go(box, "--gpu-mem", "4", "--gpu-count", "4", "--", "true")).returncode,
-        "1 card besides is not healthy" in never.stderr,
+        "excluding 1 unhealthy card" in never.stderr,
     )
 
 
@@ -115,16 +115,16 @@ def test_a_share_is_not_divided_further(box):
     `gpushare run` inside `gpushare run` is refused before it looks at a card.
     """
     done = go(box, "--gpu-mem", "5", "--", *words(box, "--gpu-mem", "1", "--", "true"))
-    assert (2, True) == (done.returncode, "already runs on hold run-" in done.stderr)
+    assert (2, True) == (done.returncode, "already running inside allocation run-" in done.stderr)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words_"),
     [
         (["--", "true"], "--gpu-mem GIB"),
-        (["--gpu-mem", "1"], "what shall run?"),
-        (["--gpu-mem", "1", ""], "what shall run?"),
-        (["--gpu-mem", "6", "--gpu-count", "4", "--", "true"], "ask for 4 or 8"),
+        (["--gpu-mem", "1"], "COMMAND is missing"),
+        (["--gpu-mem", "1", ""], "COMMAND is missing"),
+        (["--gpu-mem", "6", "--gpu-count", "4", "--", "true"], "request 4 or 8"),
         (["--gpu-mem", "1", "--policy", "weight", "--", "true"], "--gpu-core PERCENT"),
         (["--gpu-mem", "1", "--online", "--", "true"], "--policy priority"),
         (["--gpu-mem", "1", "--json", "--", "true"], "--list"),
@@ -149,7 +149,7 @@ def test_a_command_that_the_library_does_not_reach_is_told(box, tmp_path):
     limited = go(box, "--gpu-mem", "1", "--", str(program))
     free = go(box, "--gpu-mem", "1", "--policy", "none", "--", str(program))
 
-    assert (4, True) == (limited.returncode, limited.stderr.startswith(f"note: {program} is a static program: "))
+    assert (4, True) == (limited.returncode, limited.stderr.startswith(f"note: {program} is statically linked: "))
     assert (4, "") == (free.returncode, free.stderr)
 
 
@@ -160,4 +160,4 @@ def test_mig_instances_are_refused_by_twos(tmp_path):
     create(tmp_path / "box", ["a100-80g-mig"])
     done = go(tmp_path / "box", "--gpu-mem", "8", "--gpu-count", "2", "--wait", "--", "true")
 
-    assert (75, True) == (done.returncode, "ask for --gpu-count 1" in done.stderr)
+    assert (75, True) == (done.returncode, "use --gpu-count 1" in done.stderr)

@@ -42,7 +42,7 @@ def test_the_exit_status_is_the_commands_as_a_shell_tells_it(box, command, code)
     128 + n for a signal, 127 for what is not there, 126 for what cannot be run; the hold is gone at once.
     """
     done = go(box, "--gpu-mem", "15", "--gpu-count", "1", "--", *command)
-    assert (code, []) == (done.returncode, list(Path(f"{box}.book").iterdir()))
+    assert (code, []) == (done.returncode, list(Path(f"{box}.allocations").iterdir()))
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])

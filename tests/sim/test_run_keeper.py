@@ -51,7 +51,7 @@ def box(tmp_path):
 
 def only(box):
     """Folder of the one hold there is, or None."""
-    folders = list(Path(f"{box}.book").glob("run-*"))
+    folders = list(Path(f"{box}.allocations").glob("run-*"))
     return folders[0] if len(folders) == 1 else None
 
 
@@ -135,7 +135,7 @@ def test_the_book_stands_on_every_kind_of_evidence(box):
     """
     script = "import os, time; os.setsid(); os.closerange(0, 1024); time.sleep(3600)"
     runner = begin(box, "--gpu-mem", "5", "--name", "k", "--", sys.executable, "-c", script)
-    book = Book(Path(f"{box}.book"))
+    book = Book(Path(f"{box}.allocations"))
 
     def noted():
         with book.deciding():

@@ -61,7 +61,7 @@ def test_a_spoilt_region_harms_nobody_but_its_own(box, harm):
     )
 
     assert (3, "gpushare-keeper\n") == (done.returncode, done.stdout)
-    assert [] == list(Path(f"{box}.book").iterdir())
+    assert [] == list(Path(f"{box}.allocations").iterdir())
 
 
 def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
@@ -73,7 +73,7 @@ def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
     with subprocess.Popen(command(box, hold), **pipes) as one, subprocess.Popen(command(box, hold), **pipes) as two:
         mine, its = (Path(runner.stdout.readline().strip()) for runner in (one, two))
         (its.parent / "region").write_bytes(b"\xff" * abi.REGION_BYTES)
-        (its.parent / "hold.json").write_text('{"format": 1, "policy": "nobody\'s", "cards": [{"uuid": "x"}]}')
+        (its.parent / "promise.json").write_text('{"format": 1, "policy": "nobody\'s", "cards": [{"uuid": "x"}]}')
         spoilt = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
         def told():

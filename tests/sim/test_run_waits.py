@@ -34,8 +34,8 @@ def test_a_refusal_says_who_holds_what(box):
 
     told = done.stderr.splitlines()
     assert 75 == done.returncode
-    assert "Error: no room for 6 GiB on one card: none of 4 cards has it free" == told[0]
-    assert "card 3: 10 of 15 GiB held: big 10" == told[4]
+    assert "Error: not enough free capacity for 6 GiB on one card: none of 4 cards has enough" == told[0]
+    assert "card 3: 10 of 15 GiB allocated: big 10" == told[4]
     assert ["big", "0,1,2,3", "10 each"] == [told[6].split("\t")[at] for at in (0, 2, 3)]
     assert "sh -c echo on; read x" == told[6].split("\t")[-1]
 
@@ -50,7 +50,8 @@ def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
     line = two.stderr.readline()
     never = go(box, "--gpu-mem", "16", "--wait", "--", "true")
     one.communicate("\n")
-    assert "waiting 0s: no room for 6 GiB on one card: none of 4 cards has it free; held by big 60 GiB\n" == line
+    short = "not enough free capacity for 6 GiB on one card: none of 4 cards has enough"
+    assert f"waiting 0s: {short}; in use by big 60 GiB\n" == line
     assert ("mine\n", 0) == (two.communicate(timeout=PATIENCE_SECONDS)[0], two.returncode)
     assert (75, True) == (never.returncode, "the largest card offers 15 GiB" in never.stderr)
 
@@ -59,16 +60,16 @@ def test_a_book_that_cannot_be_believed_stops_everybody(box):
     """
     Neither a foreign format nor garbage is reset or skipped: the message names the file and what to do.
     """
-    stray = Path(f"{box}.book") / "run-x"
+    stray = Path(f"{box}.allocations") / "run-x"
     stray.mkdir(parents=True)
     for text, reason in (
-        ('{"format": 9}', "format 9; this gpushare reads format 1"),
-        ("{", "cut short"),
+        ('{"format": 9}', "format 9 is not supported, only format 1 is"),
+        ("{", "truncated"),
         (None, "No such"),
     ):
-        (stray / "hold.json").unlink(missing_ok=True)
+        (stray / "promise.json").unlink(missing_ok=True)
         if text is not None:
-            (stray / "hold.json").write_text(text)
+            (stray / "promise.json").write_text(text)
         done = go(box, "--gpu-mem", "1", "--", "true")
         assert (125, True, True) == (done.returncode, reason in done.stderr, f"remove {stray}" in done.stderr)
     assert stray.is_dir()
@@ -112,6 +113,6 @@ def test_who_waits_longest_goes_first(box):
     for runner in (second, third):
         runner.communicate("\n", timeout=PATIENCE_SECONDS)
 
-    assert "no room for 7 GiB" in second.told
-    assert "2 wait already, first come, first served" in third.told
+    assert "not enough free capacity for 7 GiB" in second.told
+    assert "2 runs are ahead in the queue" in third.told
     assert ({"big"}, ("mine\n", "mine\n")) == (before, first_words)

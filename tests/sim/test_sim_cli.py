@@ -95,7 +95,7 @@ def test_the_table_is_for_people(files):
     done = gpushare_sim(*files, "--seeds", "1-3", "--demand", "3")
 
     assert 0 == done.exit_code
-    assert "2 nodes, 8 cards; demand 3; mean of 3 runs each" in done.stdout
+    assert "2 nodes, 8 cards; demand 3; mean of 3 runs per policy" in done.stdout
     assert "potential" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -110,7 +110,7 @@ def test_a_pipe_gets_whole_tables_in_letters_it_can_take(files):
     done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False, env=env)
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "mean of 2 runs each" in done.stdout
+    assert "mean of 2 runs per policy" in done.stdout
     assert " +- " in done.stdout
     assert "unallocated" in done.stdout
 
@@ -136,24 +136,24 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
     [
         ((), "give --nodes NODES.csv and --pods PODS.csv, or --synthetic"),
         (("--synthetic", "--nodes", "x"), "drop --nodes and --pods, or drop --synthetic"),
-        (("--nodes", "x", "--pods", "y", "--scale", "1"), "--scale belongs to --synthetic"),
+        (("--nodes", "x", "--pods", "y", "--scale", "1"), "--scale needs --synthetic"),
         (("--nodes", "/no/such.csv", "--pods", "y"), "/no/such.csv: No such file or directory; check the path"),
-        (("--synthetic", "--policy", "magic"), "no policy 'magic'; choose from"),
-        (("--synthetic", "--policy", ""), "no policy ''; choose from"),
+        (("--synthetic", "--policy", "magic"), "unknown policy 'magic'; choose from"),
+        (("--synthetic", "--policy", ""), "unknown policy ''; choose from"),
         (("--synthetic", "--seeds", "51-42"), "write 42-51"),
-        (("--synthetic", "--seeds", "1,,2"), "is no seed"),
+        (("--synthetic", "--seeds", "1,,2"), "is not a seed"),
         (("--synthetic", "--seeds", "0-9999999999"), "larger than"),
         (("--synthetic", "--seeds", "1-20000"), "more than 10000 seeds"),
-        (("--synthetic", "--seeds", "1-6000", "--policy", "fgd,random"), "12000 runs; at most 10000"),
-        (("--synthetic", "--demand", "nan"), "nan is no number"),
+        (("--synthetic", "--seeds", "1-6000", "--policy", "fgd,random"), "too many runs: 12000, at most 10000"),
+        (("--synthetic", "--demand", "nan"), "nan is not a number"),
         (("--synthetic", "--demand", "0"), "not in the range"),
         (("--synthetic", "--scale", "inf"), "not in the range"),
         (("--synthetic", "--details"), "add --json OUT"),
-        (("--synthetic", "--json", "/no/such/out.json"), "cannot write /no/such/out.json: no such folder"),
-        (("--synthetic", "--plot", "/"), "cannot write /: it is a folder"),
+        (("--synthetic", "--json", "/no/such/out.json"), "cannot write /no/such/out.json: no such directory"),
+        (("--synthetic", "--plot", "/"), "cannot write /: it is a directory"),
         (("--synthetic", "--demand", "lots"), "'lots' is not a valid number"),
-        (("--synthetic", "--json", "-", "--plot", "-"), "cannot both go to stdout; give one of them another file"),
-        (("--synthetic", "--json", "a", "--plot", "a"), "cannot both go to a; give one of them another file"),
+        (("--synthetic", "--json", "-", "--plot", "-"), "cannot both write to stdout; give one of them another file"),
+        (("--synthetic", "--json", "a", "--plot", "a"), "cannot both write to a; give one of them another file"),
     ],
 )
 def test_bad_flags_end_with_status_two_and_the_fix(words, told):
@@ -175,7 +175,7 @@ def test_a_bad_row_ends_with_status_two_file_line_and_fix(files, tmp_path):
 
     done = gpushare_sim(*files)
 
-    told = "num_gpu is 2 with gpu_milli 500; several cards are whole cards: set gpu_milli to 1000"
+    told = "num_gpu is 2 with gpu_milli 500; several cards must be whole cards: set gpu_milli to 1000"
     assert 2 == done.exit_code
     assert f"Error: {tmp_path}/pods.csv:6: {told}\n" == done.stderr
 

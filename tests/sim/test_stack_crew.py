@@ -57,8 +57,8 @@ def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_pat
         if crew.pid("bad") is not None:
             begun.append(clock.now)
             assert until(lambda: (crew.look(), crew.pid("bad") is None)[1])
-        clock.now += 0.5 if "again" in crew.parts["bad"].remark and len(begun) < 3 else 31.0
-        if "given up" in crew.parts["bad"].remark:
+        clock.now += 0.5 if "restart" in crew.parts["bad"].remark and len(begun) < 3 else 31.0
+        if "gave up" in crew.parts["bad"].remark:
             break
     clock.now += 1000
     crew.look()
@@ -66,9 +66,9 @@ def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_pat
 
     assert MOST_TRIES == len(begun)
     assert (0.0, 1.0, 3.0) == tuple(begun[:3])
-    assert (DOWN, "ended with status 3: no card; given up") == (crew.parts["bad"].state, crew.parts["bad"].remark)
+    assert (DOWN, "exited with status 3: no card; gave up") == (crew.parts["bad"].state, crew.parts["bad"].remark)
     assert None is crew.pid("bad")
-    assert "bad ended with status 3: no card; again in 1 s" == crew.happened[0]
+    assert "bad exited with status 3: no card; restart in 1 s" == crew.happened[0]
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path, mark):
@@ -77,7 +77,7 @@ def test_a_program_that_is_not_there_is_said(tmp_path, mark):
     crew.look()
     crew.end()
 
-    assert "cannot be started: No such file or directory; again in 1 s" == crew.parts["gone"].remark
+    assert "cannot start: No such file or directory; restart in 1 s" == crew.parts["gone"].remark
 
 
 def test_services_are_told_to_end_and_tenants_end_with_their_input(tmp_path, mark, monkeypatch):
@@ -204,6 +204,6 @@ def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
 
 def test_settings_of_other_runs_do_not_reach_the_stack():
     """A book or a policy that the user has set for gpushare would put tenants where the exporter does not look."""
-    given = {"GPUSHARE_BOOK": "/b", "GPUSHARE_EXPORTER_CYCLE": "9s", "PATH": "/bin", janitor.VARIABLE: "old"}
+    given = {"GPUSHARE_STATE_DIR": "/b", "GPUSHARE_EXPORTER_INTERVAL": "9s", "PATH": "/bin", janitor.VARIABLE: "old"}
 
     assert {"PATH": "/bin", janitor.VARIABLE: "m", janitor.PART: "p"} == environment(given, "m", "p")

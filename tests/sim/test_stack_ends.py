@@ -92,7 +92,7 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
         assert None is beside.document()
         assert first == beside.port
 
-    assert [f"the embedded cluster alone: no simulated cards: {reason}"] == told
+    assert [f"running only the simulated cluster: cannot create simulated cards: {reason}"] == told
     assert [] == list(tmp_path.iterdir())
 
 
@@ -109,7 +109,7 @@ def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
             return True
 
         assert until(broken)
-        with pytest.raises(stage.StackError, match="cannot be watched any more: embedded null byte"):
+        with pytest.raises(stage.StackError, match="cannot watch the stack any more: embedded null byte"):
             assert standing.now
     assert [] == list(tmp_path.iterdir())
 
@@ -143,7 +143,7 @@ def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
     until(lambda: shows(b"!!"), lambda: seen[-4000:])
     os.write(terminal, b"\x03")
 
-    until(lambda: shows(b"on this machine: "), lambda: seen[-4000:])
+    until(lambda: shows(b"allocations beyond a promise refused"), lambda: seen[-4000:])
     assert 0 == process.wait(PATIENCE_SECONDS)
     os.close(terminal)
     assert b"TENANT" in seen

@@ -50,7 +50,7 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     assert {role.name: role.promised_bytes for role in ROLES} == promised
     assert ["stray"] == [name for name in used if used[name] > promised[name]]
     lines = run.folder / "err"
-    line = r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) refused; stray .* GiB OVER its promise"
+    line = r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) denied; stray .* GiB OVER its promise"
     assert until(lambda: re.search(line, lines.read_text(), re.MULTILINE)), lines.read_text()
     assert 0 == run.end()
     stack = json.loads((run.folder / "out").read_text())["stack"]
@@ -76,8 +76,8 @@ def test_a_part_that_dies_is_said_and_started_again(started):
     os.kill(run.pid("gpushare.py exporter"), signal.SIGKILL)
     os.kill(run.pid("client.py 5000"), signal.SIGKILL)
 
-    assert until(lambda: "exporter ended with signal 9; again in 1 s" in (run.folder / "out").read_text())
-    assert until(lambda: "train ended with status 137; again in 1 s" in (run.folder / "out").read_text())
+    assert until(lambda: "exporter exited with signal 9; restart in 1 s" in (run.folder / "out").read_text())
+    assert until(lambda: "train exited with status 137; restart in 1 s" in (run.folder / "out").read_text())
     assert until(lambda: run.page().get("gpushare_container_memory_used_bytes", {}).get("train"))
     run.remember()
     assert 0 == run.end()

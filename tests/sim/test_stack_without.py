@@ -38,8 +38,8 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
 
     assert 0 == done.returncode
     told = (
-        "the embedded cluster alone: tenants and exporter need more: "
-        "in gpushare's source tree, pip install '.[exporter,run]'"
+        "running only the simulated cluster: Python packages are missing: "
+        "run pip install '.[exporter,run]' in gpushare's source tree"
     )
     assert told in done.stderr.splitlines()
     document = json.loads(done.stdout)
@@ -57,5 +57,5 @@ def test_without_prometheus_alerts_are_unknown_and_it_says_what_to_install(start
     assert ["exporter", "autoscaler"] == [part["name"] for part in stack["processes"]]
     assert (None, None) == (stack["addresses"]["prometheus"], stack["addresses"]["alertmanager"])
     (told,) = stack["remarks"]
-    assert "no prometheus and prometheus-alertmanager here" in told
+    assert "no alerts: prometheus and prometheus-alertmanager not installed" in told
     assert "apt-get install prometheus prometheus-alertmanager" in told

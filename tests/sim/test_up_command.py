@@ -70,7 +70,11 @@ def test_scraped_while_it_runs_and_ended_by_a_signal(number):
         rest, errors = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (0, "") == (process.returncode, errors)
-    assert re.search(r"^ended after .* s passed in the fleet(, [0-9,]+ s less than asked for)?$", rest, re.MULTILINE)
+    assert re.search(
+        r"^ended after .* s; the simulated cluster ran for [0-9,]+ s(, [0-9,]+ s less than requested)?$",
+        rest,
+        re.MULTILINE,
+    )
     assert re.search(r"^  pods placed +\d+$", rest, re.MULTILINE)
     assert "\x1b" not in "".join(lines) + rest
     promtool.check(page)
@@ -101,9 +105,9 @@ def test_json_is_alone_on_stdout():
     assert 1 == result.stdout.count("\n")
     found = json.loads(result.stdout)
     assert (7, 60) == (found["seed"], found["speed"])
-    assert found["fleet_seconds"] + found["behind_seconds"] == pytest.approx(60)
-    assert found["frame"]["at"] == found["fleet_seconds"] == found["summary"]["seconds"]
-    assert {"nodes", "pools", "waiting", "happenings", "counts"} <= set(found["frame"])
+    assert found["simulated_seconds"] + found["lag_seconds"] == pytest.approx(60)
+    assert found["frame"]["at"] == found["simulated_seconds"] == found["summary"]["seconds"]
+    assert {"nodes", "pools", "waiting", "events", "counts"} <= set(found["frame"])
     assert found["summary"]["pods_placed"] >= 2
     assert "place demo/welcome-0" in result.stderr
 
@@ -133,7 +137,7 @@ def test_pace_does_not_change_events():
         log = {}
         run(
             world,
-            lambda _: log.update({(e.at, e.kind, e.subject): e.reason for e in world.frame().happenings}),
+            lambda _: log.update({(e.at, e.kind, e.subject): e.reason for e in world.frame().events}),
             speed=60,
             seconds=6,
             clock=lambda: wall[0],
@@ -192,7 +196,7 @@ def test_full_disk_is_told_in_a_sentence():
     with Path("/dev/full").open("w") as full, start("--no-metrics", "--for", "5", stdout=full) as process:
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert (1, "Error: the output cannot be written: No space left on device\n") == (process.returncode, errors)
+    assert (1, "Error: cannot write the output: No space left on device\n") == (process.returncode, errors)
 
 
 def test_busy_port_is_told_with_the_way_out():
@@ -206,7 +210,7 @@ def test_busy_port_is_told_with_the_way_out():
 
     assert 2 == result.exit_code
     assert f"port {port} of 127.0.0.1 is in use" in result.stderr
-    assert "--port N, or --no-metrics" in result.stderr
+    assert "use --port N, or --no-metrics" in result.stderr
     assert "" == result.stdout
 
 
@@ -220,10 +224,10 @@ def test_busy_port_is_told_with_the_way_out():
         (["--port", "70000"], "--port"),
         (["--seed", "-1"], "--seed"),
         (["--nodes-csv", "n.csv"], "a trace needs both --nodes-csv and --pods-csv"),
-        (["--nodes-csv", "n", "--pods-csv", "p", "--manifest", "m"], "do not go together"),
+        (["--nodes-csv", "n", "--pods-csv", "p", "--manifest", "m"], "cannot be combined with a trace"),
         (["--manifest", "/does/not/exist.yaml"], "/does/not/exist.yaml"),
         (["--nodes-csv", "/does/not/n.csv", "--pods-csv", "p.csv"], "/does/not/n.csv"),
-        (["--manifest", "-", "--manifest", "-"], "read once only"),
+        (["--manifest", "-", "--manifest", "-"], "read only once"),
     ],
 )
 def test_bad_input_ends_with_2_and_advice(arguments, advice):

@@ -75,7 +75,7 @@ def test_one_machine_from_the_command_to_the_screen(tmp_path):
     create(box, ["t4"] * 2)
     front = [sys.executable, "-c", FRONT]
     run = [*front, "run", "--simgpu", box, "--gpu-mem", "5", "--name", "train", "--", sys.executable, "-c", TENANT]
-    watch = [*front, "exporter", "--simgpu", box, "--listen", f"127.0.0.1:{port}", "--cycle", "200ms"]
+    watch = [*front, "exporter", "--simgpu", box, "--listen", f"127.0.0.1:{port}", "--interval", "200ms"]
     with (tmp_path / "log").open("wb") as log, contextlib.ExitStack() as stack:
         running = []
         for command in (run, watch):

@@ -48,8 +48,8 @@ def test_the_books_show_who_has_what(make_box, run):
         process["launches"],
         process["bytes"]["data"],
     )
-    assert 0.005 == pytest.approx(process["own_seconds"], abs=0.0001)
-    assert "1332 MiB (context 306, module 2, data 1024)  0.005 s on the card, 1 launches" in text
+    assert 0.005 == pytest.approx(process["gpu_seconds"], abs=0.0001)
+    assert "1332 MiB (context 306, module 2, data 1024)  0.005 s GPU time, 1 launches" in text
 
 
 def test_a_directory_becomes_a_driver(tmp_path):
@@ -70,7 +70,7 @@ def test_parameters_change_and_things_break(tmp_path):
     path = tmp_path / "hardware"
     invoke("create", path, "--model", "v100-16g")
     invoke("set", path, "switch_ns=7")
-    invoke("break", path, "xid", 48)
+    invoke("inject", path, "xid", 48)
     books = json.loads(invoke("show", path, "--json"))
 
     assert (7, 48) == (books["parameters"]["switch_ns"], books["cards"][0]["last_xid"])
@@ -81,10 +81,10 @@ def test_parameters_change_and_things_break(tmp_path):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["create", "{}/x", "--model", "gtx"], "no such model: gtx; there are t4, v100-16g"),
-        (["create", "{}/x", "--model", "t4", "fast=1"], "no such parameter: fast"),
-        (["create", "{}/x", "--model", "t4", "slice_ns=fast"], "write NAME=NUMBER"),
-        (["create", "{}/x", "--model", "t4", "slice_ns=\u00b2"], "write NAME=NUMBER"),
+        (["create", "{}/x", "--model", "gtx"], "unknown model gtx; choose from t4, v100-16g"),
+        (["create", "{}/x", "--model", "t4", "fast=1"], "unknown parameter fast"),
+        (["create", "{}/x", "--model", "t4", "slice_ns=fast"], "is not NAME=NUMBER"),
+        (["create", "{}/x", "--model", "t4", "slice_ns=\u00b2"], "is not NAME=NUMBER"),
         (["create", "{}/x", "--model", "t4", "granule_bytes=0"], "granule_bytes=0 is not in the range 512"),
         (["create", "{}/x", "--model", "t4", f"slice_ns={2**64}"], "is not in the range 0"),
         (["create", "/dev/null/x", "--model", "t4"], "File exists"),
@@ -112,13 +112,13 @@ def test_the_clock_is_stopped_stepped_and_let_go(tmp_path):
     stopped = invoke("clock", path, "stop")
     stepped = invoke("clock", path, "step", 1000)
     shown = invoke("clock", path)
-    gone = invoke("clock", path, "go")
+    gone = invoke("clock", path, "resume")
     words = [["step"], ["stop", 5], ["step", -1], ["step", 5]]
     wrong = [CliRunner().invoke(simgpu, ["clock", str(path), *map(str, word)]) for word in words]
     at, _ = stopped.split()
 
-    assert (int(at) >= int(running.split()[0]), "runs") == (True, running.split()[1])
-    assert f"{int(at) + 1000} stands\n" == stepped == shown
-    assert ("runs", True) == (gone.split()[1], int(gone.split()[0]) >= int(at) + 1000)
+    assert (int(at) >= int(running.split()[0]), "running") == (True, running.split()[1])
+    assert f"{int(at) + 1000} stopped\n" == stepped == shown
+    assert ("running", True) == (gone.split()[1], int(gone.split()[0]) >= int(at) + 1000)
     assert [2, 2, 2, 1] == [done.exit_code for done in wrong]
-    assert "the clock runs" in wrong[-1].output
+    assert "is running; stop it first" in wrong[-1].output

@@ -445,7 +445,7 @@ def test_a_clock_that_runs_is_not_stepped(make_box):
     It would not be exact; and no step goes back.
     """
     box = make_box()
-    with pytest.raises(SimulatorError, match="runs; stop it first"):
+    with pytest.raises(SimulatorError, match="is running; stop it first"):
         box.step(1)
     box.stop()
     with pytest.raises(SimulatorError, match="-1 ns"):

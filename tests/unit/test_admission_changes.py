@@ -7,7 +7,7 @@ from admission_pods import COUNT, SHARED, annotated, good, plain, pod, spec
 from admission_reviews import asked, told, world
 
 SYSTEM = "system:serviceaccount:gpushare-system:"
-RECORDS = ("gpushare.dev/allocation", "gpushare.dev/reservation", "scheduler.framework.gpushare.allocation")
+RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")
 
 
 @pytest.mark.parametrize("sub", ["", "status", "resize", "ephemeralcontainers"])
@@ -50,7 +50,7 @@ def test_nobody_asks_the_container_runtime_for_devices_once_a_pod_is_admitted(ke
     ]
 
     assert [False, False, True, True, True] == [answer["allowed"] for answer in answers]
-    assert "asks the container runtime" in answers[0]["message"]
+    assert "requests devices from the container runtime" in answers[0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from isolation.scheduler.admission.question import MOST_BYTES
 from isolation.scheduler.admission.review import World, review
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
-RECORDS = ("gpushare.dev/allocation", "gpushare.dev/reservation", "scheduler.framework.gpushare.allocation")
+RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")
 SHAPES = frozenset(Shape(mode, 15 << 30, 4) for mode in (Mode.CGPU, Mode.CORE_MEM))
 WORLD = World(lambda _namespace, _name: None, Fleet(SHAPES))
 JUNK = (

@@ -56,7 +56,7 @@ def test_only_requests_about_shares_wait_for_us(hook):
     selector = hook["namespaceSelector"]["matchExpressions"]
 
     assert hook["matchConditions"]
-    assert {"kubernetes.io/metadata.name", "gpushare.dev/system"} == {need["key"] for need in selector}
+    assert {"kubernetes.io/metadata.name", "gpushare.dev/exempt"} == {need["key"] for need in selector}
     assert ("Ignore" if hook["name"].startswith("bindings") else "Fail") == hook["failurePolicy"]
     assert 0 < hook["timeoutSeconds"] <= 5
     if hook["failurePolicy"] == "Fail":

@@ -148,7 +148,7 @@ def test_all_reasons_are_told_at_once():
 
     message = told(asked(made), world())["message"]
 
-    assert all(part in message for part in ("does not split", "hostPID", "LD_1", "more"))
+    assert all(part in message for part in ("does not divide", "hostPID", "LD_1", "more"))
     assert len(message) <= 2000
 
 
@@ -177,7 +177,7 @@ def test_a_runtime_that_may_not_be_isolated_is_a_remark():
     answer = told(asked(good(spec(runtimeClassName="kata"))), world())
 
     assert answer["allowed"]
-    assert "runc and crun only" in answer["warnings"][0]
+    assert "only with runc and crun" in answer["warnings"][0]
 
 
 def test_the_number_of_cards_written_as_an_amount_is_a_remark():
@@ -187,7 +187,7 @@ def test_the_number_of_cards_written_as_an_amount_is_a_remark():
     answer = told(asked(good(amount(COUNT, "2"))), world())
 
     assert answer["allowed"]
-    assert "is a label of the pod" in answer["warnings"][0]
+    assert "set it as a label of the pod" in answer["warnings"][0]
     assert "warnings" not in told(asked(good(labelled(COUNT, "2"))), world())
 
 

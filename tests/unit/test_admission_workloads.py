@@ -50,7 +50,7 @@ def test_a_count_on_the_workload_alone_reaches_its_pods(kind):
     assert "4" == template_of(patched(bare, bare_answer["patch"]))["metadata"]["labels"][COUNT]
     assert "copied to the pod template" in answer["warnings"][0]
     assert [] == told(asked(own, resource=resource), world())["patch"]
-    assert "does not split" in told(asked(uneven, resource=resource), world())["message"]
+    assert "does not divide" in told(asked(uneven, resource=resource), world())["message"]
 
 
 def test_a_daemon_set_of_shares_for_all_nodes_is_a_remark():
@@ -70,9 +70,9 @@ FLEET = [node(cards=4, size=15), node(cards=1, size=79), node(cards=2, size=23, 
 @pytest.mark.parametrize(
     ("change", "told_so"),
     [
-        (amount(MEM, "80"), "the largest here offers 79"),
-        (labelled(COUNT, "5", amount(MEM, "5")), "the largest here has 4"),
-        (labelled(COUNT, "2", amount(MEM, "40")), "on a node of 2 cards offers 15"),
+        (amount(MEM, "80"), "the largest card offers 79"),
+        (labelled(COUNT, "5", amount(MEM, "5")), "the largest node has 4"),
+        (labelled(COUNT, "2", amount(MEM, "40")), "on a node with 2 cards offers 15"),
         (lambda p: (amount(MEM, "30")(p), amount("aliyun.com/gpu-core.percentage", "5")(p)), "offers 23"),
     ],
     ids=["too-large", "too-many", "too-large-for-several", "compute"],

@@ -24,18 +24,18 @@ pools:
   - name: gpu-a
     provider: scale
     settings: {name: gpu-a}
-    smallest: 1
-    largest: 20
+    min_nodes: 1
+    max_nodes: 20
     price: 3.1
     priority: 7
-    buffer: 2
+    spare_nodes: 2
     mode: cgpu
     placement: spread
-    profile:
+    node_template:
       cpu: 16000
       cards: {version: 1, cards: [{uuid: c, index: 0, model: T4, total: 16106127360, unit: 1073741824}]}
-limits: {unneeded_seconds: 900, moves_per_round: 3}
-figures: {source: prometheus, url: "http://prometheus:9090/", scrape_seconds: 30}
+limits: {scale_down_unneeded_seconds: 900, max_moves_per_cycle: 3}
+metrics: {source: prometheus, url: "http://prometheus:9090/", scrape_interval_seconds: 30}
 """
 
 
@@ -54,15 +54,15 @@ def test_everything_that_may_be_said_is_read():
 
     (pool,) = found.pools
     assert ("gpu-a", "scale", 1, 20, 3.1, 7, 2) == (
-        pool.name, pool.source.provider, pool.smallest, pool.largest, pool.price, pool.priority, pool.buffer
+        pool.name, pool.source.provider, pool.min_nodes, pool.max_nodes, pool.price, pool.priority, pool.spare_nodes
     )  # fmt: skip
     assert (Mode.CGPU, CardChoice.SPREAD, 16000) == (pool.mode, pool.choice, pool.profile.cpu_milli)
     assert Mode.CGPU is pool.shaped(None).mode
     assert (900.0, 3, 10.0) == (
-        found.limits.unneeded_seconds, found.limits.moves_per_round, found.limits.period_seconds
+        found.limits.scale_down_unneeded_seconds, found.limits.max_moves_per_cycle, found.limits.scan_interval_seconds
     )  # fmt: skip
     assert ("prometheus", "http://prometheus:9090", 90.0) == (
-        found.figures.source, found.figures.url, found.figures.stale_seconds
+        found.metrics.source, found.metrics.url, found.metrics.stale_seconds
     )  # fmt: skip
 
 
@@ -75,27 +75,27 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
         "pools:\n"
         "  - name: Gpu_A\n"
         "    provider: scale\n"
-        "    smallest: 5\n"
-        "    largest: 2\n"
+        "    min_nodes: 5\n"
+        "    max_nodes: 2\n"
         "    price: cheap\n"
         "  - name: b\n"
         "    minimum: 3\n"
         "limits:\n"
-        "  unneededSeconds: 3\n"
-        "figures:\n"
+        "  scaleDownUnneededSeconds: 3\n"
+        "metrics:\n"
         "  source: prometheus\n"
     )
 
     assert [3, 5, 7, 8, 9, 11, 12] == sorted(int(line.split(":")[1]) for line in said)
     everything = "\n".join(said)
     for part in (
-        'f.yaml:3: pools[0].name: "Gpu_A" is not a name',
-        "f.yaml:5: pools[0].smallest: 5 is more than the largest, 2",
-        'f.yaml:7: pools[0].price: "cheap" stands where a number is expected',
+        'f.yaml:3: pools[0].name: "Gpu_A" is not a valid name',
+        "f.yaml:5: pools[0].min_nodes: 5 is greater than max_nodes, 2",
+        'f.yaml:7: pools[0].price: "cheap" is not a number',
         "f.yaml:8: pools[1].provider: missing",
-        "f.yaml:9: pools[1].minimum: unknown",
-        "is unneeded_seconds meant?",
-        "source prometheus needs its address",
+        "f.yaml:9: pools[1].minimum: unknown key",
+        "did you mean scale_down_unneeded_seconds?",
+        "source prometheus needs the URL of Prometheus",
     ):
         assert part in everything
 
@@ -103,33 +103,33 @@ def test_every_mistake_is_named_with_its_line_and_the_remedy():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("pools: [", "not YAML"),
+        ("pools: [", "invalid YAML"),
         ("a: &x [1]\nb: *x\n", "aliases"),
-        ("pools: []\npools: []\n", "line 2: pools stands here twice"),
-        ("1: 2\n", "line 1: a key that is not text"),
-        ("pools: hello\n", 'f.yaml:1: pools: "hello" stands where a list is expected'),
-        ("- a\n- b\n", "a list stands where a mapping is expected"),
-        ("version: 7\n", "7 is unknown; this program reads version 1"),
-        ("limits: {hot_ratio: 3}\n", "hot_ratio: 3 is outside 0 to 1"),
-        ("limits: {quiet_ratio: 0.95}\n", "quiet_ratio must be at most hot_ratio"),
-        ("limits: {period_seconds: .inf}\n", "period_seconds: inf is outside 0.1 to 3600"),
-        ("limits: {period_seconds: 1.0e+12}\n", "period_seconds: 1000000000000.0 is outside 0.1 to 3600"),
-        ("limits: {period_seconds: 1e12}\n", "write digits without quotes, 900 or 0.5"),
-        ("limits: {period_seconds: 010}\n", "line 1: YAML reads 010 as octal; write a plain number"),
-        ("pools: [{name: a, provider: scale, largest: 00_10}]\n", "line 1: YAML reads 00_10 as octal"),
-        ("\nlimits: {period_seconds: 1:30}\n", "line 2: YAML reads 1:30 as parts of sixty; write a plain number"),
-        ("limits: {period_seconds: 1:30.5}\n", "line 1: YAML reads 1:30.5 as parts of sixty"),
-        ("limits: {moves_per_round: 1.5}\n", "a whole number is expected"),
-        ("figures: {url: 'file:///etc/passwd'}\n", "is no address"),
-        ("figures: {url: 'http://[::1'}\n", "is no address"),
-        ("figures: {url: 'http://prometheus:999999'}\n", "is no address"),
-        ("figures: {url: 'http://:9090'}\n", "is no address"),
-        ("figures: {url: 'http://prometheus:9090/?query=up'}\n", "is no address"),
-        ("figures: {scrape_seconds: 0}\n", "is outside 1 to 600"),
+        ("pools: []\npools: []\n", "line 2: duplicate key pools"),
+        ("1: 2\n", "line 1: key is not a string"),
+        ("pools: hello\n", 'f.yaml:1: pools: expected a list, not "hello"'),
+        ("- a\n- b\n", "expected a mapping, not a list"),
+        ("version: 7\n", "unsupported version 7; this program reads version 1"),
+        ("limits: {hot_card_threshold_ratio: 3}\n", "hot_card_threshold_ratio: 3 is outside 0 to 1"),
+        ("limits: {hot_card_target_ratio: 0.95}\n", "hot_card_target_ratio must be at most hot_card_threshold_ratio"),
+        ("limits: {scan_interval_seconds: .inf}\n", "scan_interval_seconds: inf is outside 0.1 to 3600"),
+        ("limits: {scan_interval_seconds: 1.0e+12}\n", "scan_interval_seconds: 1000000000000.0 is outside 0.1 to 3600"),
+        ("limits: {scan_interval_seconds: 1e12}\n", "write digits without quotes, e.g. 900 or 0.5"),
+        ("limits: {scan_interval_seconds: 010}\n", "line 1: YAML reads 010 as octal; write a decimal number"),
+        ("pools: [{name: a, provider: scale, max_nodes: 00_10}]\n", "line 1: YAML reads 00_10 as octal"),
+        ("\nlimits: {scan_interval_seconds: 1:30}\n", "line 2: YAML reads 1:30 as base 60; write a decimal number"),
+        ("limits: {scan_interval_seconds: 1:30.5}\n", "line 1: YAML reads 1:30.5 as base 60"),
+        ("limits: {max_moves_per_cycle: 1.5}\n", "expected a whole number"),
+        ("metrics: {url: 'file:///etc/passwd'}\n", "is not a URL"),
+        ("metrics: {url: 'http://[::1'}\n", "is not a URL"),
+        ("metrics: {url: 'http://prometheus:999999'}\n", "is not a URL"),
+        ("metrics: {url: 'http://:9090'}\n", "is not a URL"),
+        ("metrics: {url: 'http://prometheus:9090/?query=up'}\n", "is not a URL"),
+        ("metrics: {scrape_interval_seconds: 0}\n", "is outside 1 to 600"),
         ("{" * 50, "line 1: n"),
-        ("version: !!python/name:os.system x\n", "not YAML"),
-        ("x" * ((1 << 19) + 1), "524288 at most"),
-        ("pools: [" + "1," * 50_000 + "]", "more than 50000 keys and values"),
+        ("version: !!python/name:os.system x\n", "invalid YAML"),
+        ("x" * ((1 << 19) + 1), "has at most 524288"),
+        ("pools: [" + "1," * 50_000 + "]", "too many keys and values: the maximum is 50000"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
@@ -149,10 +149,18 @@ def test_no_limit_is_a_number_that_is_none(key, number):
     (line,) = wrong(f"limits: {{{key}: {number}}}\n")
 
     assert line.startswith(f"f.yaml:1: limits.{key}: ")
-    assert "is outside" in line or "a whole number is expected" in line
+    assert "is outside" in line or "expected a whole number" in line
 
 
-@pytest.mark.parametrize("key", ["period_seconds", "provision_seconds", "backoff_seconds", "reload_bytes_per_second"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "scan_interval_seconds",
+        "max_node_provision_seconds",
+        "initial_pool_backoff_seconds",
+        "memory_reload_bytes_per_second",
+    ],
+)
 def test_what_may_not_be_nothing_is_refused_at_nothing(key):
     """
     A loop without a pause, a machine that has failed before it was asked for.
@@ -189,9 +197,7 @@ def test_two_pools_of_one_name_are_refused():
     The second would be bought for the first.
     """
     pool = "  - {name: a, provider: scale}\n"
-    assert ["f.yaml:3: pools[1].name: a pool a stands above already; every pool needs its own name"] == wrong(
-        f"pools:\n{pool}{pool}"
-    )
+    assert ["f.yaml:3: pools[1].name: duplicate pool a; give every pool its own name"] == wrong(f"pools:\n{pool}{pool}")
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
@@ -216,7 +222,7 @@ def test_a_bad_new_file_leaves_the_old_one_in_force(tmp_path):
     assert 1 == len(file.first().pools)
     file.accept()
     unchanged = file.look()
-    path.write_text("pools: [{name: a}]\nlimits: {worth: -1}\n")
+    path.write_text("pools: [{name: a}]\nlimits: {disruption_cost_ratio: -1}\n")
     refused, why = file.look(), file.problem
     path.write_text("pools: []\n")
     mended = file.look()
@@ -224,10 +230,10 @@ def test_a_bad_new_file_leaves_the_old_one_in_force(tmp_path):
 
     assert (None, None) == (unchanged, refused)
     assert "provider: missing" in why
-    assert [f"{path}:2: limits.worth: -1 is outside 0 to 1000"] == why.split("; ")[-1:]
+    assert [f"{path}:2: limits.disruption_cost_ratio: -1 is outside 0 to 1000"] == why.split("; ")[-1:]
     assert ((), "") == (mended.pools, file.problem)
     path.unlink()
-    assert (None, True) == (file.look(), "cannot be read" in file.problem)
+    assert (None, True) == (file.look(), "cannot read the file" in file.problem)
 
 
 def test_a_file_that_has_changed_is_read_beside_the_loop(tmp_path, caplog):
@@ -239,7 +245,7 @@ def test_a_file_that_has_changed_is_read_beside_the_loop(tmp_path, caplog):
     file = ConfigFile(path)
 
     assert asyncio.run(file.news()) is None
-    assert "not YAML" in file.problem
+    assert "invalid YAML" in file.problem
     assert [False] == [
         threading.get_ident() == record.thread for record in caplog.records if record.levelname == "ERROR"
     ]
@@ -250,19 +256,19 @@ def test_no_file_at_all_is_an_empty_configuration(tmp_path):
     Without --config there are no pools; a path that is not there is a mistake.
     """
     assert Config() == ConfigFile(None).first()
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the file"):
         ConfigFile(tmp_path / "none.yaml").first()
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("[" * 5000, "line 1: nested more than 32 deep"),
-        ("- " * 40, "nested more than 32 deep"),
-        ("version: 0x" + "9" * 5000, "line 1: a number of 5002 characters; 100 at most"),
-        ("version: 1\nlimits: {period_seconds: " + "1:" * 5000 + "1}", "line 2: a number of"),
-        ("version: !!bool perhaps", "line 1: tag:yaml.org,2002:bool does not go with this text; drop the tag"),
-        ("!!timestamp soon: 1", "line 1: tag:yaml.org,2002:timestamp does not go with this text"),
+        ("[" * 5000, "line 1: nested too deeply: the maximum is 32 levels"),
+        ("- " * 40, "nested too deeply: the maximum is 32 levels"),
+        ("version: 0x" + "9" * 5000, "line 1: number has 5002 characters: the maximum is 100"),
+        ("version: 1\nlimits: {scan_interval_seconds: " + "1:" * 5000 + "1}", "line 2: number has"),
+        ("version: !!bool perhaps", "line 1: tag tag:yaml.org,2002:bool does not match the value; remove the tag"),
+        ("!!timestamp soon: 1", "line 1: tag tag:yaml.org,2002:timestamp does not match the value"),
     ],
     ids=["brackets", "dashes", "hexadecimal", "sexagesimal", "no-truth", "no-time"],
 )

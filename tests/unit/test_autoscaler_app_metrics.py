@@ -125,10 +125,10 @@ def test_one_reading_as_gauges():
     assert 1.0 == by_name["gpushare_pool_nodes"][POOL, "ready"]
     assert 0.0 == by_name["gpushare_pool_nodes"][POOL, "failed"]
     assert {(POOL,): 40.0} == by_name["gpushare_pool_backoff_seconds"]
-    answers = by_name["gpushare_autoscaler_pending_answers"]
-    assert (2.0, 1.0) == (answers["fits",] + answers["capped",], answers["hopeless",])
+    answers = by_name["gpushare_autoscaler_pending_pods"]
+    assert (2.0, 1.0) == (answers["fits",] + answers["pool_limited",], answers["unsatisfiable",])
     assert 1.0 == by_name["gpushare_pending_pods"]["card_too_small",]
-    assert {(): 7.0} == by_name["gpushare_autoscaler_moves_left"]
+    assert {(): 7.0} == by_name["gpushare_autoscaler_move_budget_remaining"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_was_not_done_is_no_flap():
     telemetry.decided(seen([pool(POOL, 2)], [], at=990.0), Plan(990.0), limits)
     late = seen_with()
     telemetry.decided(late, Plan(late.at, (drain,)), limits)
-    telemetry.stepped(drain, "withheld")
+    telemetry.stepped(drain, "inhibited")
 
     assert {} == flaps(telemetry)
 
@@ -196,10 +196,10 @@ def test_steps_are_counted_by_what_became_of_them():
     A single move by its kind; what was refused is no event.
     """
     telemetry = Telemetry()
-    telemetry.stepped(Move("u", "n", "o", None, "rescue", "x"), "refused")
-    samples = families(telemetry)["gpushare_autoscaler_steps"].samples
+    telemetry.stepped(Move("u", "n", "o", None, "make_room", "x"), "refused")
+    samples = families(telemetry)["gpushare_autoscaler_actions"].samples
 
-    assert [{"step": "rescue", "outcome": "refused"}] == [s.labels for s in samples if s.name.endswith("_total")]
+    assert [{"action": "make_room", "outcome": "refused"}] == [s.labels for s in samples if s.name.endswith("_total")]
     assert [] == families(telemetry)["gpushare_autoscaler_events"].samples
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_address_is_said(text):
     """
     With one that is.
     """
-    with pytest.raises(ValueError, match=r"write 0\.0\.0\.0:9448"):
+    with pytest.raises(ValueError, match=r"use 0\.0\.0\.0:9448"):
         address(text)
 
 
@@ -68,16 +68,19 @@ def test_every_mistake_is_said_at_once():
     A gRPC port on the network without a certificate, an API without where to listen, a Lease that is no name.
     """
     status, said = asked(
-        "--lease=Not A Name", "--grpc-listen=192.0.2.1:8086", "--expander-listen=127.0.0.1:8087", "--metrics-api=custom"
+        "--lease-name=Not A Name",
+        "--grpc-listen=192.0.2.1:8086",
+        "--expander-listen=127.0.0.1:8087",
+        "--metrics-api=custom",
     )
 
     assert 2 == status
     for part in (
-        "--lease 'Not A Name' is no name",
-        "--grpc-listen: 192.0.2.1:8086 would be served to the network without TLS",
-        "are of one host",
+        "--lease-name 'Not A Name' is not a valid Kubernetes name",
+        "--grpc-listen: 192.0.2.1:8086 would serve the network without TLS",
+        "must have the same host",
         "--metrics-api needs --metrics-api-listen",
-        "give --metrics-api-cert and --metrics-api-key",
+        "set --metrics-api-cert and --metrics-api-key",
     ):
         assert part in said
 
@@ -120,10 +123,10 @@ def test_a_configuration_that_cannot_be_used_is_status_2(tmp_path, command):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(NOBODY))
 
-    status, said = asked("--metrics=none", *command, f"--config={path}", f"--kubeconfig={kubeconfig}")
+    status, said = asked("--metrics-listen=none", *command, f"--config={path}", f"--kubeconfig={kubeconfig}")
 
     assert 2 == status
-    assert 'pool a: provider "nobody" is none of ack, aws, scale, externalgrpc' in said
+    assert 'pool a: unknown provider "nobody"; providers: ack, aws, scale, externalgrpc' in said
     assert "Traceback" not in said
 
 
@@ -137,9 +140,9 @@ def test_a_cluster_that_does_not_answer_is_status_1(tmp_path):
     status, said = asked(f"--kubeconfig={kubeconfig}", "plan", "--timeout=30")
 
     assert 1 == status
-    assert "the API server cannot be asked: " in said
+    assert "cannot reach the API server: " in said
     assert "Connect" in said
-    assert "look at --kubeconfig and --context" in said
+    assert "check --kubeconfig and --context" in said
     assert "Traceback" not in said
 
 
@@ -150,7 +153,7 @@ def test_no_credentials_are_status_1(tmp_path):
     status, said = asked(f"--kubeconfig={tmp_path / 'none'}", "plan", "--timeout=1")
 
     assert 1 == status
-    assert "none does not exist: name another with --kubeconfig or $KUBECONFIG" in said
+    assert "none does not exist: select another with --kubeconfig or $KUBECONFIG" in said
 
 
 def test_a_time_that_is_no_number_is_status_2():
@@ -160,7 +163,7 @@ def test_a_time_that_is_no_number_is_status_2():
     status, said = asked("plan", "--timeout=nan")
 
     assert 2 == status
-    assert "nan is no number; write seconds, for instance 60" in said
+    assert "nan is not a number of seconds; write for example 60" in said
 
 
 def test_pools_of_cluster_autoscaler_need_a_port(tmp_path):
@@ -172,7 +175,7 @@ def test_pools_of_cluster_autoscaler_need_a_port(tmp_path):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(NOBODY))
 
-    status, said = asked(f"--config={path}", f"--kubeconfig={kubeconfig}", "--metrics=none")
+    status, said = asked(f"--config={path}", f"--kubeconfig={kubeconfig}", "--metrics-listen=none")
 
     assert 2 == status
-    assert "pool a: nobody listens for cluster-autoscaler; give --grpc-listen" in said
+    assert "pool a: no gRPC endpoint for cluster-autoscaler; set --grpc-listen" in said

@@ -37,11 +37,13 @@ def test_steps_pods_and_pools_with_their_reasons():
     """
     found = prospect(pod(ask(12), "fits-on-a-new-one", created=900.0), pod(ask(40), "too-large"))
 
-    assert [("buy", "gpu-a")] == [(line.step, line.what) for line in found.steps]
-    assert {"coming": "no_nodes", "hopeless": "card_too_small"} == {line.answer: line.why for line in found.pods}
-    assert [("gpu-a", 0, 0, 0.0)] == [(one.pool, one.nodes, one.coming, one.resting_seconds) for one in found.pools]
+    assert [("scale_up", "gpu-a")] == [(line.action, line.target) for line in found.actions]
+    assert {"nominated": "no_nodes", "unsatisfiable": "card_too_small"} == {
+        line.status: line.reason for line in found.pods
+    }
+    assert [("gpu-a", 0, 0, 0.0)] == [(one.pool, one.nodes, one.starting, one.backoff_seconds) for one in found.pools]
     text = shown(found)
-    for part in ("buy", "gpu-a", "default/fits-on-a-new-one", "100 s", "hopeless", "0 to 100"):
+    for part in ("scale_up", "gpu-a", "default/fits-on-a-new-one", "100 s", "unsatisfiable", "0 to 100"):
         assert part in text
 
 
@@ -52,11 +54,11 @@ def test_what_keeps_it_from_acting_stands_first():
     rests = Memory(closed={"gpu-a": Backoff(1040.0, 300.0)})
     text = shown(prospect(pod(ask(12)), memory=rests, doubts=("node n is not well",), holds=("switched off",)))
 
-    assert ["the running autoscaler does none of this: switched off", "in doubt: node n is not well"] == (
+    assert ["the running autoscaler does not take these actions: switched off", "condition: node n is not well"] == (
         text.splitlines()[:2]
     )
-    assert "nothing to do now" in text
-    assert "capped" in text
+    assert "no actions to take now" in text
+    assert "pool_limited" in text
     assert "40 s" in text
 
 
@@ -70,7 +72,7 @@ def test_a_strangers_text_neither_colours_nor_breaks_the_table():
 
     assert 2 == text.count("[red]x[/red]")
     assert "\x1b" not in text
-    assert "unmodelled" in text
+    assert "unsupported" in text
 
 
 def test_a_pool_that_cannot_be_told_has_no_bounds():
@@ -79,12 +81,12 @@ def test_a_pool_that_cannot_be_told_has_no_bounds():
     """
     found = prospect(silent={"gpu-a": 'machinedeployments "gpu-a" not found', "gpu-b": "no answer"})
 
-    bounds = {one.pool: (one.smallest, one.largest) for one in found.pools}
+    bounds = {one.pool: (one.min_nodes, one.max_nodes) for one in found.pools}
     assert {"gpu-a": (None, None), "gpu-b": (None, None)} == bounds
     text = shown(found)
-    assert 2 == text.count("cannot be told")
+    assert 2 == text.count("unknown")
     assert ['machinedeployments "gpu-a" not found', "no answer"] == [
-        line["trouble"] for line in json.loads(as_json(found))["pools"]
+        line["error"] for line in json.loads(as_json(found))["pools"]
     ]
     assert " to " not in text.splitlines()[-1]
 
@@ -95,5 +97,5 @@ def test_the_document_for_programs_is_whole():
     """
     found = json.loads(as_json(prospect(pod(ask(12), "a"))))
 
-    assert {"steps", "pods", "pools", "doubts", "holds"} == found.keys()
+    assert {"actions", "pods", "pools", "conditions", "inhibited_by"} == found.keys()
     assert "default/a" == found["pods"][0]["pod"]

@@ -230,8 +230,8 @@ def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     first, outcome, during, both, still, over, lost, quiet = asyncio.run(story())
     assert ("", None, 3) == first
     assert ("conflict", None) == (outcome, during[0])
-    assert "somebody else wrote ConfigMap s/state" in during[1]
+    assert "another client wrote saved state ConfigMap s/state" in during[1]
     assert ((1.0, 2.0, 3.0), None) == (both.memory.moves, both.kept)
     assert (during[1], "") == (still, over)
     assert (Memory(last_add=NOW), Kept()) == (lost.memory, lost.kept)
-    assert "nothing is done for 60 s" in quiet
+    assert "no actions are taken for 60 s" in quiet

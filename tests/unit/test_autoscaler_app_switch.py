@@ -34,8 +34,8 @@ def test_words_that_are_understood(data, expected):
     [
         ({"enabled": "no"}, 'write "true" or "false"'),
         ({"enabled": 1}, 'write "true" or "false"'),
-        ({"enable": "false"}, "none of its keys, which are enabled and dryRun"),
-        ({"dryrun": "true"}, "none of its keys"),
+        ({"enable": "false"}, 'unknown key "enable"; known keys: enabled, dryRun'),
+        ({"dryrun": "true"}, "unknown key"),
         ({"enabled": ""}, 'write "true" or "false"'),
     ],
     ids=["no", "number", "misspelt", "case", "empty"],
@@ -101,7 +101,7 @@ def test_what_was_read_holds_through_a_short_silence_and_not_through_a_long_one(
     _, first, short, long = positions(on, gone, gone, times=(0.0, OLD_SECONDS - 1, OLD_SECONDS + 1))
 
     assert (Position(enabled=True), Position(enabled=True)) == (first, short)
-    assert "could not be read for 16 s" in long.problem
+    assert "unreadable for 16 s" in long.problem
 
 
 @pytest.mark.parametrize(

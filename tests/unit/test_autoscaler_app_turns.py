@@ -24,7 +24,7 @@ from isolation.contract.codec_shape import At
 from isolation.contract.model import Refusal
 from isolation.contract.model import Why as Code
 
-LIMITS = Limits(settle_seconds=0.0)
+LIMITS = Limits(action_validation_delay_seconds=0.0)
 POOL = pool("gpu-a", 2)
 
 
@@ -170,17 +170,17 @@ def test_only_a_refused_eviction_makes_its_owner_rest():
 
 
 @pytest.mark.parametrize(
-    ("priorities", "largest", "expected"),
+    ("priorities", "max_nodes", "expected"),
     [((0, 0), 9, ["cheap", "cheap"]), ((0, 5), 9, ["dear", "dear"]), ((0, 5), 1, ["cheap", "dear"])],
     ids=["price-alone", "priority-first", "the-next-one-when-full"],
 )
-def test_a_pool_of_a_higher_priority_is_asked_first(priorities, largest, expected):
+def test_a_pool_of_a_higher_priority_is_asked_first(priorities, max_nodes, expected):
     """
     Whatever it costs; when it may not grow any more, the other one takes over.
     """
     sources = [PoolSource(name, "scale", At({})) for name in ("cheap", "dear")]
     config = Config(tuple(PoolConfig(s.pool, s, priority=p) for s, p in zip(sources, priorities, strict=True)))
-    pools = [pool("cheap", price=1.0), pool("dear", price=9.0, largest=largest)]
+    pools = [pool("cheap", price=1.0), pool("dear", price=9.0, max_nodes=max_nodes)]
     turn_ = seen(pools, [pod(ask(12)), pod(ask(12))])
 
     plan, _ = decide(replace(turn_, pools=config.ranked(turn_.pools)), LIMITS, Memory())

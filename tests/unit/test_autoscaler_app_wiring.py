@@ -20,9 +20,9 @@ pools:
   - name: gpu-a
     provider: externalgrpc
     settings: {provider: scale, settings: {name: gpu-a}}
-    largest: 4
+    max_nodes: 4
     mode: cgpu
-    profile: {cpu: 1000}
+    node_template: {cpu: 1000}
   - name: gpu-b
     provider: scale
     settings: {name: gpu-b}
@@ -43,18 +43,21 @@ def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_
     (offer,) = offers_of(found, None)
 
     assert ["gpu-a"] == list(found.ordered)
-    assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.largest, offer.template.mode, offer.provider.name)
+    assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.max_nodes, offer.template.mode, offer.provider.name)
     assert [Commanding.name, "scale"] == [found.providers._of(name).name for name in ("gpu-a", "gpu-b")]
 
 
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ("{}", "one of ack, aws, scale is needed here"),
-        ("{provider: externalgrpc}", "one of ack, aws, scale is needed here"),
+        ("{}", "write one of ack, aws, scale"),
+        ("{provider: externalgrpc}", "write one of ack, aws, scale"),
         ("{provider: scale, settings: {}}", "name: a name is missing"),
-        ("{provider: scale, settings: {name: a}, extra: 1}", "unknown; an externalgrpc pool has provider and settings"),
-        ("{provider: nobody, settings: {}}", '"nobody" is none of'),
+        (
+            "{provider: scale, settings: {name: a}, extra: 1}",
+            "unknown key; settings of provider externalgrpc: provider, settings",
+        ),
+        ("{provider: nobody, settings: {}}", 'unknown provider "nobody"'),
     ],
     ids=["empty", "itself", "inner", "extra", "unknown"],
 )
@@ -71,7 +74,7 @@ def test_two_pools_on_one_source_are_seen_through_the_order():
     """
     Each would buy what the other gives back.
     """
-    with pytest.raises(ConfigError, match="has the same source as pool"):
+    with pytest.raises(ConfigError, match="same source as pool"):
         wired(ORDERED.replace("{name: gpu-b}", "{name: gpu-a}"), Relay(()))
 
 
@@ -94,8 +97,8 @@ def test_figures_come_from_where_the_configuration_says():
     """
     asks = {"exporter": Exporters, "none": Nothing, "prometheus": Prometheus}
     for source, kind in asks.items():
-        text = f"figures: {{source: {source}, url: 'http://p:9090'}}\n"
-        assert isinstance(figures_of(read_config(text.encode()).figures), kind)
+        text = f"metrics: {{source: {source}, url: 'http://p:9090'}}\n"
+        assert isinstance(figures_of(read_config(text.encode()).metrics), kind)
 
 
 def test_the_expander_knows_no_pool_before_the_first_reading():

@@ -152,13 +152,13 @@ def test_largest_size_and_closed_pools_cap_the_purchase():
     """
     waiting = [pod(ask(10)) for _ in range(3)]
 
-    found = demand(seen([pool(largest=2)], waiting), LIMITS)
-    shut = demand(seen([pool(largest=2)], waiting), LIMITS, closed={"p"})
+    found = demand(seen([pool(max_nodes=2)], waiting), LIMITS)
+    shut = demand(seen([pool(max_nodes=2)], waiting), LIMITS, closed={"p"})
 
     assert (["p", "p"], 1) == (bought(found), len(found.capped))
-    assert "at most 2 nodes" in found.capped[waiting[2].uid].reason
+    assert "at its maximum of 2 nodes" in found.capped[waiting[2].uid].reason
     assert ([], 3) == (bought(shut), len(shut.capped))
-    assert "could not deliver lately" in shut.capped[waiting[0].uid].reason
+    assert "in backoff after a failed scale-up" in shut.capped[waiting[0].uid].reason
 
 
 def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
@@ -166,9 +166,9 @@ def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
     Its bounds are what stands because nobody can ask for more, not because its operator wanted so few.
     """
     waits = pod(ask(5))
-    found = demand(seen([replace(pool(largest=0), told=False)], [waits]), LIMITS)
+    found = demand(seen([replace(pool(max_nodes=0), told=False)], [waits]), LIMITS)
 
-    assert "no pool may grow now: p (its provider cannot tell); " in found.capped[waits.uid].reason
+    assert "no pool can scale up now: p (provider state unknown); " in found.capped[waits.uid].reason
 
 
 def test_pool_is_chosen_by_cost_for_what_it_serves():
@@ -230,7 +230,7 @@ def test_every_pod_is_answered_exactly_once(sizes, largest):
     waiting = [pod(ask(each, wanted)) for each, wanted in sizes]
     machines = [Machine("p-1", "p", State.BOOTING)] if largest else []
 
-    found = demand(seen([pool(cards=2, largest=largest)], waiting, machines=machines), LIMITS)
+    found = demand(seen([pool(cards=2, max_nodes=largest)], waiting, machines=machines), LIMITS)
     answers = [
         *(each.uid for lot in found.lots for each in lot.serves),
         *found.homes,

@@ -36,7 +36,7 @@ def test_empty_node_goes_and_the_smallest_size_stays():
     """
     nodes = [node(f"n{i}", pool="p") for i in range(3)]
 
-    assert {"n0": [], "n1": []} == drained(seen([pool(smallest=1)], [], nodes, at=NOW))
+    assert {"n0": [], "n1": []} == drained(seen([pool(min_nodes=1)], [], nodes, at=NOW))
 
 
 def test_pods_are_rehomed_card_by_card_or_the_node_stays():
@@ -99,7 +99,7 @@ def test_the_hours_budget_ends_drains():
     busy, light = node("busy", 2, 15, pool="p"), node("light", 2, 15, pool="p")
     pods = [running(busy, 10), running(busy, 1, 1), running(light, 2), running(light, 2, 1)]
     observation = seen([pool()], pods, [busy, light], at=NOW)
-    spent = tuple(NOW - 10 for _ in range(LIMITS.moves_per_hour - 1))
+    spent = tuple(NOW - 10 for _ in range(LIMITS.max_moves_per_hour - 1))
 
     assert [] == list(drained(observation, moves=spent))
     assert ["light"] == list(drained(observation, moves=tuple(at - 3600 for at in spent)))
@@ -123,7 +123,7 @@ def test_evictions_move_one_pod_of_an_owner_at_a_time():
     where = node("n", 4, 15)
     replicas = [running(where, 1, index, owner="A") for index in range(2)]
     others = [running(where, 1, 2, owner="B"), running(where, 1, 3, owner="C")]
-    budget = Budget(replace(LIMITS, moves_per_round=2), NOW)
+    budget = Budget(replace(LIMITS, max_moves_per_cycle=2), NOW)
 
     first = budget.evictions([*replicas, *others], ())
     restless = budget.evictions([*replicas, *others], ("A",))
@@ -146,7 +146,7 @@ def test_whatever_is_drained_every_pod_has_a_true_home(spots):
         if free[f"n{at}", index] >= gib(size):
             free[f"n{at}", index] -= gib(size)
             pods.append(running(nodes[at], size, index, owner=f"R/{len(pods)}"))
-    observation = seen([pool(smallest=1)], pods, nodes, at=NOW)
+    observation = seen([pool(min_nodes=1)], pods, nodes, at=NOW)
 
     unneeded = dict.fromkeys(sorted(superfluous(observation, LIMITS)), 0.0)
     found = leaving(observation, LIMITS, unneeded, Budget(LIMITS, NOW))

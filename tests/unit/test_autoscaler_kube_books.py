@@ -32,7 +32,7 @@ NODES = tuple(f"n{number}" for number in range(8))
 POOLS = ("a", "b")
 APPS = ("web", "chat", "batch")
 LIMITS = Limits()
-CONFIGS = tuple(PoolConfig(name, PoolSource(name, "memory", At({})), largest=9, buffer=1) for name in POOLS)
+CONFIGS = tuple(PoolConfig(name, PoolSource(name, "memory", At({})), max_nodes=9, spare_nodes=1) for name in POOLS)
 START = 1_800_000_000.0
 
 

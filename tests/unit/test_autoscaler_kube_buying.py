@@ -83,7 +83,7 @@ def test_a_pod_for_which_nodes_come_in_vain_is_not_bought_for_without_end():
         for number in range(1, 7):
             for seconds in (1, 100):
                 stand.seconds += seconds
-                _, memory = await turn(stand.world, replace(LIMITS, fresh_seconds=1e6), memory)
+                _, memory = await turn(stand.world, replace(LIMITS, min_node_age_seconds=1e6), memory)
             if machines.target > len(machines.nodes):
                 machines.nodes.append(f"n{number}")
                 api.put("/api/v1/nodes", a_node(f"n{number}"), "ADDED")

@@ -100,8 +100,8 @@ def test_a_node_is_given_back_only_empty():
         return full, given_up, await stand.world.apply(Delete("n1", "empty")), stand.machines.nodes
 
     full, given_up, empty, left = run(api, Machines("n1", "n2"), story)
-    assert "not empty" in str(full)
-    assert "not empty" in str(given_up)
+    assert "no longer empty" in str(full)
+    assert "no longer empty" in str(given_up)
     assert empty is None
     assert ["n2"] == left
 

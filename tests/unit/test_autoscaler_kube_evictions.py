@@ -73,7 +73,7 @@ def test_after_a_failure_of_the_server_nobody_is_evicted_for_a_while():
         stand.api.fails = {}
         before = [path for _, path in api.writes if path.endswith("/eviction")]
         held = await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
-        stand.seconds += LIMITS.backoff_longest_seconds + 1
+        stand.seconds += LIMITS.max_pool_backoff_seconds + 1
         await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
         return before, held, [doubt.kind for doubt in stand.world.doubts()]
 
@@ -112,7 +112,7 @@ def test_nobody_is_evicted_without_a_home_that_stands():
             return await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
 
         refused = run(api, Machines("n1", "n2"), story)
-        assert "home" in str(refused), trouble.__name__
+        assert "reserv" in str(refused), trouble.__name__
         assert [] == [path for _, path in api.writes if path.endswith("/eviction")]
 
 
@@ -125,7 +125,7 @@ def test_a_move_that_is_refused_gives_its_home_back():
 
     async def story(stand):
         await stand.world.observe()
-        return await stand.world.apply(Move("p1", "n1", "o", home("p1", "n2"), "relieve", "hot"))
+        return await stand.world.apply(Move("p1", "n1", "o", home("p1", "n2"), "mitigate_hot_card", "hot"))
 
     assert run(api, Machines("n1", "n2"), story) is not None
     assert {} == api.kinds[RESERVATIONS_PATH]

@@ -223,5 +223,5 @@ def test_prometheus_is_asked_once_for_all_nodes_and_its_trouble_is_named():
 
     fine, refused = asyncio.run(story())
     assert {"GPU-1": 0.95} == fine.heat
-    assert {"n2": "Prometheus has no figures of it"} == fine.failed
+    assert {"n2": "Prometheus has no measurements of it"} == fine.failed
     assert "too many samples" in refused.failed["n1"]

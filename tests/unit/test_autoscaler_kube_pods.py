@@ -74,7 +74,7 @@ def test_budgets_guard_by_what_they_have_left_and_two_of_them_guard_for_good():
     found = guarded(pods, budgets)
 
     assert {"two", "none"} == found.keys()
-    assert "disruption budget none has nothing left" == found["none"]
+    assert "PodDisruptionBudget none allows no disruption now" == found["none"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ DOMAINS = {"topologyKey": "z", "maxSkew": 1, "minDomains": 3}
         pytest.param(
             {"topologySpreadConstraints": [DOMAINS | {"whenUnsatisfiable": "ScheduleAnyway"}]}, (), id="soft spread"
         ),
-        pytest.param({"affinity": "nonsense"}, ("constraints that cannot be read",), id="nonsense"),
+        pytest.param({"affinity": "nonsense"}, ("unreadable constraints",), id="nonsense"),
     ],
 )
 def test_hard_constraints_are_read_and_soft_ones_are_not(spec, expected):

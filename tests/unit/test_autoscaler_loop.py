@@ -17,7 +17,7 @@ from autoscaler.memory import Memory
 from autoscaler.observation import Reservation
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
 
-LIMITS = Limits(min_pod_age_seconds=0, fewest_replicas=1, moves_per_rescue=0)
+LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
 NOW = 10_000.0
 PATIENT = Memory(unneeded={"light": 0.0})
 
@@ -85,7 +85,7 @@ def test_pool_below_its_smallest_size_is_filled():
     """
     Without a single pod.
     """
-    plan, _ = decide(seen([pool(smallest=2)], []), LIMITS, Memory())
+    plan, _ = decide(seen([pool(min_nodes=2)], []), LIMITS, Memory())
 
     assert [("p", ()), ("p", ())] == [(step.pool, step.serves) for step in plan.steps]
 
@@ -102,7 +102,7 @@ def test_nothing_is_drained_while_pods_wait_for_machines_or_after_a_purchase():
 
     assert [Drain] == kinds(calm, PATIENT)
     assert [Buy] == kinds(waiting, PATIENT)
-    assert [] == kinds(calm, replace(PATIENT, last_add=NOW - LIMITS.after_add_seconds + 1))
+    assert [] == kinds(calm, replace(PATIENT, last_add=NOW - LIMITS.scale_down_delay_after_add_seconds + 1))
 
 
 def test_drain_goes_on_eviction_by_eviction_and_ends_with_the_node():
@@ -125,7 +125,7 @@ def test_drain_is_called_off_when_a_home_is_lost_or_time_is_up():
     The node takes pods again rather than leaving one homeless.
     """
     lost, _ = draining(reserved=False)
-    late, _ = draining(since=NOW - LIMITS.drain_seconds)
+    late, _ = draining(since=NOW - LIMITS.drain_timeout_seconds)
 
     assert [Keep, Keep] == [type(decide(each, LIMITS, Memory())[0].steps[0]) for each in (lost, late)]
 
@@ -135,7 +135,7 @@ def test_machine_that_does_not_come_is_given_up_and_its_pool_rests():
     The pool is not asked again until its time has passed, and longer each time.
     """
     machines = [Machine("p-1", "p", State.BOOTING, 0.0)]
-    stuck = seen([pool()], [pod(ask(5))], machines=machines, at=LIMITS.provision_seconds)
+    stuck = seen([pool()], [pod(ask(5))], machines=machines, at=LIMITS.max_node_provision_seconds)
 
     plan, memory = decide(stuck, LIMITS, Memory())
     once = memory.acted(plan, LIMITS)
@@ -161,7 +161,7 @@ def test_recheck_drops_what_no_longer_holds():
 
     assert buy.steps == buy.still_valid(seen([pool()], [waiting])).steps
     assert () == buy.still_valid(seen([pool()], [])).steps
-    assert () == buy.still_valid(seen([pool(largest=0)], [waiting])).steps
+    assert () == buy.still_valid(seen([pool(max_nodes=0)], [waiting])).steps
     assert drain.steps == drain.still_valid(before).steps
     assert () == drain.still_valid(crowded).steps
     assert () == drain.still_valid(taken).steps
@@ -197,7 +197,9 @@ def test_turn_settles_rechecks_and_acts():
 
     assert [1, 0, 0] == [len(plan.steps) for plan in plans]
     assert [1, 0, 0] == [len(world.done) for world in (stands, vanishes, idle)]
-    assert [LIMITS.settle_seconds, LIMITS.settle_seconds, 0] == [w.settled for w in (stands, vanishes, idle)]
+    assert [LIMITS.action_validation_delay_seconds, LIMITS.action_validation_delay_seconds, 0] == [
+        w.settled for w in (stands, vanishes, idle)
+    ]
 
 
 def test_dry_run_says_what_it_would_do_and_does_nothing():

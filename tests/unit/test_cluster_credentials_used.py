@@ -33,23 +33,23 @@ def test_a_broken_kubeconfig_is_said_in_one_line_that_helps(tmp_path):
     Which file, what about it, and what to do.
     """
     missing = tmp_path / "none"
-    assert f"kubeconfig {missing} does not exist: name another with --kubeconfig or $KUBECONFIG" == complaint(missing)
+    assert f"kubeconfig {missing} does not exist: select another with --kubeconfig or $KUBECONFIG" == complaint(missing)
     good = written(tmp_path)
     assert f"kubeconfig {good} has no context 'y'; it has 'x'" == complaint(good, "y")
     (tmp_path / "yaml").write_text("a: [\n")
-    assert "is no YAML: line 2" in complaint(tmp_path / "yaml")
+    assert "is not valid YAML: line 2" in complaint(tmp_path / "yaml")
     (tmp_path / "empty").write_text("")
-    assert "says nothing" in complaint(tmp_path / "empty")
+    assert "is empty" in complaint(tmp_path / "empty")
     (tmp_path / "deep").write_text("[" * 100_000)
-    assert "is nested more than 64 deep" in complaint(tmp_path / "deep")
-    assert "is a folder" in complaint(tmp_path)
+    assert "has more than 64 levels" in complaint(tmp_path / "deep")
+    assert "is a directory" in complaint(tmp_path)
     unset = written(tmp_path, name="unset", **{"current-context": ""})
-    assert f"kubeconfig {unset} has no current-context: name one with --context" == complaint(unset)
+    assert f"kubeconfig {unset} has no current-context: select one with --context" == complaint(unset)
     gone = written(tmp_path, name="gone", cluster={"certificate-authority": "gone.crt"})
-    assert f"{tmp_path}/gone.crt does not exist" in complaint(gone)
-    assert f"none of {missing}:{missing} exists" in complaint(Path(f"{missing}:{missing}"))
+    assert f"{tmp_path}/gone.crt of kubeconfig {gone} does not exist" in complaint(gone)
+    assert f"none of the kubeconfig files {missing}:{missing} exists" in complaint(Path(f"{missing}:{missing}"))
     junk = written(tmp_path, name="junk", cluster={"certificate-authority-data": coded("no certificate")})
-    assert "certificates in the kubeconfig cannot be used" in complaint(junk)
+    assert "cannot use the certificates in the kubeconfig" in complaint(junk)
 
 
 def test_a_token_that_no_header_can_carry_is_refused(tmp_path):

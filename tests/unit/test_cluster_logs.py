@@ -98,6 +98,6 @@ def test_every_command_says_a_unit_in_the_same_words(name):
     What one `aliyun.com/gpu-mem` is must be the same in the whole cluster, so it is written the same.
     """
     command = gpushare.main.get_command(click.Context(gpushare.main), name)
-    unit = next(parameter for parameter in command.params if "--unit" in parameter.opts)
+    unit = next(parameter for parameter in command.params if "--memory-unit" in parameter.opts)
 
     assert ({"1GiB", "256MiB"}, "1GiB") == (set(unit.type.choices), unit.default)

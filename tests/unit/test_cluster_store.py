@@ -280,4 +280,4 @@ def test_a_listener_that_fails_stops_nobody(caplog):
     store.pod_is(raw(pod("u")))
 
     assert (1, 1) == (len(heard), len(store.pods))
-    assert "a listener failed" in caplog.text
+    assert "cannot process cluster change" in caplog.text

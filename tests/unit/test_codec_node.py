@@ -36,7 +36,7 @@ def node(labels=None, annotations=None, allocatable=None, spec=None, ready="True
 
 def sizes(read):
     """GiB that each card offers, unhealthy ones as None."""
-    return [card.offered_bytes // GIB if card.healthy else None for card in read.cards]
+    return [card.allocatable_bytes // GIB if card.healthy else None for card in read.cards]
 
 
 def test_a_recorded_node_is_read_as_it_was():
@@ -66,7 +66,7 @@ def test_cards_without_a_record_are_all_alike_and_have_stable_ids():
 
 def test_the_unit_makes_the_size():
     """60 units of 256 MiB on 4 cards are 3.75 GiB each."""
-    assert {15 * 256 * MIB} == {c.offered_bytes for c in node_of(node(**SHARES), unit_bytes=256 * MIB).cards}
+    assert {15 * 256 * MIB} == {c.allocatable_bytes for c in node_of(node(**SHARES), unit_bytes=256 * MIB).cards}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_taints_pool_cordon_and_readiness_are_kept():
     ("annotations", "left", "serving"),
     [
         ({}, "60", True),
-        ({"gpushare.dev/agent": "leaving"}, "60", False),
+        ({"gpushare.dev/agent": "stopping"}, "60", False),
         ({}, "0", False),
     ],
     ids=["agent and plugin are there", "the agent leaves", "the plugin died: capacity stays, nothing can be allocated"],

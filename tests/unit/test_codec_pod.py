@@ -235,7 +235,7 @@ def test_times_are_read_exactly(seconds):
 
 def test_a_time_that_is_none_is_an_error():
     """Nobody guesses."""
-    with pytest.raises(CodecError, match="this is no time"):
+    with pytest.raises(CodecError, match="expected a time"):
         pod_of(pod(creationTimestamp="yesterday"))
 
 

@@ -70,17 +70,17 @@ def test_an_empty_term_beside_another_is_simply_never_the_one():
     ("spec", "says"),
     [
         (affinity(), "nodeSelectorTerms"),
-        (affinity(term(("a", "Near", "x"))), "no operator"),
+        (affinity(term(("a", "Near", "x"))), "is not an operator"),
         (affinity(term(("a", "In"))), "needs values"),
         (affinity(term(("a", "Exists", "x"))), "takes no values"),
         (affinity(term(("a", "Gt", "x"))), "whole number"),
         (affinity(term(("a", "Gt", "1", "2"))), "exactly one"),
-        (affinity(term(("", "Exists"))), "without a key"),
+        (affinity(term(("", "Exists"))), "has no key"),
         (affinity(term(fields=[("metadata.uid", "In", "x")])), "matchFields"),
         ({"tolerations": [{"key": "a", "operator": "Maybe"}]}, "use Equal or Exists"),
         ({"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}, "takes no value"),
         ({"tolerations": [{"operator": "Equal"}]}, "operator: Exists"),
-        ({"tolerations": [{"key": "a", "effect": "NoFun"}]}, "is no effect"),
+        ({"tolerations": [{"key": "a", "effect": "NoFun"}]}, "is not an effect"),
     ],
 )
 def test_rules_that_the_api_server_would_reject_are_refused(spec, says):
@@ -170,5 +170,5 @@ def test_an_ordinary_pod_has_nothing_unweighed():
 
 def test_a_selector_with_a_number_is_an_error_with_its_path():
     """Label values are text."""
-    with pytest.raises(CodecError, match=r"spec\.nodeSelector\.zone: 1 stands where text"):
+    with pytest.raises(CodecError, match=r"spec\.nodeSelector\.zone: expected a string, not 1"):
         request(nodeSelector={"zone": 1})

@@ -150,7 +150,7 @@ def test_a_misspelt_workload_is_an_error_with_the_right_spelling(api, kind, mean
 def test_a_pod_that_has_ended_is_not_placed_again(phase):
     """As in the output of `kubectl get pods -o yaml`."""
     outcome = pods_of({**workload("Pod", template()["spec"], "v1"), "status": {"phase": phase}})
-    assert Skipped("Pod web", "has ended and holds nothing") == outcome
+    assert Skipped("Pod web", "is skipped: it has ended and uses no resources") == outcome
 
 
 def test_lists_count_as_their_items():

@@ -26,7 +26,7 @@ def test_build_writes_every_dashboard_and_check_agrees(call, tmp_path):
     assert 0 == built.exit_code
     assert {board.uid for board in files.BOARDS} == {json.loads(path.read_text())["uid"] for path in folder.iterdir()}
     checked = call("check", "--dir", str(folder))
-    assert (0, "7 dashboards are current\n") == (checked.exit_code, checked.output)
+    assert (0, "7 dashboards are up to date\n") == (checked.exit_code, checked.output)
 
 
 def test_check_says_what_is_stale_missing_or_strange(call, tmp_path):
@@ -34,7 +34,7 @@ def test_check_says_what_is_stale_missing_or_strange(call, tmp_path):
     call("build", "--out", str(tmp_path))
     changed = tmp_path / "gpushare-pod.json"
     changed.write_text(changed.read_text().replace('"title": "Promised"', '"title": "Given"'))
-    (tmp_path / "gpushare-own.json").unlink()
+    (tmp_path / "gpushare-internals.json").unlink()
     (tmp_path / "old.json").write_text("{}")
     (tmp_path / "gpushare-card.json").write_bytes(b"\xff\xfe")
     checked = call("check", "--dir", str(tmp_path))
@@ -43,9 +43,9 @@ def test_check_says_what_is_stale_missing_or_strange(call, tmp_path):
         "gpushare-pod.json is stale",
         '-      "title": "Given"',
         '+      "title": "Promised"',
-        "gpushare-own.json is missing",
+        "gpushare-internals.json is missing",
         "gpushare-card.json cannot be read",
-        "old.json is no dashboard of ours",
+        "old.json is not a gpushare dashboard",
         f"run: gpushare dashboards build --out {tmp_path}",
     ):
         assert words in checked.output

@@ -109,10 +109,10 @@ def test_what_looks_at_the_whole_time_is_asked_once():
 def test_every_metric_of_the_catalogue_is_shown_somewhere():
     """A figure that no dashboard shows helps nobody; the exceptions say why."""
     hidden = {
-        "gpushare_fleet_clock_seconds": "the embedded cluster's clock, which no real one has",
+        "gpushare_simulated_clock_seconds": "the embedded cluster's clock, which no real one has",
         "gpushare_card_exclusive": "shown as the mode of containers",
-        "gpushare_autoscaler_config_loaded_timestamp_seconds": "the refusal is shown, the time is for the log",
-        "gpushare_autoscaler_rpc_duration_seconds": "answers come from memory; the calls are shown",
+        "gpushare_autoscaler_config_last_reload_success_timestamp_seconds": "whether it succeeded is shown",
+        "gpushare_autoscaler_grpc_request_duration_seconds": "answers come from memory; the calls are shown",
     }
     shown = set().union(*(told(uid, one.expr).names for uid, one in QUERIES))
     missing = {
@@ -166,5 +166,5 @@ def test_a_selector_refuses_labels_that_the_metric_does_not_have():
 
 def test_an_unknown_variable_is_a_mistake():
     """Nothing is sent to a server with a variable in it."""
-    with pytest.raises(ValueError, match=r"\$nobody is no variable"):
+    with pytest.raises(ValueError, match=r"\$nobody is not a variable"):
         asked.filled("up{a=~'$nobody'}", {})

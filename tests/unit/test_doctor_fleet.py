@@ -42,7 +42,7 @@ POLICY = (
     ("words", "state", "fix"),
     [
         pytest.param(QUOTA, State.UNKNOWN, "namespace default", id="quota"),
-        pytest.param(MAY_NOT, State.UNKNOWN, "credentials of an administrator", id="no right"),
+        pytest.param(MAY_NOT, State.UNKNOWN, "administrator credentials", id="no right"),
         pytest.param(AWAY, State.UNKNOWN, "see cluster.admission", id="our webhook is away"),
         pytest.param(OTHERS_AWAY, State.UNKNOWN, "namespace default", id="another webhook is away"),
         pytest.param(OTHERS, State.UNKNOWN, "namespace default", id="another webhook"),
@@ -54,7 +54,7 @@ def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
     """
     Only our own refusal shows that requests are checked; the advice fits whoever else it was.
     """
-    told = next(one for one in judged(facts(bad=Probe(words)), NOW) if one.check == "cluster.denial")
+    told = next(one for one in judged(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies")
 
     assert state == told.state
     assert fix in told.fix
@@ -79,10 +79,10 @@ def webhook_serves(pem):
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        ({"version": "v1.29.3"}, "cluster.server", State.PROBLEM),
-        ({"version": "v1.40.0"}, "cluster.server", State.OK),
-        ({"version": "weird"}, "cluster.server", State.UNKNOWN),
-        ({"version": Untold("refused")}, "cluster.server", State.UNKNOWN),
+        ({"version": "v1.29.3"}, "cluster.server_version", State.PROBLEM),
+        ({"version": "v1.40.0"}, "cluster.server_version", State.OK),
+        ({"version": "weird"}, "cluster.server_version", State.UNKNOWN),
+        ({"version": Untold("refused")}, "cluster.server_version", State.UNKNOWN),
         ({"definition": None}, "cluster.reservations", State.PROBLEM),
         (
             {"definition": {"spec": {"versions": [{"name": "v2", "served": True}]}}},
@@ -114,13 +114,13 @@ def webhook_serves(pem):
         ),
         ({"good": Probe("pods is forbidden: User cannot create")}, "cluster.admission", State.UNKNOWN),
         ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", State.WARNING),
-        ({"bad": Probe()}, "cluster.denial", State.PROBLEM),
-        ({"bad": Probe("exceeded quota")}, "cluster.denial", State.UNKNOWN),
-        ({"bad": Untold("away")}, "cluster.denial", State.UNKNOWN),
-        (webhook_serves(certificate(-1)), "cluster.certificate", State.PROBLEM),
-        (webhook_serves(certificate(3)), "cluster.certificate", State.WARNING),
-        (webhook_serves(b"nonsense"), "cluster.certificate", State.PROBLEM),
-        ({"secrets": {}}, "cluster.certificate", State.UNKNOWN),
+        ({"bad": Probe()}, "cluster.admission_denies", State.PROBLEM),
+        ({"bad": Probe("exceeded quota")}, "cluster.admission_denies", State.UNKNOWN),
+        ({"bad": Untold("away")}, "cluster.admission_denies", State.UNKNOWN),
+        (webhook_serves(certificate(-1)), "cluster.webhook_certificate", State.PROBLEM),
+        (webhook_serves(certificate(3)), "cluster.webhook_certificate", State.WARNING),
+        (webhook_serves(b"nonsense"), "cluster.webhook_certificate", State.PROBLEM),
+        ({"secrets": {}}, "cluster.webhook_certificate", State.UNKNOWN),
         ({"policies": ()}, "cluster.policies", State.PROBLEM),
         ({"bindings": ()}, "cluster.policies", State.PROBLEM),
         (
@@ -128,54 +128,54 @@ def webhook_serves(pem):
             "cluster.policies",
             State.PROBLEM,
         ),
-        ({"exempt": ("tenant",)}, "cluster.exempt", State.WARNING),
+        ({"exempt": ("tenant",)}, "cluster.exempt_namespaces", State.WARNING),
         ({"exempt": ("default",), "good": Probe()}, "cluster.admission", State.UNKNOWN),
-        ({"lease": None}, "cluster.leader", State.PROBLEM),
-        ({"lease": {"spec": {}}}, "cluster.leader", State.PROBLEM),
+        ({"lease": None}, "cluster.scheduler_leader", State.PROBLEM),
+        ({"lease": {"spec": {}}}, "cluster.scheduler_leader", State.PROBLEM),
         (
             {"lease": {"spec": {"holderIdentity": "p", "renewTime": "2027-01-15T07:00:00Z"}}},
-            "cluster.leader",
+            "cluster.scheduler_leader",
             State.PROBLEM,
         ),
-        ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.leader", State.UNKNOWN),
+        ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.scheduler_leader", State.UNKNOWN),
         ({"rights": {}}, "cluster.rights", State.PROBLEM),
         ({"rights": Untold("403")}, "cluster.rights", State.UNKNOWN),
         ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
         ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
-        ({"workloads": ()}, "cluster.processes", State.PROBLEM),
+        ({"workloads": ()}, "cluster.components", State.PROBLEM),
         (
             {"workloads": (Workload("DaemonSet", "kube-system/gpushare", ("a/k8s-gpushare-schd-extender:1",), 1, 1),)},
-            "cluster.other_owners",
+            "cluster.other_plugins",
             State.PROBLEM,
         ),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.vendor", State.PROBLEM),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.vendor", State.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.ack", State.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.ack", State.PROBLEM),
         (
             {"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": (), "webhooks": ()},
-            "cluster.vendor",
+            "cluster.ack",
             State.OK,
         ),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Untold("403")}, "cluster.vendor", State.UNKNOWN),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Untold("403")}, "cluster.ack", State.UNKNOWN),
         ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
         ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
         ({"nodes": ()}, "cluster.nodes", State.WARNING),
-        ({"nodes": (node(agent="leaving"),)}, "cluster.agents", State.PROBLEM),
+        ({"nodes": (node(agent="stopping"),)}, "cluster.agents", State.PROBLEM),
         ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
         ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),
-        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelets", State.PROBLEM),
-        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelets", State.WARNING),
-        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelets", State.WARNING),
-        ({"nodes": (node(kubelet=""),)}, "cluster.kubelets", State.UNKNOWN),
-        ({"items": [share("a", labelled=False)]}, "cluster.unseen", State.PROBLEM),
-        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.unseen", State.OK),
-        ({"items": [share("a", annotation="")]}, "cluster.records", State.PROBLEM),
-        ({"items": [share("a", annotation="{}")]}, "cluster.records", State.PROBLEM),
-        ({"items": [share("a", 8), share("b", 8)]}, "cluster.cards", State.PROBLEM),
-        ({"items": [share("a", 8), share("b", 7)]}, "cluster.cards", State.OK),
-        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.cards", State.OK),
-        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.cards", State.WARNING),
-        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.waiting", State.PROBLEM),
-        ({"items": [share("a", on="")]}, "cluster.waiting", State.WARNING),
+        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelet_versions", State.PROBLEM),
+        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelet_versions", State.WARNING),
+        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelet_versions", State.WARNING),
+        ({"nodes": (node(kubelet=""),)}, "cluster.kubelet_versions", State.UNKNOWN),
+        ({"items": [share("a", labelled=False)]}, "cluster.not_admitted", State.PROBLEM),
+        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.not_admitted", State.OK),
+        ({"items": [share("a", annotation="")]}, "cluster.allocations", State.PROBLEM),
+        ({"items": [share("a", annotation="{}")]}, "cluster.allocations", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 8)]}, "cluster.overcommit", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 7)]}, "cluster.overcommit", State.OK),
+        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.overcommit", State.OK),
+        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.overcommit", State.WARNING),
+        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", State.PROBLEM),
+        ({"items": [share("a", on="")]}, "cluster.pending", State.WARNING),
         ({"pods": Untold("403")}, "cluster.pods", State.UNKNOWN),
         ({"items": [has(share("a"), "GPU-a-_-0", "GPU-a-_-1")]}, "cluster.devices", State.OK),
         ({"items": [has(share("a"), "GPU-a-_-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
@@ -206,7 +206,7 @@ def test_whatever_is_not_well_has_something_to_do():
     told = judged(ClusterFacts("v1.36.2", **blank), NOW)
 
     assert {State.OK, State.UNKNOWN} == {one.state for one in told}
-    assert ["cluster.server"] == [one.check for one in told if one.state is State.OK]
+    assert ["cluster.server_version"] == [one.check for one in told if one.state is State.OK]
     assert [] == [one.check for one in told if one.state is not State.OK and not one.fix]
 
 
@@ -221,7 +221,7 @@ def test_both_kinds_of_cards_on_one_node_are_a_problem():
         }
     )
 
-    assert State.PROBLEM == found(nodes=(both,))["cluster.either_or"]
+    assert State.PROBLEM == found(nodes=(both,))["cluster.mixed_resources"]
 
 
 QUARTERS = tuple(replace(card, unit_bytes=GIB // 4) for card in CARDS)
@@ -244,8 +244,8 @@ def test_units_are_those_that_the_agents_count_in():
     full = found(nodes=(fine,), items=[quarter("a", 60)])
     over = found(nodes=(fine,), items=[quarter("a", 60), quarter("b", 1)])
 
-    assert (State.OK, State.OK) == (full["cluster.cards"], full["cluster.units"])
-    assert State.PROBLEM == over["cluster.cards"]
+    assert (State.OK, State.OK) == (full["cluster.overcommit"], full["cluster.units"])
+    assert State.PROBLEM == over["cluster.overcommit"]
     assert State.PROBLEM == found(nodes=(fine, other))["cluster.units"]
 
 

@@ -88,7 +88,13 @@ def test_whatever_it_answers_there_is_a_report(tmp_path, body):
     told = {one.check: one.state for one in judged(seen, 0.0)}
 
     assert told
-    believed = ("cluster.admission", "cluster.denial", "cluster.leader", "cluster.webhook", "cluster.rights")
+    believed = (
+        "cluster.admission",
+        "cluster.admission_denies",
+        "cluster.scheduler_leader",
+        "cluster.webhook",
+        "cluster.rights",
+    )
     assert State.OK not in {told[check] for check in believed}
 
 
@@ -122,5 +128,5 @@ def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
             return await looked(tmp_path, never)
 
     [one] = judged(asyncio.run(patient()), 0.0)
-    assert ("cluster.server", State.UNKNOWN) == (one.check, one.state)
-    assert "within" in one.evidence
+    assert ("cluster.server_version", State.UNKNOWN) == (one.check, one.state)
+    assert "timed out after" in one.evidence

@@ -22,9 +22,9 @@ from isolation.doctor.rights import MOVING, RIGHTS, sentence
 
 ours = "gpushare-system/{}".format
 HELD = {"spec": {"holderIdentity": "as-1_ab12", "renewTime": "2027-01-15T08:00:00.5Z"}}
-PAGE = """# TYPE gpushare_autoscaler_config_refused gauge
-gpushare_autoscaler_config_refused 0.0
-gpushare_autoscaler_doubts{reason="figures"} 0.0
+PAGE = """# TYPE gpushare_autoscaler_config_last_reload_successful gauge
+gpushare_autoscaler_config_last_reload_successful 1.0
+gpushare_autoscaler_inhibited{reason="metrics"} 0.0
 gpushare_autoscaler_provider_up{pool="gpu-a",provider="scale"} 1.0
 """
 SCALER = Workload("Deployment", ours(AUTOSCALER), ("gpushare-controller:0.1.0",), 2, 2)
@@ -97,12 +97,12 @@ def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        (WATCHING, "cluster.processes", State.WARNING),
-        (WATCHING | {"workloads": (SCALER,)}, "cluster.processes", State.WARNING),
-        ({"workloads": WHOLE[:1]}, "cluster.processes", State.PROBLEM),
-        ({"workloads": WHOLE[:2]}, "cluster.processes", State.WARNING),
-        ({"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))}, "cluster.processes", State.WARNING),
-        ({"workloads": Untold("403")}, "cluster.processes", State.UNKNOWN),
+        (WATCHING, "cluster.components", State.WARNING),
+        (WATCHING | {"workloads": (SCALER,)}, "cluster.components", State.WARNING),
+        ({"workloads": WHOLE[:1]}, "cluster.components", State.PROBLEM),
+        ({"workloads": WHOLE[:2]}, "cluster.components", State.WARNING),
+        ({"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))}, "cluster.components", State.WARNING),
+        ({"workloads": Untold("403")}, "cluster.components", State.UNKNOWN),
         ({"workloads": WHOLE}, "cluster.versions", State.OK),
         (
             {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("r:5000/a/gpushare-node:0.2.0",), 1, 1))},
@@ -190,15 +190,15 @@ def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
             "cluster.autoscaler",
             State.WARNING,
         ),
-        ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.switch", State.OK),
-        ({"switch": {"enabled": "yes"}}, "cluster.switch", State.WARNING),
-        ({"switch": {"dryrun": "true"}}, "cluster.switch", State.WARNING),
-        ({"switch": Untold("403")}, "cluster.switch", State.UNKNOWN),
-        ({"metrics": PAGE.replace("refused 0", "refused 1")}, "cluster.doubts", State.WARNING),
-        ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.doubts", State.WARNING),
-        ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.doubts", State.WARNING),
-        ({"metrics": "<html>"}, "cluster.doubts", State.UNKNOWN),
-        ({"metrics": Untold("503")}, "cluster.doubts", State.UNKNOWN),
+        ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.autoscaler_config", State.OK),
+        ({"switch": {"enabled": "yes"}}, "cluster.autoscaler_config", State.WARNING),
+        ({"switch": {"dryrun": "true"}}, "cluster.autoscaler_config", State.WARNING),
+        ({"switch": Untold("403")}, "cluster.autoscaler_config", State.UNKNOWN),
+        ({"metrics": PAGE.replace("successful 1", "successful 0")}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": "<html>"}, "cluster.autoscaler_inhibited", State.UNKNOWN),
+        ({"metrics": Untold("503")}, "cluster.autoscaler_inhibited", State.UNKNOWN),
     ],
 )
 def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
@@ -221,8 +221,8 @@ def test_a_dry_run_is_said_with_what_ends_it():
 
     told = {one.check: one.evidence for one in look_at_autoscaler(AutoscalerFacts(HELD, switch), NOW)}
 
-    assert 'dryRun "false" in ConfigMap gpushare-system/gpushare-autoscaler' in told["cluster.switch"]
-    assert "cluster.doubts" not in told
+    assert 'dryRun "false" in ConfigMap gpushare-system/gpushare-autoscaler' in told["cluster.autoscaler_config"]
+    assert "cluster.autoscaler_inhibited" not in told
 
 
 @given(st.text(max_size=300))

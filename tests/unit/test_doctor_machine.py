@@ -156,7 +156,7 @@ def test_an_image_must_not_be_able_to_ask_for_every_card(text, expected):
     """
     found = machine_runtime.look(Runtime(containerd_version="containerd 2.1.0", nvidia=text))
 
-    assert expected == state(found, "machine.env_devices")[0]
+    assert expected == state(found, "machine.visible_devices")[0]
 
 
 def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_resources=True):
@@ -167,18 +167,22 @@ def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_res
 @pytest.mark.parametrize(
     ("given", "check", "expected"),
     [
-        (kubelet(), "machine.gates", State.OK),
-        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.gates", State.PROBLEM),
-        (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.gates", State.PROBLEM),
+        (kubelet(), "machine.feature_gates", State.OK),
+        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", State.PROBLEM),
+        (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.feature_gates", State.PROBLEM),
         (
             kubelet(running=("kubelet", "--feature-gates=A=true,KubeletPodResourcesGet=false")),
-            "machine.gates",
+            "machine.feature_gates",
             State.PROBLEM,
         ),
-        (kubelet("featureGates: nonsense"), "machine.gates", State.OK),
-        (kubelet("topologyManagerPolicy: single-numa-node"), "machine.managers", State.WARNING),
-        (kubelet(running=("kubelet", "--topology-manager-policy", "restricted")), "machine.managers", State.WARNING),
-        (kubelet("cpuManagerPolicy: static"), "machine.managers", State.OK),
+        (kubelet("featureGates: nonsense"), "machine.feature_gates", State.OK),
+        (kubelet("topologyManagerPolicy: single-numa-node"), "machine.topology_manager", State.WARNING),
+        (
+            kubelet(running=("kubelet", "--topology-manager-policy", "restricted")),
+            "machine.topology_manager",
+            State.WARNING,
+        ),
+        (kubelet("cpuManagerPolicy: static"), "machine.topology_manager", State.OK),
         (kubelet("cgroupDriver: systemd"), "machine.cgroup_driver", State.OK),
         (kubelet("cgroupDriver: [x]"), "machine.cgroup_driver", State.UNKNOWN),
         (kubelet("- no table"), "machine.kubelet", State.UNKNOWN),
@@ -224,14 +228,18 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
         ({"cdi": {"/etc/cdi": Missing(), "/var/run/cdi": Folder((), writable=True)}}, "machine.cdi", State.OK),
         ({"cdi": {"/etc/cdi": Folder((), writable=False)}}, "machine.cdi", State.PROBLEM),
         ({"cdi": {"/etc/cdi": Missing()}}, "machine.cdi", State.WARNING),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.run_dir", State.OK),
-        ({"run_dir": Disk("/r", "tmpfs", 1 << 40, writable=True)}, "machine.run_dir", State.WARNING),
-        ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.run_dir", State.PROBLEM),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.run_dir", State.PROBLEM),
-        ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.run_dir", State.UNKNOWN),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)}, "machine.regions", State.OK),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=False)}, "machine.regions", State.WARNING),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.regions", State.UNKNOWN),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.state_dir", State.OK),
+        ({"run_dir": Disk("/r", "tmpfs", 1 << 40, writable=True)}, "machine.state_dir", State.WARNING),
+        ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.state_dir", State.PROBLEM),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.state_dir", State.PROBLEM),
+        ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.state_dir", State.UNKNOWN),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)}, "machine.mount_propagation", State.OK),
+        (
+            {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=False)},
+            "machine.mount_propagation",
+            State.WARNING,
+        ),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.mount_propagation", State.UNKNOWN),
     ],
 )
 def test_the_system_under_it(facts, check, expected):

@@ -125,7 +125,7 @@ def test_a_thousand_of_them_are_one_line(caplog):
         asyncio.run(story())
     (line,) = lines(caplog)
     assert (
-        "WARNING isolation.scheduler.server.http 1 requests could not be read, or broke off; the last, from "
+        "WARNING isolation.scheduler.server.http rejected 1 invalid or aborted requests, the last one from "
         "127.0.0.1: BadHttpMessage"
     ) == line.replace("BadStatusLine", "BadHttpMessage").replace("BadHttpMethod", "BadHttpMessage")
 
@@ -200,8 +200,7 @@ def test_the_next_line_comes_later_and_counts_those_between():
             told.append(one.getMessage())
 
     assert [
-        f"{number} requests could not be read, or broke off; the last, from 10.0.0.7: BadStatusLine"
-        for number in (1, 4)
+        f"rejected {number} invalid or aborted requests, the last one from 10.0.0.7: BadStatusLine" for number in (1, 4)
     ] == told
 
 

@@ -264,7 +264,7 @@ class Brute:
         parts = [p for _, placed in self.held.values() if placed.node == n.name for p in placed.slices]
         return [
             (
-                c.offered_bytes - sum(p.bytes for p in parts if p.uuid == c.uuid),
+                c.allocatable_bytes - sum(p.bytes for p in parts if p.uuid == c.uuid),
                 100 - sum(p.core for p in parts if p.uuid == c.uuid),
             )
             for c in n.cards
@@ -279,10 +279,10 @@ class Brute:
             out.add(Why.MODE)
         if len(n.cards) < request.cards:
             out.add(Why.TOO_FEW_CARDS)
-        if sum(request.whole or c.offered_bytes >= each[0] for c in n.cards) < request.cards:
+        if sum(request.whole or c.allocatable_bytes >= each[0] for c in n.cards) < request.cards:
             out.add(Why.CARD_TOO_SMALL)
         if request.whole:
-            fitting = sum(f == (c.offered_bytes, 100) for f, c in zip(free, n.cards, strict=True))
+            fitting = sum(f == (c.allocatable_bytes, 100) for f, c in zip(free, n.cards, strict=True))
         else:
             fitting = sum(f[0] >= each[0] and f[1] >= each[1] for f in free)
         if request.cards and fitting < request.cards:

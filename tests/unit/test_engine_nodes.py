@@ -59,7 +59,7 @@ def test_one_node_is_asked_and_no_other():
     assert "n" == engine.place_on(ask(8), "n").node
     refused = engine.place_on(ask(10), "n")
     assert isinstance(refused, Refusal)
-    assert (Why.CARD_TOO_SMALL, "no sound card of 10 GiB") == (refused.why, refused.reason)
+    assert (Why.CARD_TOO_SMALL, "no healthy card of 10 GiB or more") == (refused.why, refused.reason)
     with pytest.raises(KeyError):
         engine.place_on(ask(1), "who?")
 

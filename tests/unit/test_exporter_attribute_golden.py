@@ -206,7 +206,7 @@ def test_the_page_is_golden(name):
 
 @pytest.mark.parametrize("name", ["a100x8", "t4x2"])
 def test_the_page_with_acks_names_is_golden(name):
-    """Likewise with `--compat ack`, of a cluster's node and of a machine of one's own."""
+    """Likewise with `--compat-metrics ack`, of a cluster's node and of a machine of one's own."""
     golden_files.check(f"exporter/{name}-ack.txt", page(name, ack=True).decode())
 
 
@@ -228,7 +228,7 @@ def test_every_page_adds_up(name):
         tenants = sum(
             value for (metric, of), value in found.items() if metric == "container_memory_used_bytes" and labels <= of
         )
-        parts = [found[f"card_memory_{part}_bytes", labels] for part in ("unattributed", "reserved", "remainder")]
+        parts = [found[f"card_memory_{part}_bytes", labels] for part in ("unattributed", "reserved", "unaccounted")]
         assert found["card_memory_used_bytes", labels] == tenants + sum(parts)
         assert 0 == parts[-1]
 

@@ -131,7 +131,7 @@ def test_largest_promise_that_still_fits(held, expected):
 
     assert (show_bytes(expected * GIB), 15 * GIB, False, len(held)) == (
         show_bytes(shown.largest_free_bytes),
-        shown.offered_bytes,
+        shown.allocatable_bytes,
         shown.exclusive,
         shown.holders,
     )

@@ -104,10 +104,10 @@ def test_a_lost_card_beside_a_good_one():
     shown = values(found)
 
     assert {"a/main": (None, ""), "b/main": (2 * GIB, "nvml")} == used(found)
-    for metric in ("total", "used", "reserved", "offered", "unattributed", "remainder", "largest_free"):
+    for metric in ("total", "used", "reserved", "allocatable", "unattributed", "unaccounted", "largest_free"):
         assert ["1"] == [labels[2] for labels in shown[f"card_memory_{metric}_bytes"]]
     assert {"0": 0.0, "1": 1.0} == {labels[2]: value for labels, value in shown["card_healthy"].items()}
-    assert {"1": 1.0} == {labels[2]: value for labels, value in shown["card_attributable"].items()}
+    assert {"1": 1.0} == {labels[2]: value for labels, value in shown["card_usage_attributable"].items()}
     assert {"a": 5 * GIB, "b": 5 * GIB} == {k[1]: v for k, v in shown["container_memory_allocated_bytes"].items()}
 
 
@@ -135,5 +135,5 @@ def test_memory_info_without_reserved():
 
     shown = values(look(node))
 
-    assert {} == shown["card_memory_reserved_bytes"] == shown["card_memory_remainder_bytes"]
+    assert {} == shown["card_memory_reserved_bytes"] == shown["card_memory_unaccounted_bytes"]
     assert 1 == len(shown["card_memory_used_bytes"])

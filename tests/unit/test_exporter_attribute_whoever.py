@@ -65,7 +65,7 @@ def test_every_byte_stands_once(tenants, hidden):
     found = look(node)
     shown = values(found)
 
-    for key, left in shown["card_memory_remainder_bytes"].items():
+    for key, left in shown["card_memory_unaccounted_bytes"].items():
         parts = sum(v for k, v in shown["container_memory_used_bytes"].items() if k[3:6] == key)
         parts += shown["card_memory_unattributed_bytes"][key] + shown["card_memory_reserved_bytes"][key]
         assert shown["card_memory_used_bytes"][key] == parts + left

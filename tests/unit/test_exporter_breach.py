@@ -108,14 +108,14 @@ def test_an_unreadable_region():
 
 def test_limits_that_are_not_what_was_promised():
     """Once is a file that is being written anew; twice is a breach, with the reason, until it says what it should."""
-    wrong = Node(agent=True).pod_hold("a", reading=region(), limits_error="limits: other amounts than were promised")
+    wrong = Node(agent=True).pod_hold("a", reading=region(), limits_error="the amounts in the limits file differ")
     watch = Watch().see(wrong)
 
     assert {} == watch.counts
     assert {"wrong_limits": 1} == watch.see(wrong, times=2).counts
     finding = watch.begun[0].finding
     assert ("a", uuid(), "limits") == (finding.pod, finding.uuid, finding.source)
-    assert "other amounts" in finding.text
+    assert "the amounts in the limits file differ" in finding.text
     assert ["wrong_limits"] == watch.open
     right = Node(agent=True).pod_hold("a", reading=region())
     assert ([], {"wrong_limits": 1}) == (watch.see(right).open, watch.counts)

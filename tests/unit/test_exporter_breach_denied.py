@@ -26,7 +26,7 @@ def test_denied_allocations_are_the_librarys_word():
     (breach,) = watch.state.episodes.ring.values()
     assert ("library", 5) == (breach.finding.source, breach.times)
     assert [] == watch.see(denying(5), after=30.0, times=3).open
-    assert "the largest for 7 GiB" in Watch().see(denying(0)).see(denying(1, record)).begun[0].finding.text
+    assert "the largest of 7 GiB" in Watch().see(denying(0)).see(denying(1, record)).begun[0].finding.text
 
 
 def test_what_was_denied_before_the_exporter_began():

@@ -107,7 +107,7 @@ def test_breaches_as_json():
 
     page = json.loads(to_json(watch.state.episodes, "n-0"))
 
-    assert (1, "n-0", 1) == (page["version"], page["node"], page["begun"]["over_limit"])
+    assert (1, "n-0", 1) == (page["version"], page["node"], page["totals"]["over_limit"])
     (record,) = page["breaches"]
     assert {
         "kind": "over_limit",
@@ -119,13 +119,13 @@ def test_breaches_as_json():
         "container": "main",
         "promise": "p-uid-a-main",
         "open": True,
-        "begun": EPOCH + 102.0,
-        "last": EPOCH + 106.0,
+        "started": EPOCH + 102.0,
+        "last_seen": EPOCH + 106.0,
         "seconds": 4.0,
         "used_bytes": 6 * GIB,
         "allocated_bytes": 5 * GIB,
         "peak_bytes": 6 * GIB,
-        "times": 1,
+        "count": 1,
     }.items() <= record.items()
 
 

@@ -30,7 +30,7 @@ def test_over_limit_has_a_duration():
         breach.peak_bytes,
         breach.finding.allocated_bytes,
     )
-    assert "uses 6 GiB of the card, 5 GiB are promised" == breach.finding.text
+    assert "the container uses 6 GiB of the card; promised: 5 GiB" == breach.finding.text
 
 
 def test_over_limit_has_hysteresis():
@@ -105,7 +105,7 @@ def test_a_peak_between_samples_is_an_episode():
         watch.one.peak_source,
     )
     (breach,) = watch.state.episodes.ring.values()
-    assert ("accounting", False, "had 6 GiB of the card, 5 GiB are promised") == (
+    assert ("accounting", False, "the container used 6 GiB of the card; promised: 5 GiB") == (
         breach.finding.source,
         breach.open,
         breach.finding.text,

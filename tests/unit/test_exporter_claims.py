@@ -24,7 +24,7 @@ WHOLE = 16 * GIB - RESERVED
 
 def brief(found):
     """(pod, container, card, bytes, exclusive, who says so) of every claim."""
-    return [(c.pod, c.container, c.index, c.bytes, c.exclusive, c.promised_by) for c in found.all]
+    return [(c.pod, c.container, c.index, c.bytes, c.exclusive, c.allocation_source) for c in found.all]
 
 
 def units(count, index=0):

@@ -55,20 +55,20 @@ def test_every_flag(chosen, tmp_path):
     """Each by its name."""
     words = {
         "--listen": "[::1]:9999",
-        "--cycle": "500ms",
+        "--interval": "500ms",
         "--node": "n-1",
         "--pool": "gold",
         "--mode": "cgpu",
         "--isolation": "kernel",
         "--simgpu": str(tmp_path / "hardware"),
-        "--book": "/b",
-        "--run-dir": "/r",
+        "--state-dir": "/b",
+        "--agent-state-dir": "/r",
         "--proc": "/p",
         "--cgroup": "/c",
         "--kubelet-socket": "/k",
         "--pods-socket": "/q",
         "--log-dir": "/l",
-        "--compat": "ack",
+        "--compat-metrics": "ack",
         "--web-config": "/w",
     }
     found, web = chosen(*(word for pair in words.items() for word in pair), "--no-kubernetes")
@@ -81,14 +81,14 @@ def test_every_flag(chosen, tmp_path):
         period=0.5,
         proc=Path("/p"),
         cgroup=Path("/c"),
-        run_dir=Path("/r"),
-        book=Path("/b"),
+        agent_state_dir=Path("/r"),
+        state_dir=Path("/b"),
         kubelet_socket=Path("/k"),
         pods_socket=Path("/q"),
         log_dir=Path("/l"),
         kubernetes=False,
         simgpu=(tmp_path / "hardware").resolve(),
-        compat=frozenset({"ack"}),
+        compat_metrics=frozenset({"ack"}),
         pool="gold",
         mode="cgpu",
         isolation="kernel",
@@ -101,11 +101,11 @@ def test_every_flag_has_a_variable(chosen):
     found, _ = chosen(
         "--node",
         "flag",
-        GPUSHARE_EXPORTER_CYCLE="5s",
+        GPUSHARE_EXPORTER_INTERVAL="5s",
         GPUSHARE_EXPORTER_LISTEN=":1",
         GPUSHARE_EXPORTER_NODE="variable",
         GPUSHARE_EXPORTER_KUBELET_SOCKET="/k",
-        GPUSHARE_EXPORTER_COMPAT="ack",
+        GPUSHARE_EXPORTER_COMPAT_METRICS="ack",
         GPUSHARE_EXPORTER_KUBERNETES="true",
     )
 
@@ -114,7 +114,7 @@ def test_every_flag_has_a_variable(chosen):
         found.port,
         found.node,
         found.kubelet_socket,
-        found.compat,
+        found.compat_metrics,
         found.kubernetes,
     )
     assert "downward" == chosen(NODE_NAME="downward")[0].node
@@ -168,14 +168,14 @@ def test_the_help_names_every_setting():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--listen", "nowhere"], "write 0.0.0.0:9445"),
-        (["--listen", ":70000"], "70000 is no port"),
-        (["--cycle", "soon"], "write 2s or 500ms"),
-        (["--cycle", "1ms"], "from 100ms to 1m"),
-        (["--cycle", "2m"], "from 100ms to 1m"),
-        (["--node", " "], "is no name of a node"),
-        (["--compat", "dcgm"], "is not 'ack'"),
-        (["--json"], "--json goes with --once"),
+        (["--listen", "nowhere"], "use for example 0.0.0.0:9445"),
+        (["--listen", ":70000"], "70000 is not a port"),
+        (["--interval", "soon"], "use for example 2s or 500ms"),
+        (["--interval", "1ms"], "must take 100ms to 1m"),
+        (["--interval", "2m"], "must take 100ms to 1m"),
+        (["--node", " "], "is not a node name"),
+        (["--compat-metrics", "dcgm"], "is not 'ack'"),
+        (["--json"], "--json requires --once"),
         (["extra"], "unexpected extra argument"),
     ],
 )

@@ -128,14 +128,15 @@ def test_sources_that_a_machine_does_not_have():
 def test_a_source_that_fails_is_told_once_and_its_recovery_too(caplog):
     """A log line when it begins and one when it ends, not every two seconds; the turns go on."""
     caplog.set_level(logging.INFO)
-    gone = "NVML does not start"
+    gone = "cannot initialize NVML"
     cycle, published = made(Scripted(**{MACHINE: [gone, gone, gone, MachineFacts((CARD,))]}))
     for _ in range(4):
         cycle.turn()
 
     assert [(), (), (), ("GPU-0",)] == [tuple(card.uuid for card in told.reading.cards) for told in published]
     lines = [record.message for record in caplog.records if record.name == "exporter.cycle"]
-    assert ["nvml: NVML does not start; its figures are absent", "nvml answers again"] == lines
+    failed = "source nvml failed: cannot initialize NVML; the metrics of this source are absent"
+    assert [failed, "source nvml works again"] == lines
 
 
 def process(pid, size=GIB):
@@ -234,7 +235,7 @@ def test_a_turn_that_takes_too_long_leaves_out_what_it_missed(caplog):
 
     assert [100.0, 106.0] == [told.snapshot.at for told in published]
     assert 2 == cycle.skipped
-    assert "a turn took 5.0 s: 2 left out" in caplog.text
+    assert "cycle took 5.0 s: skipping 2 cycles" in caplog.text
 
 
 def test_a_turn_that_breaks_is_not_the_last(caplog):

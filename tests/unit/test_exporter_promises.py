@@ -90,7 +90,7 @@ def test_a_changed_entry_is_read_again_and_an_unchanged_one_is_not(writer, sourc
     """
     folder = writer.run("run-1", name="before")
     source.read(0.0)
-    (folder / "hold.json").write_text(dump(writer.hold("run-1", name="behind")))
+    (folder / "promise.json").write_text(dump(writer.hold("run-1", name="behind")))
     assert "behind" == source.read(1.0).holds[0].hold.name
     settle()
     source.read(2.0)
@@ -142,11 +142,11 @@ def test_limits_are_compared_with_the_promise(writer, source):
         return one.limits_generation, one.limits_error
 
     assert (2, "") == told(abi.Limits(2, "run-1", (limit,)))
-    assert (3, "limits: other amounts than were promised") == told(
+    assert (3, "the amounts in the limits file differ from the promise") == told(
         abi.Limits(3, "run-1", (abi.CardLimit(CARD, 50 << 30, 0, 300_000),))
     )
-    assert (4, "limits: other amounts than were promised") == told(abi.Limits(4, "run-1", ()))
-    assert (5, "limits: for promise 'run-2'") == told(abi.Limits(5, "run-2", (limit,)))
+    assert (4, "the amounts in the limits file differ from the promise") == told(abi.Limits(4, "run-1", ()))
+    assert (5, "the limits file belongs to promise 'run-2'") == told(abi.Limits(5, "run-2", (limit,)))
     with (folder / "limits").open("r+b") as file:
         file.seek(16)
         file.write(b"\x01")
@@ -162,7 +162,7 @@ def test_a_card_without_a_uuid_is_not_compared(writer, source):
     """
     folder = writer.run("run-1", policy="none", slices=(Slice("lost-0", 0, 1 << 30),))
     files.write_limits(folder / "limits", abi.Limits(1, "run-1", ()))
-    (folder / "hold.json").write_text(dump(writer.hold("run-1", slices=(Slice("lost-0", 0, 1 << 30),))))
+    (folder / "promise.json").write_text(dump(writer.hold("run-1", slices=(Slice("lost-0", 0, 1 << 30),))))
     assert "" == source.read(0.0).holds[0].limits_error
 
 
@@ -180,7 +180,7 @@ def test_the_books_are_those_of_the_machine_or_the_one_that_was_chosen(tmp_path)
     Simulated cards have theirs beside the hardware file.
     """
     assert (promises.COMMON_BOOK, promises.ANYBODYS_BOOK) == usual_books()
-    assert (tmp_path / "hw.book",) == usual_books(tmp_path / "hw")
+    assert (tmp_path / "hw.allocations",) == usual_books(tmp_path / "hw")
     assert (tmp_path / "x",) == usual_books(tmp_path / "hw", tmp_path / "x")
 
 

@@ -40,7 +40,7 @@ def test_nobody_speaks_for_another_user(writer, source):
     """
     for ident, uid, owner in (("run-1", 1000, 1000), ("run-2", 1000, 1001), ("run-3", 1000, 0), ("run-4", 0, 1000)):
         folder = writer.run(ident, uid=uid)
-        os.chown(folder / "hold.json", owner, owner)
+        os.chown(folder / "promise.json", owner, owner)
     facts = source.read(0.0)
     assert (["run-1", "run-3"], 2) == (names(facts), facts.unreadable)
 
@@ -50,7 +50,7 @@ def test_an_agents_folder_is_believed_from_root_only(writer, source):
     """
     Whoever else could write there.
     """
-    os.chown(writer.agent("0a1b", "promise-1", tenant=TENANT) / "hold.json", 1000, 1000)
+    os.chown(writer.agent("0a1b", "promise-1", tenant=TENANT) / "promise.json", 1000, 1000)
     facts = source.read(0.0)
     assert ([], 1) == (names(facts), facts.unreadable)
 
@@ -87,7 +87,7 @@ def test_a_run_cannot_pass_for_a_pod_nor_a_pod_for_a_run(writer, source):
     """
     writer.run("run-1", tenant=TENANT)
     folder = writer.agent("0a1b", "promise-1", tenant=TENANT)
-    (folder / "hold.json").write_text(dump(writer.hold("promise-1")))
+    (folder / "promise.json").write_text(dump(writer.hold("promise-1")))
     facts = source.read(0.0)
     assert ([], 2) == (names(facts), facts.unreadable)
 
@@ -98,7 +98,7 @@ def test_an_entry_that_is_none_is_counted_and_harms_nobody(writer, source, text)
     Cut short, foreign, of another version, or far too large.
     """
     writer.run("run-1")
-    (writer.run("run-2") / "hold.json").write_text(text)
+    (writer.run("run-2") / "promise.json").write_text(text)
     facts = source.read(0.0)
     assert (["run-1"], 1) == (names(facts), facts.unreadable)
 
@@ -138,10 +138,10 @@ def test_strange_things_in_a_book_are_passed_by(writer, source):
     (writer.book / "link").symlink_to(writer.book / "run-1")
     os.mkfifo(writer.book / "pipe")
     for ident in ("run-2", "run-3", "run-4"):
-        (writer.run(ident) / "hold.json").unlink()
-    os.mkfifo(writer.book / "run-2/hold.json")
-    (writer.book / "run-3/hold.json").symlink_to(writer.book / "run-1/hold.json")
-    (writer.book / "run-4/hold.json").mkdir()
+        (writer.run(ident) / "promise.json").unlink()
+    os.mkfifo(writer.book / "run-2/promise.json")
+    (writer.book / "run-3/promise.json").symlink_to(writer.book / "run-1/promise.json")
+    (writer.book / "run-4/promise.json").mkdir()
     facts = source.read(0.0)
     assert (["run-1"], 3) == (names(facts), facts.unreadable)
 
@@ -157,8 +157,8 @@ def test_whatever_stands_in_a_book_is_a_promise_or_none(tmp_path_factory, raw, s
     """
     writer = HoldWriter(tmp_path_factory.mktemp("fuzz"))
     folder = writer.run("run-1")
-    whole = (folder / "hold.json").read_bytes()
-    (folder / "hold.json").write_bytes(whole[:90] + raw + whole[90 + len(raw) :] if spliced else raw)
+    whole = (folder / "promise.json").read_bytes()
+    (folder / "promise.json").write_bytes(whole[:90] + raw + whole[90 + len(raw) :] if spliced else raw)
     for name in ("members", "limits"):
         (folder / name).write_bytes(raw)
     writer.run("run-2")

@@ -62,7 +62,7 @@ def test_sources_are_read_side_by_side(runner):
     ("raised", "expected"),
     [
         (SourceError("the socket is gone; is the kubelet running?"), "the socket is gone; is the kubelet running?"),
-        (SourceError(), "failed without a reason"),
+        (SourceError(), "failed without an error message"),
         (ValueError("7 of 8"), "ValueError: 7 of 8"),
         (SystemExit(3), "SystemExit: 3"),
     ],
@@ -86,7 +86,7 @@ def test_a_source_that_tells_nothing_has_failed(runner):
     """
     None is no value: it would be taken for one that failed without saying so.
     """
-    assert (False, "told nothing") == (
+    assert (False, "returned nothing") == (
         (outcome := runner.run("empty", lambda: None, PATIENCE_SECONDS)).ok,
         outcome.error,
     )
@@ -102,7 +102,7 @@ def test_a_hanging_source_costs_its_cycle_no_more_than_the_deadline(runner, gate
         """With another that hangs; a deadline so short may be over before a busy machine has come to either."""
         outcomes = runner.run_all({f"stuck {next(numbers)}": gate.wait, "good": lambda: 1}, 0.2)
         (stuck, good) = outcomes.values()
-        assert (None, "did not answer within 0.2 s") == (stuck.value, stuck.error)
+        assert (None, "timed out after 0.2 s") == (stuck.value, stuck.error)
         return good.value
 
     assert 1 == until(turn)
@@ -126,7 +126,7 @@ def test_a_hanging_source_is_left_alone_until_it_comes_back(runner, gate):
 
     assert 1 == len(calls)
     assert not any(outcome.ok for outcome in again)
-    assert "has not answered for" in again[0].error
+    assert "no answer for" in again[0].error
     assert 0.02 <= again[-1].seconds
 
     gate.set()

@@ -58,7 +58,7 @@ def test_names_stay_in_their_column():
 
 def test_nothing_promised():
     """Said in words."""
-    assert table(told(node(cards=1))).endswith("nothing is promised")
+    assert table(told(node(cards=1))).endswith("no promises")
 
 
 def test_the_reading_for_programs():
@@ -77,7 +77,7 @@ def test_the_reading_for_programs():
 
 def test_without_a_judgement():
     """Our own failure shows nothing rather than something half right."""
-    assert "nothing could be judged; see the log" == table(told(None))
+    assert "no reading: the attribution failed, see the log" == table(told(None))
     assert json.loads(as_json(told(None)))["reading"] is None
 
 

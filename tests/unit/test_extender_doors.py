@@ -225,7 +225,7 @@ def test_garbage_over_http_is_never_a_500(verb):
 
     status, body = asyncio.run(story())
     assert status == (200 if verb in ("filter", "shortlist", "bind") else 400)
-    assert b"no request of a scheduler" in body
+    assert b"cannot decode extender request" in body
 
 
 def test_the_sidecar_has_no_admission_and_the_classic_paths_are_there():

@@ -74,7 +74,7 @@ def test_only_the_leader_answers_about_pods(monkeypatch):
             return replies, server.bindings
 
     replies, bindings = asyncio.run(story())
-    assert ["closed"] * 4 == [reply.outcome for reply in replies]
+    assert ["not_ready"] * 4 == [reply.outcome for reply in replies]
     filtered = json.loads(replies[0].body)
     assert "another" in filtered["Error"]
     assert not filtered.get("NodeNames")

@@ -225,8 +225,9 @@ def test_every_mistake_is_said_at_once():
     said = list(settings.problems())
 
     assert 4 == len(said)
-    assert ["--tls-cert", "loopback", "magic", "--beside"] == [
-        next(word for word in ("--tls-cert", "loopback", "magic", "--beside") if word in line) for line in said
+    assert ["--tls-cert", "loopback", "magic", "--kube-scheduler-lease"] == [
+        next(word for word in ("--tls-cert", "loopback", "magic", "--kube-scheduler-lease") if word in line)
+        for line in said
     ]
     assert [] == list(Settings(sidecar=Address("127.0.0.1", 1)).problems())
 
@@ -235,7 +236,7 @@ def test_bad_options_end_with_status_two():
     """
     Before anything is opened.
     """
-    done = CliRunner().invoke(scheduler, ["--sidecar", "0.0.0.0:1", "--listen", "none"])
+    done = CliRunner().invoke(scheduler, ["--extender-listen", "0.0.0.0:1", "--listen", "none"])
 
     assert 2 == done.exit_code
     assert "loopback" in done.output
@@ -276,7 +277,7 @@ def test_an_existing_scheduler_comes_with_certificates():
     """
     TLS with the authority named: without one kube-scheduler would verify nothing.
     """
-    entry = yaml.safe_load(CliRunner().invoke(scheduler, ["config", "--existing"]).output)["extenders"][0]
+    entry = yaml.safe_load(CliRunner().invoke(scheduler, ["config", "--existing-scheduler"]).output)["extenders"][0]
 
     assert entry["enableHTTPS"]
     assert "filter" == entry["filterVerb"]  # another extender may come after us: it gets every node that fits

@@ -71,19 +71,19 @@ def test_a_bind_whose_look_at_the_node_gets_no_answer_says_so(monkeypatch):
             return await verbs.bind(bind_args("u", "a")), server.bindings
 
     said, bindings = asyncio.run(story())
-    text = "the pods of node a cannot be read (no answer within 0.25 s); the pod is tried again"
-    assert (text, "closed", []) == (json.loads(said.body)["Error"], said.outcome, bindings)
+    text = "cannot list pods of node a (timed out after 0.25 s); kube-scheduler will retry the pod"
+    assert (text, "not_ready", []) == (json.loads(said.body)["Error"], said.outcome, bindings)
 
 
 @pytest.mark.parametrize(
     ("thing", "said"),
     [
-        (pod("u", 0), "asks for no share"),
+        (pod("u", 0), "requests no GPU share"),
         (pod("u", 4, label=False), SHARED),
         (pod("u", "2.5"), "2.5"),
-        (pod("u", 4) | {"metadata": {"name": "p", "labels": {SHARED: "true"}}}, "no UID"),
-        (pod("u", 4) | {"metadata": pod("u")["metadata"] | {"uid": "reservation/r"}}, "no UID"),
-        ({"metadata": {"uid": "u"}, "spec": {"containers": 5}}, "cannot be read"),
+        (pod("u", 4) | {"metadata": {"name": "p", "labels": {SHARED: "true"}}}, "no valid UID"),
+        (pod("u", 4) | {"metadata": pod("u")["metadata"] | {"uid": "reservation/r"}}, "no valid UID"),
+        ({"metadata": {"uid": "u"}, "spec": {"containers": 5}}, "cannot read the pod"),
         ({"metadata": {"uid": "u", "labels": {"aliyun.com/gpu-count": "3"}}, "spec": pod("u", 4)["spec"]}, "3 cards"),
     ],
     ids=["none", "unlabelled", "fraction", "anonymous", "forged", "wrong-shape", "uneven"],
@@ -116,7 +116,7 @@ def test_a_bind_for_another_pod_of_that_name_is_refused():
             return wrong, unknown, server.bindings
 
     wrong, unknown, bindings = asyncio.run(story())
-    assert ("broken", "unknown", []) == (wrong.outcome, unknown.outcome, bindings)
+    assert ("bad_request", "unknown", []) == (wrong.outcome, unknown.outcome, bindings)
 
 
 def test_a_defect_of_ours_is_an_answer_too():
@@ -147,7 +147,7 @@ def test_quotas_and_reservations_reach_the_books():
 
     async def story():
         server = cluster("a", cards=1)
-        quota = {"metadata": {"name": "default", "annotations": {"gpushare.dev/quota": '{"Tesla-T4": 3}'}}}
+        quota = {"metadata": {"name": "default", "annotations": {"gpushare.dev/gpu-memory-quota": '{"Tesla-T4": 3}'}}}
         server.objects["/api/v1/namespaces"] = [quota]
         server.objects[RESERVATIONS_PATH] = [{"metadata": {"name": "broken"}, "spec": {"holder": "x"}}]
         said = []

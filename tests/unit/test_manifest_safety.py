@@ -44,7 +44,7 @@ def test_the_extender_is_reachable_over_loopback_alone():
     ports = {port["containerPort"] for port in ours["ports"]}
     configured = yaml.safe_load(thing("scheduler/configuration.yaml", "ConfigMap")["data"]["config.yaml"])
 
-    assert f"--sidecar={SIDECAR}" in ours["args"]
+    assert f"--extender-listen={SIDECAR}" in ours["args"]
     assert SIDECAR.startswith("127.0.0.1:")
     assert int(SIDECAR.rpartition(":")[2]) not in ports
     assert [True] == [one["urlPrefix"].startswith(f"http://{SIDECAR}/") for one in configured["extenders"]]
@@ -56,7 +56,7 @@ def test_the_pair_in_one_pod_fails_over_together():
     """
     configured = yaml.safe_load(thing("scheduler/configuration.yaml", "ConfigMap")["data"]["config.yaml"])
 
-    assert f"--beside={BESIDE}" in container(DEPLOYMENT, "gpushare")["args"]
+    assert f"--kube-scheduler-lease={BESIDE}" in container(DEPLOYMENT, "gpushare")["args"]
     assert (BESIDE, SYSTEM_NAMESPACE) == tuple(
         configured["leaderElection"][key] for key in ("resourceName", "resourceNamespace")
     )

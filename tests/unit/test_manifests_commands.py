@@ -130,7 +130,7 @@ def test_the_autoscalers_configuration_can_be_read(overlay, components):
     switch = named(objects(overlay, components), "ConfigMap", AUTOSCALER)["data"]
 
     assert () == config.pools
-    assert (config.limits.moves_per_round == 0) == (overlay == "ack")
+    assert (config.limits.max_moves_per_cycle == 0) == (overlay == "ack")
     assert {"enabled": "true", "dryRun": "true"} == switch
 
 
@@ -142,7 +142,7 @@ def test_the_example_in_the_comment_can_be_read_too(file):
     lines = re.findall(r"^#   (.*)$", (MANIFESTS / file).read_text(), re.MULTILINE)
     [pool] = read_config("\n".join(["version: 1", *lines]).encode()).pools
 
-    assert ("gpu-a10", 10) == (pool.name, pool.largest)
+    assert ("gpu-a10", 10) == (pool.name, pool.max_nodes)
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -214,7 +214,7 @@ def test_the_policies_for_an_existing_scheduler_are_those_that_the_tables_make()
 
 def test_the_stanza_for_an_existing_scheduler_is_current():
     """
-    As `gpushare scheduler config --existing` prints it.
+    As `gpushare scheduler config --existing-scheduler` prints it.
     """
     file = MANIFESTS / "overlays/existing-scheduler/kube-scheduler.yaml"
 

@@ -115,7 +115,10 @@ def test_where_nothing_can_be_told_the_answer_says_why():
     """
     stale = of_pods("gpu_mem_used_bytes", picture(pod("a", HALF, measured=900.0), pod("b", HALF, measured=None)))
     assert HTTPStatus.SERVICE_UNAVAILABLE == stale.status
-    assert "none of 2 pods has a figure; default/a: the exporter of node n1 is 100 s old (at most 45)" in stale.message
+    assert (
+        "no value for any of 2 pods; default/a: "
+        "its measurement from the exporter on node n1 is 100 s old (maximum 45 s)" in stale.message
+    )
     dark = of_pods("gpu_mem_used_bytes", picture(pod("a", HALF)), "card=9")
     assert "card=9" in dark.message
     for seen in (Picture(), picture(pod("a", HALF), at=900.0)):
@@ -164,7 +167,7 @@ def test_slices_and_fragments_are_one_figure_for_all_pools_selected():
     assert HTTPStatus.SERVICE_UNAVAILABLE == of_pools("gpu_fragmentation_ratio", odd).status
     unknown = of_pools("gpu_fragmentation_ratio", seen, "pool=c")
     assert HTTPStatus.NOT_FOUND == unknown.status
-    assert "there are: a, b, full" in unknown.message
+    assert "pools: a, b, full" in unknown.message
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_what_hpa_asked_of_another_external_metric_names_those_there_are():
     """
     path = recorded("hpa-apis-external.metrics.k8s.io-v1beta1-namespaces-default-gpu_mem_util")
 
-    assert f"there are {', '.join(sorted(POOL_METRICS))}" in question_of(path, BOTH).message
+    assert f"metrics: {', '.join(sorted(POOL_METRICS))}" in question_of(path, BOTH).message
     asked = question_of(path.replace("gpu_mem_util", "gpu_mem_pending_bytes").replace("node+in", "pool+in"), BOTH)
     assert asked.selector.text == "pool in (n1,n2),pool=a"
     wish = Attributes("list", EXTERNAL, "v1beta1", "default", "gpu_mem_pending_bytes")

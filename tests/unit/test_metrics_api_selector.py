@@ -68,7 +68,7 @@ def test_a_selector_is_bounded():
     """
     A stranger sends it.
     """
-    with pytest.raises(SelectorError, match="letters"):
+    with pytest.raises(SelectorError, match="characters"):
         selector_of("a" * (MOST_LETTERS + 1))
     with pytest.raises(SelectorError, match="requirements"):
         selector_of(",".join(f"k{i}" for i in range(65)))

@@ -85,7 +85,7 @@ def test_failed_collector_costs_only_its_own_series(caplog):
     found = samples(render({"bad": broken, "good": COLLECTORS["pending"]}, frame()))
 
     names = {name for name, _ in found}
-    assert "gpushare_fleet_clock_seconds" not in names
+    assert "gpushare_simulated_clock_seconds" not in names
     assert "gpushare_pending_pods" in names
     assert 0.0 == found["gpushare_exporter_collector_success", frozenset({("collector", "bad")})]
     assert 1.0 == found["gpushare_exporter_collector_success", frozenset({("collector", "good")})]
@@ -252,7 +252,7 @@ def test_busy_port_says_what_to_do():
         taken.listen()
         port = taken.getsockname()[1]
 
-        with pytest.raises(PortError, match=rf"port {port} of 127\.0\.0\.1 is in use; choose another, or 0"):
+        with pytest.raises(PortError, match=rf"port {port} on 127\.0\.0\.1 is in use: choose another port, or 0"):
             MetricsServer(Exposition({}, clock=lambda: 0.0, release="x"), port)
 
 

@@ -36,9 +36,9 @@ def test_card_figures():
     assert {key: 3.75 * GIB} == found["card_memory_used_bytes"]
     assert {key: 0.5 * GIB} == found["card_memory_reserved_bytes"]
     assert {key: 4 * GIB} == found["card_memory_allocated_bytes"]
-    assert {key: 15 * GIB} == found["card_memory_offered_bytes"]
+    assert {key: 15 * GIB} == found["card_memory_allocatable_bytes"]
     assert {key: 0.25 * GIB} == found["card_memory_unattributed_bytes"]
-    assert {key: 0.0} == found["card_memory_remainder_bytes"]
+    assert {key: 0.0} == found["card_memory_unaccounted_bytes"]
     assert {key: 0.5} == found["card_utilisation_ratio"]
     assert {key: 1.0} == found["card_healthy"]
     assert {(*key, "T4", "shared", "cgpu", "library", "", ""): 1.0} == found["card_info"]
@@ -106,7 +106,7 @@ def test_nothing_held_down_is_told():
         ("total_bytes", "card_memory_total_bytes"),
         ("reserved_bytes", "card_memory_reserved_bytes"),
         ("allocated_bytes", "card_memory_allocated_bytes"),
-        ("offered_bytes", "card_memory_offered_bytes"),
+        ("allocatable_bytes", "card_memory_allocatable_bytes"),
     ],
 )
 def test_a_placeholder_is_not_shown(field, metric):
@@ -114,7 +114,7 @@ def test_a_placeholder_is_not_shown(field, metric):
     found = values(card_families([node(cards=[card(unknown=(field,))])]))
 
     assert {} == found[metric]
-    assert (field == "reserved_bytes") == ({} == found["card_memory_remainder_bytes"])
+    assert (field == "reserved_bytes") == ({} == found["card_memory_unaccounted_bytes"])
 
 
 def test_no_promise_of_memory_is_no_series():
@@ -172,7 +172,7 @@ def test_remainder_shows_what_nobody_explains():
     uses = [use("a", used=2)]
     found = values(card_families([node(cards=[card(uses=uses, used_bytes=4 * GIB)], uses=uses)]))
 
-    assert [1.5 * GIB] == list(found["card_memory_remainder_bytes"].values())
+    assert [1.5 * GIB] == list(found["card_memory_unaccounted_bytes"].values())
 
 
 def test_remainder_of_unknown_parts_is_absent():
@@ -180,7 +180,7 @@ def test_remainder_of_unknown_parts_is_absent():
     uses = [use("a", used=None), use("b", index=1)]
     cards = [card(0, uses=uses, used_bytes=GIB), card(1, uses=uses, unattributed_bytes=None)]
 
-    assert {} == values(card_families([node(cards=cards, uses=uses)]))["card_memory_remainder_bytes"]
+    assert {} == values(card_families([node(cards=cards, uses=uses)]))["card_memory_unaccounted_bytes"]
 
 
 @given(
@@ -197,7 +197,7 @@ def test_sums_reconcile_on_every_card(tenants, unattributed):
     for key, used in cards["card_memory_used_bytes"].items():
         tenants_use = sum(v for k, v in containers["container_memory_used_bytes"].items() if k[3:6] == key)
         parts = cards["card_memory_unattributed_bytes"][key] + cards["card_memory_reserved_bytes"][key]
-        assert used == tenants_use + parts + cards["card_memory_remainder_bytes"][key]
+        assert used == tenants_use + parts + cards["card_memory_unaccounted_bytes"][key]
 
 
 def test_pools_by_state():
@@ -215,8 +215,8 @@ def test_pools_by_state():
         ("empty", "ready"): 0,
         ("empty", "booting"): 0,
     } == found["pool_nodes"]
-    assert {("shared",): 1, ("empty",): 0} == found["pool_nodes_smallest"]
-    assert {("shared",): 8, ("empty",): 3} == found["pool_nodes_largest"]
+    assert {("shared",): 1, ("empty",): 0} == found["pool_min_nodes"]
+    assert {("shared",): 8, ("empty",): 3} == found["pool_max_nodes"]
 
 
 def test_pending_by_reason():
@@ -227,12 +227,12 @@ def test_pending_by_reason():
 
     known = [*(why.value for why in Why), "scheduling"]
     assert {(why,): 2 * (why == "fragmented") for why in known} | {("other",): 1} == found["pending_pods"]
-    assert {(): 9.0} == found["pending_longest_seconds"]
+    assert {(): 9.0} == found["pending_max_age_seconds"]
 
 
 def test_events_and_clock():
     """Counts become one counter by kind, fit to be a label."""
-    found = values(event_families(frame(at=12.5, counts=[("pods placed", 7), ("nodes-bought", 2)])))
+    found = values(event_families(frame(at=12.5, counts=[("pods placed", 7), ("nodes-added", 2)])))
 
-    assert {("pods_placed",): 7, ("nodes_bought",): 2} == found["autoscaler_events_total"]
-    assert {(): 12.5} == found["fleet_clock_seconds"]
+    assert {("pods_placed",): 7, ("nodes_added",): 2} == found["autoscaler_events_total"]
+    assert {(): 12.5} == found["simulated_clock_seconds"]

@@ -57,7 +57,9 @@ class Driver:
 @pytest.fixture
 def watch(tmp_path):
     """Makes watches that share one memory."""
-    return lambda driver, terms=TERMS, boot="b": AlarmWatch(driver, terms, tmp_path / "run" / "sick.json", boot)
+    return lambda driver, terms=TERMS, boot="b": AlarmWatch(
+        driver, terms, tmp_path / "run" / "unhealthy-cards.json", boot
+    )
 
 
 def xid(number, board="GPU-1"):
@@ -77,8 +79,8 @@ def test_a_sick_card_is_told_once_and_so_is_that_it_is_well(watch, caplog):
     made.turn(601.0 + LOOK_SECONDS)
     said = [record.message.split("; ")[0] for record in caplog.records]
     assert ({"GPU-1": "XID 79"}, {}) == (sick, dict(made.sick()))
-    well = "card GPU-1 is well again (it had XID 79): 10 minutes without an alarm"
-    assert ["card GPU-1: XID 79", well] == said
+    well = "card GPU-1 is healthy again (was: XID 79): no error for 10 minutes"
+    assert ["card GPU-1 is unhealthy: XID 79", well] == said
 
 
 def test_a_restart_of_the_agent_makes_no_card_well_and_a_reboot_does(watch):
@@ -98,7 +100,7 @@ def test_whoever_removes_the_memory_declares_the_cards_well(watch, tmp_path):
     """
     Without a restart, and also after one.
     """
-    file = tmp_path / "run" / "sick.json"
+    file = tmp_path / "run" / "unhealthy-cards.json"
     made = watch(Driver(xid(79), None, xid(48)))
     made.turn(0.0)
     file.unlink()
@@ -128,7 +130,7 @@ def test_a_memory_that_is_none_is_left_aside(watch, tmp_path, text):
     """
     And written anew with the next alarm.
     """
-    file = tmp_path / "run" / "sick.json"
+    file = tmp_path / "run" / "unhealthy-cards.json"
     file.parent.mkdir()
     file.write_text(text)
     made = watch(Driver(xid(79)))
@@ -259,4 +261,4 @@ def test_words_that_are_no_xids_are_refused_with_what_to_write(tmp_path, words):
     """
     told = list(Settings("n1", kubelet_dir=tmp_path, ignore_xids=words).problems())
     assert 1 == len(told)
-    assert "numbers with commas between, as in 48,79; or all" in told[0]
+    assert "must be numbers with commas, as in 48,79, or all" in told[0]

@@ -159,10 +159,11 @@ def test_what_is_wrong_is_said_for_people():
     part = [Slice("GPU-0", 0, 2 * GIB)]
 
     assert "" == mismatch(entry(0, 1).ids, part, GIB)
-    assert "the kubelet gave devices of GPU-1, the pod was placed on GPU-0" == mismatch(
+    assert "the kubelet allocated devices of GPU-1, but the pod was placed on GPU-0" == mismatch(
         entry(0, 1, card="GPU-1").ids, part, GIB
     )
-    assert "the kubelet gave 1 GiB of GPU-0, the pod was placed with 2 GiB" == mismatch(entry(0).ids, part, GIB)
+    text = "the kubelet allocated 1 GiB of GPU-0, but the pod was placed with 2 GiB"
+    assert text == mismatch(entry(0).ids, part, GIB)
 
 
 def test_an_entry_of_somebody_names_pod_and_container():
@@ -179,6 +180,6 @@ def test_a_claim_that_no_disk_could_hold_is_refused(ids):
     A book with such an entry could not be read again, and every entry of it would be lost.
     """
     book = Book([entry(1)])
-    with pytest.raises(BookError, match="device IDs of ours"):
+    with pytest.raises(BookError, match="allocation has no valid device IDs"):
         book.claim(Entry(frozenset(ids), "u2", "ml", "b", "main", made=2))
     assert [entry(1)] == list(book)

@@ -58,7 +58,7 @@ def container(alloc, name, core=30, policy="fixed", boot=BOOT):
         policy=policy,
         tenant=Tenant("ml", name, f"uid-{name}", "main"),
     )
-    (folder / "hold.json").write_text(dump(hold))
+    (folder / "promise.json").write_text(dump(hold))
     files.write_feed(folder / "limits/feed", [abi.CardFeed(0, 0)], now_ns=1)
     return folder, hold
 
@@ -105,13 +105,13 @@ def test_containers_come_and_go(alloc):
     mine, _ = container(alloc, "mine")
     other, hold = container(alloc, "other")
     (alloc / "broken").mkdir()
-    (alloc / "broken" / "hold.json").write_text("{")
+    (alloc / "broken" / "promise.json").write_text("{")
     feeding = Feeding(alloc, Samples(7), lambda _: frozenset({7}), BOOT)
     feeding.turn(0.0)
     assert 2 == len(feeding)
 
-    (mine / "hold.json").unlink()
-    (other / "hold.json").write_text(dump(replace(hold, slices=(replace(hold.slices[0], core=50),))))
+    (mine / "promise.json").unlink()
+    (other / "promise.json").write_text(dump(replace(hold, slices=(replace(hold.slices[0], core=50),))))
     feeding.turn(2.0)
     assert 1 == len(feeding)
 

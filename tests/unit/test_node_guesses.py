@@ -86,7 +86,7 @@ def test_of_two_that_cannot_be_told_apart_one_is_made_anew_and_the_other_starts(
     node.has_get = True
     assert all(entry.guessed for entry in node.agent.book)
     for name in ("a", "b"):
-        with pytest.raises(NotYetError, match="not known yet"):
+        with pytest.raises(NotYetError, match="not confirmed yet"):
             run(node.start(name, "fetch"))
     ticks(node, 50)
     assert 1 == len(node.deleted)
@@ -117,7 +117,7 @@ def test_a_container_of_which_the_kubelet_lists_nothing_is_not_the_one_that_star
     node.bind("next", main=(0, 2))
     run(node.admit("next"))
     assert ["gone"] == [entry.pod for entry in node.agent.book]
-    with pytest.raises(NotYetError, match="gone"):
+    with pytest.raises(NotYetError, match="another pod received these devices"):
         run(node.start("next", "main"))
     node.vanish("gone")
     assert "next" == run(node.start("next", "main")).pod.name
@@ -211,6 +211,6 @@ def test_what_an_earlier_pod_left_is_not_an_init_containers_whose_app_has_as_man
         node.agent._ledger.claim(Entry(those, made=node.agent.book.next()))
     node.admitted[pod.uid] = {"prepare": ids, "main": ids}
 
-    with pytest.raises(NotYetError, match="a pod that is not known still has devices"):
+    with pytest.raises(NotYetError, match="an unknown pod still has devices"):
         run(node.start("a", "prepare"))
     assert {"prepare": ids, "main": ids} == {one.container: one.ids for one in node.agent.book if one.uid}

@@ -87,7 +87,7 @@ def test_without_the_drivers_word_time_without_alarms_makes_it_well():
     ill = alarmed(after(xid(48)), xid(79), BOARDS, TERMS, 500.0)
     assert (100.0, 500.0, "XID 79") == (ill["GPU-1"].since, ill["GPU-1"].last, ill["GPU-1"].text)
     assert (ill, {}) == looked(ill, [ONE], TERMS, 1099.0)
-    assert ({}, {"GPU-1": "10 minutes without an alarm"}) == looked(ill, [ONE], TERMS, 1100.0)
+    assert ({}, {"GPU-1": "no error for 10 minutes"}) == looked(ill, [ONE], TERMS, 1100.0)
 
 
 def test_without_the_drivers_word_and_without_a_time_it_stays_sick():
@@ -97,7 +97,7 @@ def test_without_the_drivers_word_and_without_a_time_it_stays_sick():
     terms, ill = replace(TERMS, well_after=0.0), after(xid(48))
     assert (ill, {}) == looked(ill, [ONE], terms, 1e9)
     gone, _ = looked(ill, [TWO], terms, 1e9)
-    assert ({}, {"GPU-1": "it was gone and is back"}) == looked(gone, [ONE, TWO], terms, 1e9)
+    assert ({}, {"GPU-1": "it was lost and is back"}) == looked(gone, [ONE, TWO], terms, 1e9)
 
 
 def test_a_card_that_does_not_answer_is_not_well_whatever_time_passes():
@@ -114,7 +114,7 @@ def test_a_driver_that_wants_nothing_done_makes_it_well_a_while_after_the_alarm(
     """
     ill, fine = after(xid(48)), replace(ONE, action=0)
     assert (ill, {}) == looked(ill, [fine], TERMS, 100.0 + SETTLE_SECONDS - 1)
-    assert ({}, {"GPU-1": "the driver wants nothing done with it"}) == looked(
+    assert ({}, {"GPU-1": "the driver requests no recovery action"}) == looked(
         ill, [fine], TERMS, 100.0 + SETTLE_SECONDS
     )
 
@@ -126,10 +126,10 @@ def test_what_the_driver_wants_done_makes_a_card_sick_without_any_alarm(action):
     """
     ill, _ = looked({}, [replace(DIVIDED, action=action), replace(ONE, action=0)], TERMS, 100.0)
     assert [("GPU-3", Reason.DRIVER)] == [(uuid, one.reason) for uuid, one in ill.items()]
-    assert ill["GPU-3"].text.startswith("the driver wants ")
+    assert ill["GPU-3"].text.startswith("the driver requests ")
     assert (ill, {}) == looked(ill, [replace(DIVIDED, action=action)], TERMS, 1e9)
     done = looked(ill, [replace(DIVIDED, action=0)], TERMS, 101.0)
-    assert ({}, {"GPU-3": "what the driver wanted is done"}) == done
+    assert ({}, {"GPU-3": "the recovery action that the driver requested is done"}) == done
 
 
 def test_an_xid_whose_reset_the_driver_wants_is_well_as_soon_as_it_is_done():

@@ -38,7 +38,7 @@ def test_the_devices_of_the_one_before_are_not_the_newcomers_who_gets_his_own_a_
                 await node.admit("a")
 
         node.sleep = then
-        with pytest.raises(NotYetError, match="another pod has its name"):
+        with pytest.raises(NotYetError, match="was replaced by another pod of the same name"):
             await node.agent.prestart(sorted(theirs))
         return await node.start("a", "prepare")
 

@@ -70,7 +70,7 @@ def test_a_pod_whose_devices_are_nobodys_by_the_book_is_made_anew_within_a_minut
     began = node.time
     ended = wait(node, mine, 100)
 
-    assert [("a", True)] == [(name, "whose the devices are" in why) for name, why in node.deleted]
+    assert [("a", True)] == [(name, "devices that match no known pod" in why) for name, why in node.deleted]
     assert LONGEST_SECONDS <= ended - began < 60
     wait(node, mine, 30, asks=False)
     assert () == node.agent.book.of(pod.uid)
@@ -138,7 +138,7 @@ def test_who_cannot_be_the_one_is_not_deleted(node, other):
             wait(node, unknown, 1)
     else:
         wait(node, unknown, 60)
-    assert [] == [name for name, why in node.deleted if "whose the devices are" in why]
+    assert [] == [name for name, why in node.deleted if "devices that match no known pod" in why]
 
 
 def test_whose_devices_have_become_known_nobody_else_is_deleted_for(node):
@@ -168,7 +168,7 @@ def test_of_two_that_may_be_the_one_one_goes_and_the_other_is_known(node, known)
     began = node.time
     ended = wait(node, mine, 100)
 
-    assert [True] == ["whose the devices are" in why for _, why in node.deleted]
+    assert [True] == ["devices that match no known pod" in why for _, why in node.deleted]
     assert ended - began < 60
     refused(node, mine)  # of the other one, which stands on a wrong card
     assert ["prepare"] == [one.container for one in node.agent.book.exactly(mine)]

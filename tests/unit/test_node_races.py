@@ -165,7 +165,7 @@ def test_a_pod_that_the_kubelet_has_not_admitted_is_not_the_one_that_starts(node
     node.agent._ledger.claim(Entry(ids, made=node.agent.book.next()))
     node.admitted[second.uid] = {"prepare": ids}
 
-    with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
+    with pytest.raises(NotYetError, match="GPU-1, but the pod was placed on GPU-0"):
         run(node.agent.prestart(sorted(ids)))
     assert {second.uid} == {entry.uid for entry in node.agent.book}
 

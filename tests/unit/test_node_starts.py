@@ -19,7 +19,7 @@ def test_a_pod_without_our_record_does_not_start_and_is_deleted(node):
     """
     node.bind("a", main=(0, 4), record=False)
     ids = run(node.admit("a"))["main"]
-    with pytest.raises(NotYetError, match="without our record"):
+    with pytest.raises(NotYetError, match="without a valid allocation annotation"):
         run(node.agent.prestart(sorted(ids)))
     ticks(node, 30)
 
@@ -37,7 +37,7 @@ def test_a_pod_on_the_wrong_card_is_deleted_by_fresh_word_only(node):
     wrong = node.ids(1, 0, 1, 2, 3)
     run(node.agent.allocate([sorted(wrong)]))
     node.admitted[pod.uid] = {"main": wrong}
-    with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
+    with pytest.raises(NotYetError, match="GPU-1, but the pod was placed on GPU-0"):
         run(node.agent.prestart(sorted(wrong)))
 
     node.api_up = False

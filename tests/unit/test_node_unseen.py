@@ -122,7 +122,7 @@ def test_devices_of_an_unknown_pod_are_not_given_to_one_that_has_its_own(node):
     node.agent._ledger.claim(Entry(ids, made=node.agent.book.next()))
     node.admitted[second.uid] = {"prepare": ids}
 
-    with pytest.raises(NotYetError, match="GPU-1, the pod was placed on GPU-0"):
+    with pytest.raises(NotYetError, match="GPU-1, but the pod was placed on GPU-0"):
         run(node.agent.prestart(sorted(ids)))
     assert mine == node.agent.book.get(first.uid, "prepare").ids
     assert first.uid == node.files[hash_of(mine)].pod.uid

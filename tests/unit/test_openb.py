@@ -28,7 +28,7 @@ def test_a_node_has_normalised_cards_and_serves_shares():
     """
     (node,) = parse_nodes(NODES + "n1,96000,393216,2,G2\n")
 
-    assert [CARD_BYTES] * 2 == [card.offered_bytes for card in node.cards]
+    assert [CARD_BYTES] * 2 == [card.allocatable_bytes for card in node.cards]
     assert Mode.SHARE is node.mode
     assert (96000, 393216 * MIB) == (node.cpu_milli, node.memory_bytes)
     assert ["G2", "G2"] == [card.model for card in node.cards]
@@ -105,14 +105,14 @@ def test_columns_are_found_by_name_in_any_order():
         ("a," + "9" * 40 + ",1,0,0", "cpu_milli is"),
         ("a,,1,0,0", "cpu_milli is empty"),
         (",1,1,0,0", "column name is empty"),
-        ("\x1b[31mred,1,1,0,0", r"name '\x1b[31mred' is not a name"),
-        ("a" * 254 + ",1,1,0,0", "is not a name"),
-        ("a,1,1,0", "4 fields under a header of 5"),
-        ("a,1,1,0,0,0", "6 fields under a header of 5"),
+        ("\x1b[31mred,1,1,0,0", r"name '\x1b[31mred' is not a valid name"),
+        ("a" * 254 + ",1,1,0,0", "is not a valid name"),
+        ("a,1,1,0", "4 fields, but the header has 5"),
+        ("a,1,1,0,0,0", "6 fields, but the header has 5"),
         (",,,,", "column name is empty"),
         ('"a,1,1,0,0', "correct the quoting"),
         ('"a,1,1,0,0\nb,1,1,0,0\nc,1,1,0,0', "correct the quoting"),
-        ('"a\nb",1,1,0,0', "is not a name"),
+        ('"a\nb",1,1,0,0', "is not a valid name"),
     ],
 )
 def test_a_bad_pod_row_names_file_line_and_fix(row, words):
@@ -130,15 +130,15 @@ def test_a_bad_pod_row_names_file_line_and_fix(row, words):
     ("text", "words"),
     [
         ("", "pods.csv:1: the file is empty; its first line must be name,cpu_milli"),
-        (PODS, "pods.csv:2: no rows under the header"),
+        (PODS, "pods.csv:2: no rows after the header"),
         ("name;cpu_milli\na;1\n", "pods.csv:1: columns are separated by ';'; save the file with commas"),
         ("name\tcpu_milli\na\t1\n", "separated by '\\t'; save the file with commas"),
-        ("name\na\n", "pods.csv:1: no column cpu_milli"),
-        (PODS.replace("gpu_milli", "gpu"), "no column gpu_milli"),
-        (PODS.replace("\n", ",name\n"), "column 'name' stands twice"),
+        ("name\na\n", "pods.csv:1: missing column cpu_milli"),
+        (PODS.replace("gpu_milli", "gpu"), "missing column gpu_milli"),
+        (PODS.replace("\n", ",name\n"), "duplicate column 'name'; remove one"),
         (FULL + "a,1,1,0,0,,,,9,8,\n", "deletion_time 8 is before creation_time 9"),
         (FULL + "a,1,1,0,0,,,,x,8,\n", "creation_time is 'x'"),
-        (FULL + "a,1,1,1,9,T4||A10,,,,,\n", "gpu_spec is 'T4||A10'; write names with | between them"),
+        (FULL + "a,1,1,1,9,T4||A10,,,,,\n", "gpu_spec is 'T4||A10'; write names separated by |"),
     ],
 )
 def test_a_bad_pod_list_says_what_to_change(text, words):

@@ -65,7 +65,7 @@ def place(*objects, node=(), options=()):
 def landed(answer):
     """Pod -> (node, card indices, GiB per card) of an answer."""
     return {
-        p["pod"]: (p["node"], [c["index"] for c in p["cards"]], [c["gib"] for c in p["cards"]])
+        p["pod"]: (p["node"], [c["index"] for c in p["cards"]], [c["memory_gib"] for c in p["cards"]])
         for p in answer["placements"]
     }
 
@@ -80,7 +80,7 @@ def refused(answer):
 def test_a_stateful_set_spreads_its_memory_over_the_cards_of_one_node():
     """The first seed example, in exactly the promised shape."""
     status, answer = place(workload(count=4, mem=8), node="name=n1,cards=4,gib=15,mode=cgpu,placement=binpack")
-    cards = [{"index": i, "gib": 2, "core": 0} for i in range(4)]
+    cards = [{"index": i, "memory_gib": 2, "core_percent": 0} for i in range(4)]
     placements = [{"pod": "app-0", "container": "main", "node": "n1", "cards": cards}]
     assert (0, {"placements": placements, "refusals": []}) == (status, answer)
 
@@ -95,12 +95,12 @@ def test_binpack_shares_a_card_and_spread_takes_another(choice, cards):
 @pytest.mark.parametrize(
     ("manifest", "node", "says"),
     [
-        (pod(count=3, mem=8), "name=n1,cards=4,gib=15", "ask for 6 or 9"),
+        (pod(count=3, mem=8), "name=n1,cards=4,gib=15", "request 6 or 9"),
         (pod(count=5, mem=10), "name=n1,cards=4,gib=15", "lower label aliyun.com/gpu-count to at most 4"),
-        (pod(mem=20), "name=n1,cards=4,gib=16", "ask for at most that per card"),
-        (pod(mem=0), "name=n1,cards=4,gib=16", "ask for 1 or more"),
-        (pod(mem=-1), "name=n1,cards=4,gib=16", "ask for more than nothing"),
-        (pod(mem=1.5), "name=n1,cards=4,gib=16", "ask for a whole number"),
+        (pod(mem=20), "name=n1,cards=4,gib=16", "request at most that per card"),
+        (pod(mem=0), "name=n1,cards=4,gib=16", "request 1 or more"),
+        (pod(mem=-1), "name=n1,cards=4,gib=16", "request a positive amount"),
+        (pod(mem=1.5), "name=n1,cards=4,gib=16", "request a whole number"),
         (
             pod(containers=[{"name": "m", "resources": {**limits(mem=4), "requests": {SHORT["mem"]: 2}}}]),
             "name=n1,cards=4,gib=16",
@@ -110,7 +110,7 @@ def test_binpack_shares_a_card_and_spread_takes_another(choice, cards):
         (pod(whole=1), "name=n1,cards=4,gib=16,mode=cgpu", "ack.node.gpu.schedule=default"),
         (pod(mem=4, core=30), "name=n1,cards=4,gib=16,mode=cgpu", "ack.node.gpu.schedule=core_mem"),
         (pod(mem=4), "name=n1,cards=4,gib=16,mode=core_mem", "ack.node.gpu.schedule"),
-        (pod(mem=1), "name=n1,cards=0", "in a mode that does not serve this"),
+        (pod(mem=1), "name=n1,cards=0", "in a mode that does not support this request"),
         (pod(mem=1, cpu="9"), "name=n1,cards=1,gib=4,cpu=8", "CPU"),
         (pod(mem=1, memory="9Gi"), "name=n1,cards=1,gib=4,memory=8.5", "memory"),
         (pod(mem=1, spec={"nodeSelector": {"zone": "b"}}), "name=n1,cards=1,gib=4,label.zone=a", "selector"),
@@ -145,7 +145,10 @@ def test_every_container_is_listed_with_its_own_part():
         {"name": "log", "resources": limits(cpu="1")},
     ]
     _, answer = place(pod("p", count=2, containers=containers), node="name=n1,cards=2,gib=3,mode=core_mem")
-    parts = [(p["container"], [(c["index"], c["gib"], c["core"]) for c in p["cards"]]) for p in answer["placements"]]
+    parts = [
+        (p["container"], [(c["index"], c["memory_gib"], c["core_percent"]) for c in p["cards"]])
+        for p in answer["placements"]
+    ]
     assert [("a", [(0, 2, 20), (1, 2, 20)]), ("b", [(0, 1, 10), (1, 1, 10)])] == parts
 
 
@@ -179,7 +182,7 @@ def test_whole_cards_live_beside_shares_in_one_fleet():
     nodes = ("name=whole,cards=2,gib=16,mode=default", "name=share,cards=2,gib=16")
     _, answer = place(pod("w", whole=2), pod("s", mem=2), node=nodes)
     assert {"w": ("whole", [0, 1], [16, 16]), "s": ("share", [0], [2])} == landed(answer)
-    assert [100, 100] == [card["core"] for card in answer["placements"][0]["cards"]]
+    assert [100, 100] == [card["core_percent"] for card in answer["placements"][0]["cards"]]
 
 
 def test_containers_that_ask_for_whole_cards_get_their_own():
@@ -210,7 +213,9 @@ def test_a_card_offers_whole_units(gib, amount, status):
 
 def test_a_unit_of_256_mib_makes_quarters():
     """3 units are 0.75 GiB; 15.75 GiB are 63 of them."""
-    _, answer = place(pod("a", mem=60), pod("b", mem=3), node="name=n1,cards=1,gib=15.75", options=("--unit", "256MiB"))
+    _, answer = place(
+        pod("a", mem=60), pod("b", mem=3), node="name=n1,cards=1,gib=15.75", options=("--memory-unit", "256MiB")
+    )
     assert {"a": ("n1", [0], [15]), "b": ("n1", [0], [0.75])} == landed(answer)
 
 

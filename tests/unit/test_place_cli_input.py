@@ -51,7 +51,7 @@ def place(text, *options):
         ('a: "open\n', "<stdin>:2:1: ", "close the quote"),
         (POD.replace("kind:", "kind"), "<stdin>:3:", "write key: value"),
         (POD.replace("kind: Pod", "kind: {{ .Values.kind }}"), "<stdin>:2:8: ", "render the template"),
-        (POD + "kind: Job\n", "<stdin>:11:1: ", "stands twice, first on line 2"),
+        (POD + "kind: Job\n", "<stdin>:11:1: ", "duplicate key 'kind', first on line 2; keep one"),
         (POD + "---\nfoo: 1\n", "<stdin>:12: ", "add apiVersion: and kind:"),
         (POD + "---\njust text\n", "<stdin>:12: ", "write key: value"),
         (
@@ -62,8 +62,8 @@ def place(text, *options):
         (POD.replace("name: a", "name: A"), "<stdin>:4: metadata.name: ", "lower-case"),
         (POD.replace("  name: a", "  name: a\n  labels:\n    aliyun.com/gpu-count: 4"), "<stdin>:6: ", 'quote it: "4"'),
         ("x: !!python/object:os.system {}\n", "<stdin>:1:4: ", "remove it"),
-        ("a: *b\n", "<stdin>:1:4: ", "names nothing"),
-        ("a: &a [*a]\n", "<stdin>:1:8: ", "names nothing"),
+        ("a: *b\n", "<stdin>:1:4: ", "define it first"),
+        ("a: &a [*a]\n", "<stdin>:1:8: ", "define it first"),
         ("a: \x00\n", "<stdin>:1:4: ", "remove it"),
         ('{"kind": "Pod" "x": 1}', "<stdin>:1:", "add the missing comma"),
         ('{"apiVersion": "v1",\n "kind": "Pod",\n "metadata": 1}', "<stdin>:3: metadata: ", "mapping"),
@@ -85,7 +85,7 @@ def test_the_error_names_the_file_it_is_in(tmp_path):
     bad.write_text(POD + "---\nkind: Pod\n")
     result = gpushare("-f", str(good), "-f", str(bad), "--node", NODE)
     assert 2 == result.exit_code
-    assert f"{bad}:12: this is no Kubernetes object: apiVersion is missing" in result.stderr
+    assert f"{bad}:12: not a Kubernetes object: apiVersion is missing" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_bytes_that_are_no_text_are_an_error_with_their_line():
     ("arguments", "says"),
     [
         (["-f", "/nowhere/pods.yaml", "--node", NODE], "/nowhere/pods.yaml: no such file"),
-        (["-f", "/", "--node", NODE], "name its files instead"),
+        (["-f", "/", "--node", NODE], "pass its files instead"),
         (["-f", "-"], "no nodes; add --node"),
-        (["-f", "-", "--nodes-file", "-"], "once only"),
+        (["-f", "-", "--nodes-file", "-"], "only once"),
         (["--node", NODE], "--file"),
         (["-f", "-", "--node", NODE, "--policy", "luck"], "luck"),
         (["-f", "-", "--node", NODE, "--node", NODE], "two nodes are named n1"),
@@ -134,10 +134,10 @@ def test_bytes_that_are_no_text_are_an_error_with_their_line():
         (["-f", "-", "--node", "name=n1,cards=1,gib=-3"], "gib=-3 is not a number"),
         (["-f", "-", "--node", "name=n1,cards=1,gib=9,mode=mig"], "use share, cgpu, core_mem, default"),
         (["-f", "-", "--node", "name=n1,cards=1,gib=9,placement=left"], "use binpack, spread"),
-        (["-f", "-", "--node", "name=n1,card=1"], '"card" is no key of a node'),
-        (["-f", "-", "--node", "name=n1,name=n2"], "name stands twice"),
+        (["-f", "-", "--node", "name=n1,card=1"], 'unknown key "card"; use name, cards'),
+        (["-f", "-", "--node", "name=n1,name=n2"], "key name is given twice"),
         (["-f", "-", "--node", "name=N_1,cards=1,gib=4"], "lower-case"),
-        (["-f", "-", "--node", "n1"], "is no key=value"),
+        (["-f", "-", "--node", "n1"], '"n1" is not KEY=VALUE'),
         (["-f", "-", "--node", "name=n1,count=10001"], "from 0 to 10000"),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_node_that_lies_names_its_file_and_line(tmp_path):
     file.write_text(f"apiVersion: v1\nkind: Node\nmetadata: {{name: n1}}\n{status}\n")
     result = gpushare("-f", "-", "--nodes-file", str(file), stdin=POD)
     assert 2 == result.exit_code
-    assert f"{file}:4: status.capacity: aliyun.com/gpu-mem without aliyun.com/gpu-count" in result.stderr
+    assert f"{file}:4: status.capacity: aliyun.com/gpu-mem needs aliyun.com/gpu-count" in result.stderr
 
 
 def test_objects_without_pods_are_skipped_with_a_note():
@@ -173,7 +173,7 @@ def test_objects_without_pods_are_skipped_with_a_note():
     result = place(POD + service, "--json")
     assert 0 == result.exit_code
     assert 1 == len(json.loads(result.stdout)["placements"])
-    assert "note: <stdin>:12: Service web makes no pods" in result.stderr
+    assert "note: <stdin>:12: Service web is skipped: gpushare reads no pods from this kind" in result.stderr
 
 
 def test_an_empty_file_is_an_empty_answer_with_a_note():
@@ -190,7 +190,7 @@ def test_what_is_not_weighed_is_said_once_for_pods_alike():
     text = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec: {spec}"
     result = place(text, "--json")
     assert 0 == result.exit_code
-    assert ["note: d-0 and 2 more: placement does not weigh topology spread constraints"] == result.stderr.splitlines()
+    assert ["note: d-0 and 2 more: placement ignores topology spread constraints"] == result.stderr.splitlines()
 
 
 def test_pods_of_a_workload_that_is_in_the_files_too_are_counted_once():
@@ -200,7 +200,7 @@ def test_pods_of_a_workload_that_is_in_the_files_too_are_counted_once():
     owner = f"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec: {{template: {{spec: {spec}}}}}\n"
     result = place(owned + owner, "--json")
     assert ["d-0"] == [p["pod"] for p in json.loads(result.stdout)["placements"]]
-    assert "is made by Deployment" in result.stderr
+    assert "is skipped: the Deployment that creates it is counted" in result.stderr
 
 
 def test_yaml_anchors_and_merges_work():
@@ -208,7 +208,7 @@ def test_yaml_anchors_and_merges_work():
     text = POD.replace("limits:", "limits: &l").replace("gpu-mem: 4", "gpu-mem: 3")
     more = "  - name: b\n    resources:\n      limits:\n        <<: *l\n        cpu: 1\n"
     answer = json.loads(place(text + more, "--json").stdout)
-    assert [("main", 3), ("b", 3)] == [(p["container"], p["cards"][0]["gib"]) for p in answer["placements"]]
+    assert [("main", 3), ("b", 3)] == [(p["container"], p["cards"][0]["memory_gib"]) for p in answer["placements"]]
 
 
 def test_json_with_tabs_and_escapes_is_read():

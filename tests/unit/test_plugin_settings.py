@@ -26,10 +26,10 @@ def test_every_mistake_is_told_at_once(tmp_path):
     """
     Each with what to write instead, status 2, and nothing is started.
     """
-    given = [f"--kubelet-dir={tmp_path}/none", "--simgpu=/none/cards", "--run-dir=/with space", "--node-name=Not_One"]
+    given = [f"--kubelet-dir={tmp_path}/none", "--simgpu=/none/cards", "--state-dir=/with space", "--node-name=Not_One"]
     done = CliRunner().invoke(node, [*given, f"--cgroup={tmp_path}/gone"], env={"NODE_NAME": ""})
     assert 2 == done.exit_code
-    said = ("--node-name 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces and colons", "--cgroup")
+    said = ("--node-name 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces, quotes", "--cgroup")
     assert [] == [word for word in said if word not in done.output]
 
 
@@ -58,7 +58,7 @@ def test_an_address_that_is_none_is_told_with_what_to_change(host):
         async with serving(Settings("n1", host=host, port=0), lambda: b"", lambda: "", lambda: ""):
             pass
 
-    with pytest.raises(PortError, match="choose another --metrics-port, or --metrics-host"):
+    with pytest.raises(PortError, match="choose another --metrics-port or --metrics-host"):
         asyncio.run(story())
 
 
@@ -69,11 +69,11 @@ def test_the_nodes_name_comes_from_the_environment(tmp_path):
     without = CliRunner().invoke(node, [f"--kubelet-dir={tmp_path}"], env={"NODE_NAME": ""})
     assert "fieldRef spec.nodeName" in without.output
     named = CliRunner().invoke(node, [f"--kubelet-dir={tmp_path}/none"], env={"NODE_NAME": "n1"})
-    assert "which node is this" not in named.output
+    assert "--node-name is missing" not in named.output
     assert "--kubelet-dir" in named.output
 
 
-@pytest.mark.parametrize(("name", "said"), [("kernel", "choose library"), ("mps", "choose library"), ("x", "unknown")])
+@pytest.mark.parametrize(("name", "said"), [("kernel", "use library"), ("mps", "use library"), ("x", "unknown")])
 def test_a_backend_that_cannot_work_is_told_at_the_start(tmp_path, name, said):
     """
     Not when the first container starts.

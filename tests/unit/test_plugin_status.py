@@ -161,7 +161,7 @@ def test_cards_and_mode_outlive_the_agent(tmp_path):
     assert (True, Mode.CORE_MEM, first.cards()) == (again.usable, again.mode(), again.cards())
     again.refresh()
     assert ("no driver", [False, False]) == (again.trouble, [card.healthy for card in again.cards()])
-    assert [14 * GIB] * 2 == [card.offered_bytes for card in again.cards()]
+    assert [14 * GIB] * 2 == [card.allocatable_bytes for card in again.cards()]
 
 
 def test_a_card_that_is_gone_is_lost_and_one_in_its_place_is_new(tmp_path):
@@ -173,7 +173,7 @@ def test_a_card_that_is_gone_is_lost_and_one_in_its_place_is_new(tmp_path):
     kept.refresh()
     machine.found = [T4[0], Card("lost-1", 1, 0, healthy=False)]
     kept.refresh()
-    lost = [(card.uuid, card.healthy, card.offered_bytes) for card in kept.cards()]
+    lost = [(card.uuid, card.healthy, card.allocatable_bytes) for card in kept.cards()]
     machine.found = T4
     kept.refresh()
     back = [card.healthy for card in kept.cards()]
@@ -216,7 +216,7 @@ def test_cards_divided_by_mig_serve_no_shares(tmp_path):
     """
     kept = inventory(tmp_path, Machine([Card(f"MIG-{i}", 0, GIB) for i in range(7)]))
     kept.refresh()
-    assert ("switch MIG off" in kept.trouble, ()) == (True, kept.cards())
+    assert ("until MIG is disabled" in kept.trouble, ()) == (True, kept.cards())
 
 
 class Writer:

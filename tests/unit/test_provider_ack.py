@@ -230,10 +230,10 @@ def test_a_wish_that_nobody_fills_can_be_taken_back():
 @pytest.mark.parametrize(
     ("about", "error", "remedy"),
     [
-        ({"scaled": True}, DeniedError, "switch auto scaling off"),
-        ({"state": "updating"}, ChangedError, "again when it is active"),
+        ({"scaled": True}, DeniedError, "turn off auto scaling"),
+        ({"state": "updating"}, ChangedError, "retry when it is active"),
         ({"max_nodes": 2}, DeniedError, "raise it"),
-        ({"desired": 1}, ChangedError, "somebody else"),
+        ({"desired": 1}, ChangedError, "another client"),
     ],
     ids=str,
 )

@@ -119,11 +119,11 @@ def test_the_zone_of_the_last_node_is_not_the_zone_of_the_pool():
     [
         ("", "not JSON"),
         ("[]", "mapping"),
-        ('{"version": 2}', "understands 1"),
+        ('{"version": 2}', "reads version 1"),
         ('{"version": 1, "pools": []}', "mapping"),
         ("[" * 100_000, "not JSON"),
-        ("x" * (MOST_TEXT + 1), "at most"),
-        (json.dumps({"version": 1, "pools": {str(n): {} for n in range(1001)}}), "1000 are the most"),
+        ("x" * (MOST_TEXT + 1), "the maximum is"),
+        (json.dumps({"version": 1, "pools": {str(n): {} for n in range(1001)}}), "the maximum is 1000"),
     ],
     ids=["empty", "list", "future", "pools", "deep", "long", "many"],
 )

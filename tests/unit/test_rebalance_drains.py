@@ -44,7 +44,7 @@ def test_daemons_neither_keep_a_node_nor_move():
     daemon = pod(ask(0, 0, owner="DaemonSet/kube-system/proxy"), on=Placement("light"), evictable=False)
     mover = pod(ask(2, owner="R/a"), on=on_card(light, 0, 2))
     pods = [pod(ask(8, owner="R/b"), on=on_card(busy, 0, 8)), mover, daemon]
-    observation = seen([pool(smallest=1)], pods, [busy, light], at=NOW)
+    observation = seen([pool(min_nodes=1)], pods, [busy, light], at=NOW)
     patient = Memory(unneeded={"light": 0.0})
 
     (drain,) = steps_of(observation, memory=patient)
@@ -111,8 +111,13 @@ def test_limits_that_contradict_each_other_are_refused():
     """
     All at once.
     """
-    with pytest.raises(LimitsError, match=r"fragments_low_ratio.*quiet_ratio"):
-        Limits(fragments_low_ratio=0.5, fragments_high_ratio=0.1, quiet_ratio=0.95, hot_ratio=0.9)
+    with pytest.raises(LimitsError, match=r"defragment_stop_ratio.*hot_card_target_ratio"):
+        Limits(
+            defragment_stop_ratio=0.5,
+            defragment_start_ratio=0.1,
+            hot_card_target_ratio=0.95,
+            hot_card_threshold_ratio=0.9,
+        )
 
 
 spots = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 9)), max_size=12)
@@ -163,7 +168,7 @@ def test_drains_go_by_cards_freed_for_each_move():
     ]
     observation = seen([pool()], pods, [wide, slim, home], at=NOW)
     unneeded = dict.fromkeys(("slim", "wide"), 0.0)
-    one = Budget(LIMITS, NOW, pods=4, moves=(NOW,) * (LIMITS.moves_per_hour_always - 1))
+    one = Budget(LIMITS, NOW, pods=4, moves=(NOW,) * (LIMITS.min_moves_per_hour - 1))
 
     assert ["wide"] == [each.node for each in leaving(observation, LIMITS, unneeded, one)]
     assert Weights.of(observation, LIMITS).worth(1.0, pods)

@@ -20,7 +20,7 @@ def hot(heat, busy, *, seconds=700.0, quiet=0.1):
     one, two = node("one", 1, 15, pool="p"), node("two", 1, 15, pool="p")
     pods = [pod(ask(2, owner=f"R/{i}"), f"pod-{i}", on=on_card(one, 0, 2)) for i in range(2)]
     pods.append(pod(ask(12, owner="R/wall"), on=on_card(two, 0, 12)))
-    observation = seen([pool(smallest=2)], pods, [one, two], at=NOW)
+    observation = seen([pool(min_nodes=2)], pods, [one, two], at=NOW)
     cards = {"GPU-one-0": heat} | ({} if quiet is None else {"GPU-two-0": quiet})
     measured = {pods[at].uid: used for at, used in enumerate(busy) if used is not None}
     observation = replace(observation, heat=cards, busy=measured)
@@ -35,7 +35,7 @@ def test_a_pod_leaves_a_card_that_has_been_hot_for_long():
 
     (move,) = steps_of(observation, memory=memory)
 
-    assert ("relieve", "two") == (move.kind, move.home.placement.node)
+    assert ("mitigate_hot_card", "two") == (move.kind, move.home.placement.node)
     assert "97%" in move.reason
 
 
@@ -90,7 +90,7 @@ def fragments():
     nodes = [node(f"n{i}", 1, 15, pool="p") for i in range(3)]
     pods = [pod(ask(5, owner=f"R/{i}"), on=on_card(nodes[i], 0, 5), created=i) for i in range(2)]
     pods += [pod(ask(15, owner=f"W/{i}"), on=on_card(nodes[2], 0, 15), created=2) for i in range(1)]
-    observation = seen([pool(smallest=3)], pods, nodes, at=NOW)
+    observation = seen([pool(min_nodes=3)], pods, nodes, at=NOW)
     observation.engine.teach([ask(15)] * 200)
     return observation
 
@@ -101,11 +101,11 @@ def test_above_the_high_mark_moves_make_idle_cards_useful_until_the_low_one():
     """
     observation = fragments()
     idle, lost = observation.engine.fragments()
-    calm = replace(LIMITS, fragments_high_ratio=1.0, fragments_low_ratio=0.1)
+    calm = replace(LIMITS, defragment_start_ratio=1.0, defragment_stop_ratio=0.1)
 
     moves = steps_of(observation)
 
-    assert ratio_of(idle, lost) > LIMITS.fragments_high_ratio
+    assert ratio_of(idle, lost) > LIMITS.defragment_start_ratio
     assert ["defragment"] == [move.kind for move in moves]
     assert {"n0", "n1"} == {moves[0].node, moves[0].home.placement.node}
     assert () == steps_of(observation, calm)

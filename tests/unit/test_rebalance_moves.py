@@ -24,7 +24,7 @@ def test_one_move_makes_room_for_a_pod_that_no_pool_may_grow_for():
 
     (move,) = steps_of(observation)
 
-    assert (mover.uid, "left", "right", "rescue") == (move.pod, move.node, move.home.placement.node, move.kind)
+    assert (mover.uid, "left", "right", "make_room") == (move.pod, move.node, move.home.placement.node, move.kind)
     assert "waits" in move.reason
     assert (move,) == Plan(NOW, (move,)).still_valid(observation).steps
 
@@ -37,7 +37,7 @@ def test_a_node_is_not_bought_where_a_move_will_do_and_is_where_none_may():
     growing = replace(observation, pools={"p": pool()})
 
     assert [Move] == [type(step) for step in steps_of(growing)]
-    assert [Buy] == [type(step) for step in steps_of(growing, replace(LIMITS, moves_per_rescue=0))]
+    assert [Buy] == [type(step) for step in steps_of(growing, replace(LIMITS, make_room_max_moves_per_pod=0))]
 
 
 def protected(case):
@@ -50,7 +50,7 @@ def protected(case):
         case "young":
             observation, _ = waiting_for_six(created=NOW - 599)
         case "single replica":
-            limits = replace(LIMITS, fewest_replicas=2)
+            limits = replace(LIMITS, min_replicas=2)
         case "disruption budget":
             observation = replace(observation, guarded={mover.uid: "a budget allows none"})
         case "eviction refused lately":
@@ -59,9 +59,9 @@ def protected(case):
             observation, _ = waiting_for_six(created=NOW - 2000)
             memory = Memory(moved={"R/mover": NOW - 2001})
         case "no moves left this hour":
-            memory = Memory(moves=(NOW - 10,) * LIMITS.moves_per_hour_always)
+            memory = Memory(moves=(NOW - 10,) * LIMITS.min_moves_per_hour)
         case "not worth it":
-            limits = replace(LIMITS, worth=1e-6)
+            limits = replace(LIMITS, disruption_cost_ratio=1e-6)
         case "on its way already":
             home = Reservation("gone", mover.request, Placement("right"))
             observation = replace(observation, reserved={"gone": home})

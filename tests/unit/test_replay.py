@@ -100,7 +100,7 @@ def test_the_seed_decides_the_order_and_nothing_else_does():
     ("trace", "demand", "words"),
     [
         (Trace((make_node("n", 1, 1, 0, ""),), (share(500),)), 1.0, "no cards"),
-        (Trace((make_node("n", 1, 1, 1, ""),), (make_request(1, 1, 0, 0),)), 1.0, "no pod asks for any"),
+        (Trace((make_node("n", 1, 1, 1, ""),), (make_request(1, 1, 0, 0),)), 1.0, "no pod requests any"),
         (Trace((make_node("n", 1, 1, 1, ""),), (share(500),)), 0.4, "less than the first pod"),
         (Trace((make_node("n", 1, 1, 64, ""),), (share(1),)), 100.0, "lower the demand"),
     ],
@@ -221,12 +221,12 @@ def fits(audit, node, request):
 @pytest.mark.parametrize(
     ("request_", "placement", "words"),
     [
-        (share(500), put("other", (0, 500)), "does not exist"),
-        (share(500), put("n"), "0 cards given, 1 asked"),
-        (share(500), put("n", (0, 500), (1, 500)), "2 cards given, 1 asked"),
-        (make_request(1, 1, 2, 1000), put("n", (0, 1000), (0, 1000)), "1 cards given, 2 asked"),
-        (share(500), put("n", (0, 400)), "card 0 gives"),
-        (share(500), put("n", (2, 500)), "card 2 gives"),
+        (share(500), put("other", (0, 500)), "unknown node other"),
+        (share(500), put("n"), "placement has 0 cards, pod requests 1"),
+        (share(500), put("n", (0, 500), (1, 500)), "placement has 2 cards, pod requests 1"),
+        (make_request(1, 1, 2, 1000), put("n", (0, 1000), (0, 1000)), "placement has 1 cards, pod requests 2"),
+        (share(500), put("n", (0, 400)), "card 0: placement has"),
+        (share(500), put("n", (2, 500)), "card 2: placement has"),
         (share(1000), put("n", (1, 1000)), "overcommitted"),
         (share(100, cpu=5000), put("n", (0, 100)), "overcommitted"),
         (share(100, memory_bytes=1 << 60), put("n", (0, 100)), "overcommitted"),
@@ -251,7 +251,7 @@ def test_a_placement_twice_over_makes_the_run_fail():
     trace = Trace((make_node("n", 9, 99, 1, "T4"),), (share(600, cpu=1),))
     twice = (put("n", (0, 600)), put("n", (0, 600)))
 
-    with pytest.raises(RunError, match="policy fgd, seed 3: n is overcommitted"):
+    with pytest.raises(RunError, match="policy fgd, seed 3: node n is overcommitted"):
         judge(trace, Job("fgd", 3, 1.0), trace.requests * 2, twice, 0.0)
 
 

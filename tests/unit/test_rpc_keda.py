@@ -163,7 +163,7 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
     [
         ({}, "write one of gpu_mem_used_bytes"),
         ({"metric": "gpu_mem_used_ratio"}, "target"),
-        (PENDING | {"target": "0"}, "more than 0"),
+        (PENDING | {"target": "0"}, "greater than 0"),
         (PENDING | {"target": "-3"}, "write 0 or more"),
         (PENDING | {"target": "9e99"}, "write 0 or more"),
         (PENDING | {"activation": "much"}, "activation"),

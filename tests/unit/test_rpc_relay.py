@@ -169,7 +169,7 @@ def test_machines_that_are_not_to_be_had_stand_there_as_out_of_stock():
         await client["NodeGroupDeleteNodes"](id="a", nodes=nodes)
         return [(m.status.instanceState, m.status.errorInfo.instanceErrorClass) for m in missing]
 
-    assert [(2, 1), (2, 1)] == played(shelf, play, smallest=1)
+    assert [(2, 1), (2, 1)] == played(shelf, play, min_nodes=1)
     assert ([("cancel", "a", 2)], 1) == (shelf.asked, shelf.state.target)
 
 
@@ -240,7 +240,7 @@ def test_the_providers_own_bounds_hold_too():
         (group,) = (await client["NodeGroups"]()).nodeGroups
         return group.minSize, group.maxSize
 
-    assert (2, 4) == played(Shelf(2, smallest=2, largest=9), play, smallest=1, largest=4)
+    assert (2, 4) == played(Shelf(2, min_nodes=2, max_nodes=9), play, min_nodes=1, max_nodes=4)
 
 
 def test_a_look_that_began_before_a_purchase_does_not_undo_it():
@@ -274,5 +274,5 @@ def test_a_pool_that_nobody_offers_cannot_be_commanded():
     """
     A misspelt name is an error, not an order to nobody.
     """
-    with pytest.raises(StateError, match="no pool b"):
+    with pytest.raises(StateError, match="pool b does not exist"):
         Relay([Offer("a", Shelf())]).command("b", 1)

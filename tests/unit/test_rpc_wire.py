@@ -83,7 +83,7 @@ def test_a_node_that_go_has_written_has_what_its_json_would():
         node.memory_bytes,
         node.pods,
     )
-    assert [15 * GIB, 15 * GIB] == [card.offered_bytes for card in node.cards]
+    assert [15 * GIB, 15 * GIB] == [card.allocatable_bytes for card in node.cards]
     assert ((Taint("gpu", "yes"),), True, True) == (node.taints, node.ready, node.cordoned)
 
 

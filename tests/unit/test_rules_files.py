@@ -45,7 +45,7 @@ def test_a_change_by_hand_is_found(tmp_path):
     done = go("check", "--out", str(tmp_path))
 
     assert 1 == done.exit_code
-    assert f"{tmp_path / PLAIN} is not what the sources say" in done.output
+    assert f"{tmp_path / PLAIN} is out of date" in done.output
     assert f"{tmp_path / OPERATOR} is missing" in done.output
     assert "gpushare rules build" in done.output
 
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     done = go("build", "--out", str(tmp_path / "file" / "below"))
 
     assert 1 == done.exit_code
-    assert "choose another folder with --out" in done.output
+    assert "choose another directory with --out" in done.output
 
 
 def test_the_same_book_gives_the_same_bytes():

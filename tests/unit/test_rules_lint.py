@@ -175,7 +175,7 @@ def test_replicas_are_not_added_up(rule):
     [
         ("sum(gpushare_pending_pods)", {"gpushare_pending_pods"}),
         ("count(gpushare_pending_pods > 0) > 2", {"gpushare_pending_pods"}),
-        ("sum by (namespace) (max by (namespace, pool) (gpushare_pending_bytes))", set()),
+        ("sum by (namespace) (max by (namespace, pool) (gpushare_pending_memory_bytes))", set()),
         ("max(sum by (instance) (gpushare_pending_pods))", {"gpushare_pending_pods"}),
         ("sum(gpushare_scheduler_leader)", set()),
     ],

@@ -45,14 +45,14 @@ def test_there_is_a_page_for_each_and_for_nothing_else():
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_a_page_says_what_how_and_when_not(alert):
-    """Severity and patience as in the rule, four parts in order, none empty."""
+    """Severity and patience as in the rule, five parts in order, none empty."""
     page = text(alert)
     when = "at once" if alert.patience == "0s" else f"after {alert.patience}"
     parts = re.split(r"\n## (.+)\n", page)
 
-    assert page.startswith(f"# {alert.name}\n**{alert.severity.value}**, {when}")
-    assert (f", kept for {alert.hold}" in page) is bool(alert.hold)
-    assert ["Look", "Do", "No trouble when"] == parts[1::2]
+    assert page.startswith(f"# {alert.name}\n**{alert.severity.value}**, fires {when}")
+    assert (f", keeps firing for {alert.hold}" in page) is bool(alert.hold)
+    assert ["Impact", "Diagnosis", "Mitigation", "When to ignore"] == parts[1::2]
     assert all(len(part.strip()) > 10 for part in parts[::2])
     assert commands(page)
 

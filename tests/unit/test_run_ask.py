@@ -87,7 +87,7 @@ def test_runs_with_and_without_a_compute_share_never_share_a_card():
     assert [(1, 5)] == landed(Wanted(5, core=75), FOUR, [bound])
     assert [(1, 5)] == landed(Wanted(5), FOUR, [bound])
     alone = choose(Wanted(5), FOUR[:1], [bound], PACK)
-    assert (Why.CARDS, True) == (alone.why, "never mix" in alone.reason)
+    assert (Why.CARDS, True) == (alone.why, "the two kinds never share a card" in alone.reason)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_runs_with_and_without_a_compute_share_never_share_a_card():
         (Wanted(16), FOUR, Why.CARD_TOO_SMALL, "largest card offers 15 GiB"),
         (Wanted(32, 2), FOUR, Why.CARD_TOO_SMALL, "2 cards offer at most 15 GiB each"),
         (Wanted(5, 5), FOUR, Why.TOO_FEW_CARDS, "lower --gpu-count to at most 4"),
-        (Wanted(2, 2), [card(0), card(1, healthy=False)], Why.TOO_FEW_CARDS, "1 card besides is not healthy"),
-        (Wanted(2), [card(0, healthy=False)], Why.NOT_READY, "none is healthy"),
+        (Wanted(2, 2), [card(0), card(1, healthy=False)], Why.TOO_FEW_CARDS, "excluding 1 unhealthy card"),
+        (Wanted(2), [card(0, healthy=False)], Why.NOT_READY, "no healthy card (1 card unhealthy)"),
     ],
 )
 def test_what_never_fits_is_said_to_never_fit(wanted, cards, why, words):
@@ -116,15 +116,15 @@ def test_a_full_machine_is_worth_waiting_for():
     """
     refusal = choose(Wanted(30, 3), FOUR[:3], [held((0, 6, 0))], PACK)
 
-    assert "no room for 10 GiB on each of 3 cards: only 2 of 3 cards have it free" == refusal.reason
+    assert "not enough free capacity for 10 GiB on each of 3 cards: only 2 of 3 cards have enough" == refusal.reason
     assert refusal.why not in FOR_EVER
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (Wanted(6, 4), "ask for 4 or 8"),
-        (Wanted(3, 4), "ask for 4, or"),
+        (Wanted(6, 4), "request 4 or 8"),
+        (Wanted(3, 4), "request 4, or"),
         (Wanted(4, 4, 30), "multiple of 4"),
         (Wanted(4, 1, 101), "at most 100"),
     ],
@@ -150,7 +150,7 @@ def test_no_order_of_asks_ever_oversells_a_card(asks):
             holds.append(held(*((s.index, s.bytes // GIB, s.core) for s in found.slices), ident=f"run-{at}"))
     for one in FOUR:
         parts = [part for entry in holds for part in entry.slices if part.uuid == one.uuid]
-        assert sum(part.bytes for part in parts) <= one.offered_bytes
+        assert sum(part.bytes for part in parts) <= one.allocatable_bytes
         assert sum(part.core for part in parts) <= 100
         assert len({part.core > 0 for part in parts}) <= 1
 

@@ -41,7 +41,7 @@ def test_what_cannot_be_believed_stops_everybody(book, tmp_path, spoil):
     A hold that is no regular file, not its own, or too large is an error that names it; nobody waits on a
     pipe and nothing is reset.
     """
-    path = hold(book).folder / "hold.json"
+    path = hold(book).folder / "promise.json"
     text = path.read_text()
     path.unlink()
     if spoil == "link":
@@ -55,7 +55,7 @@ def test_what_cannot_be_believed_stops_everybody(book, tmp_path, spoil):
         path.write_bytes(
             {"huge": b" " * (1 << 21), "other": text.replace("run-1", "run-2").encode(), "bytes": b"\xff"}[spoil]
         )
-    with pytest.raises(BookError, match=r"hold\.json.*remove"):
+    with pytest.raises(BookError, match=r"promise\.json.*remove"):
         counted(book)
     assert path.parent.is_dir()
 
@@ -122,7 +122,7 @@ def test_a_book_elsewhere_is_asked_for_where_this_one_cannot_be_used(tmp_path, k
         if os.geteuid() != 0:
             pytest.skip("needs to give a folder away")
         os.chown(home, 65534, 65534)
-    with pytest.raises(BookError, match="--book"):
+    with pytest.raises(BookError, match="--state-dir"):
         counted(Book(home))
 
 
@@ -130,6 +130,6 @@ def test_a_folder_that_is_no_book_is_left_alone(tmp_path):
     """Somebody's own folders are no holds to be removed: the message says that another one is to be chosen."""
     (tmp_path / "photos").mkdir()
     book = Book(tmp_path)
-    with pytest.raises(BookError, match="no book") as caught, book.deciding():
+    with pytest.raises(BookError, match="holds other files") as caught, book.deciding():
         book.holds()
     assert "remove" not in str(caught.value)

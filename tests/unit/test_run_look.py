@@ -28,7 +28,7 @@ def box(tmp_path):
 
 def asked(*arguments):
     """Exit status, what was printed, and what was said beside it."""
-    done = CliRunner().invoke(run, ["--list", *map(str, arguments)], env={"GPUSHARE_BOOK": ""})
+    done = CliRunner().invoke(run, ["--list", *map(str, arguments)], env={"GPUSHARE_STATE_DIR": ""})
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -51,7 +51,7 @@ def test_where_nothing_ever_ran_nothing_is_held_and_nothing_is_made(box):
     """
     The usual book comes with the first run.
     """
-    assert (0, "nothing is held\n", "") == asked("--simgpu", box)
+    assert (0, "no allocations\n", "") == asked("--simgpu", box)
     assert ["box"] == names(box.parent)
 
 
@@ -59,10 +59,10 @@ def test_a_book_that_was_named_and_is_not_there_is_a_wrong_name(box):
     """
     No empty list, and no folder of that name afterwards.
     """
-    status, said, wrong = asked("--book", box.parent / "typo")
+    status, said, wrong = asked("--state-dir", box.parent / "typo")
 
     assert (125, "") == (status, said)
-    assert f"{box.parent / 'typo'}: there is no book here" in wrong
+    assert f"{box.parent / 'typo'} does not exist: gpushare run creates it" in wrong
     assert ["box"] == names(box.parent)
 
 
@@ -84,8 +84,8 @@ def test_who_lives_is_told_and_the_dead_are_left_where_they_are(tmp_path):
     lock = published(book, "run-1")
     os.close(published(book, "run-2"))
 
-    status, said, _ = asked("--book", book.home, "--json")
+    status, said, _ = asked("--state-dir", book.home, "--json")
 
     os.close(lock)
-    assert (0, ["run-1"]) == (status, [one["id"] for one in json.loads(said)["holds"]])
+    assert (0, ["run-1"]) == (status, [one["id"] for one in json.loads(said)["allocations"]])
     assert ["run-1", "run-2"] == names(book.home)

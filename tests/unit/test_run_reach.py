@@ -42,7 +42,7 @@ def test_a_static_program_is_told(tmp_path, flags):
     """
     It never asks a loader for anything.
     """
-    assert "is a static program" in reach.warning((compiled(tmp_path / "static", *flags),), EVERYWHERE)
+    assert "is statically linked" in reach.warning((compiled(tmp_path / "static", *flags),), EVERYWHERE)
 
 
 @pytest.mark.skipif(not shutil.which("musl-gcc"), reason="musl-gcc is not installed (apt-get install musl-tools)")
@@ -50,7 +50,7 @@ def test_a_program_of_another_c_library_is_told(tmp_path):
     """
     NVIDIA's driver needs glibc; what a musl program does with a card goes another way.
     """
-    assert "runs on musl" in reach.warning((compiled(tmp_path / "musl", compiler="musl-gcc"),), EVERYWHERE)
+    assert "uses musl libc" in reach.warning((compiled(tmp_path / "musl", compiler="musl-gcc"),), EVERYWHERE)
 
 
 def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
@@ -65,7 +65,7 @@ def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
 
     told = [reach.warning((name,), path) for name in ("one", "two", "loop")]
 
-    assert [True, True, False] == ["is a static program" in text for text in told]
+    assert [True, True, False] == ["is statically linked" in text for text in told]
 
 
 @settings(deadline=None)

@@ -36,7 +36,7 @@ def test_a_pipe_gets_plain_fields_divided_by_tabs():
     console = Console(file=io.StringIO(), width=40)
     long = "sh -c " + "x" * 51 + "..."
     expected = [
-        "NAME\tID\tCARDS\tGIB\tCORE\tPOLICY\tPID\tSINCE\tCOMMAND",
+        "NAME\tID\tCARDS\tGIB\tCORE\tPOLICY\tPID\tAGE\tCOMMAND",
         "train\trun-1\t0\t5\t30 %\tburst\t41\t1h\tpython train.py",
         f"w?[31meb\trun-2\t0,1,2,3\t2 each\t-\tfixed\t42\t2m\t{long}",
     ]
@@ -60,9 +60,9 @@ def test_each_card_says_who_holds_it():
     """
     cards = [card(0), card(1), card(4)]
     expected = [
-        "card 0: 7 of 15 GiB held: train 5, w?[31meb 2",
-        "card 1: 2 of 15 GiB held: w?[31meb 2",
-        "card 4: 0 of 15 GiB held: free",
+        "card 0: 7 of 15 GiB allocated: train 5, w?[31meb 2",
+        "card 1: 2 of 15 GiB allocated: w?[31meb 2",
+        "card 4: 0 of 15 GiB allocated: free",
     ]
     assert expected == view.taken(cards, TWO)
 
@@ -71,7 +71,7 @@ def test_the_waiting_line_names_who_is_in_the_way():
     """
     Only holders of cards that are in question.
     """
-    assert "waiting 1m: no room; held by train 5 GiB, w?[31meb 8 GiB" == view.waiting("no room", [card(0)], TWO, 61.0)
+    assert "waiting 1m: no room; in use by train 5 GiB, w?[31meb 8 GiB" == view.waiting("no room", [card(0)], TWO, 61.0)
     assert "waiting 0s: no room" == view.waiting("no room", [card(9)], TWO, 0.2)
 
 
@@ -87,6 +87,6 @@ def test_programs_get_whole_gib_and_percent():
     """
     The whole command, and per card what was promised.
     """
-    first = view.as_json(TWO)["holds"][0]
-    assert [{"uuid": "GPU-n-0", "index": 0, "gib": 5, "core": 30}] == first["cards"]
+    first = view.as_json(TWO)["allocations"][0]
+    assert [{"uuid": "GPU-n-0", "index": 0, "memory_gib": 5, "core_percent": 30}] == first["cards"]
     assert ("run-1", 41, ["python", "train.py"]) == (first["id"], first["pid"], first["command"])

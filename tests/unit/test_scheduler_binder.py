@@ -117,7 +117,7 @@ def test_a_request_that_may_still_be_under_way_keeps_its_room():
         world.clock.leads = False
         await until(lambda: not world.binder.open or world.used() != 5)
         assert 0 == world.binder.open
-        assert "no answer" in await bind
+        assert "timed out" in await bind
         assert world.clock.now >= 100 + binding.HORIZON_SECONDS
         assert 0 == world.used()
         assert 1 == world.server.posts
@@ -135,7 +135,7 @@ def test_the_last_request_that_may_still_be_under_way_counts():
         last = world.clock.now
         world.clock.leads = False
         await until(lambda: not world.binder.open or world.used() != 5)
-        assert "no answer" in await bind
+        assert "timed out" in await bind
         assert last > 102
         assert world.clock.now >= last + binding.HORIZON_SECONDS
 
@@ -199,7 +199,7 @@ def test_a_caller_is_answered_in_time_while_the_bind_goes_on(monkeypatch):
 
     async def story() -> None:
         world = Scheduler(Server(gate=asyncio.Event()), pod("a", 5))
-        assert "not known yet" in await world.binder.bind(pod("a", 5), "n")
+        assert "not confirmed yet" in await world.binder.bind(pod("a", 5), "n")
         assert (5, 1) == (world.used(), world.binder.open)
         world.server.gate.set()
         assert "" == await world.binder.bind(pod("a", 5), "n")
@@ -214,7 +214,7 @@ def test_without_the_lease_nothing_is_assumed_and_nothing_sent():
     async def story() -> None:
         world = Scheduler(Server(), pod("a", 5))
         world.clock.leads = False
-        assert "does not lead" in await world.binder.bind(pod("a", 5), "n")
+        assert "not the leader" in await world.binder.bind(pod("a", 5), "n")
         assert (0, 0) == (world.server.posts, world.used())
 
     asyncio.run(story())
@@ -254,7 +254,7 @@ def test_a_pod_that_is_gone_or_another_of_its_name_leaves_nothing():
 
     async def story() -> None:
         world = Scheduler(Server())
-        assert "the pod is gone" == await world.binder.bind(pod("a", 5), "n")
+        assert "the pod no longer exists" == await world.binder.bind(pod("a", 5), "n")
         assert (0, {}) == (world.used(), world.books.assumed())
 
     asyncio.run(story())
@@ -267,11 +267,13 @@ def test_a_pod_bound_by_somebody_else_is_booked_where_it_is():
         world = Scheduler(Server(), pod("a", 5))
         other = Scheduler(world.server, pod("a", 5))
         assert "" == await other.binder.bind(pod("a", 5), "m")
-        assert "it is bound to m already, by another replica" == await world.binder.bind(pod("a", 5), "n")
+        assert "the pod is already bound to m by another replica" == await world.binder.bind(pod("a", 5), "n")
         assert (0, 5, True) == (world.used(), world.used("m"), world.books.assumed()["a"].confirmed)
         world.server.alive.add("b")
         world.server.nodes["b"], world.server.records["b"] = "m", {ALLOCATION: "{"}
-        assert "it is bound to m already, by somebody who left no record" == await world.binder.bind(pod("b", 2), "n")
+        assert "the pod is already bound to m by a client that wrote no allocation record" == await world.binder.bind(
+            pod("b", 2), "n"
+        )
         assert (0, 5) == (world.used(), world.used("m"))
 
     asyncio.run(story())

@@ -33,8 +33,8 @@ def test_every_node_asked_about_gets_exactly_one_answer():
     assert ["fits"] == found.fit
     assert {"full", "who?"} == set(found.failed)
     assert {"exclusive", "compute", "small", "cpu", "leaving"} == set(found.hopeless)
-    assert "no room for 4 GiB on a card" == found.failed["full"]
-    assert "no sound card of 4 GiB" == found.hopeless["small"]
+    assert "no card with 4 GiB free" == found.failed["full"]
+    assert "no healthy card of 4 GiB or more" == found.hopeless["small"]
     assert "agent" in found.hopeless["leaving"]
 
 
@@ -46,7 +46,7 @@ def test_room_in_sum_but_on_no_card_is_told_apart():
 
     found = made.filter(pod("p", 6), ["n"], 0.0)
 
-    assert {"n": "no room for 6 GiB on a card, though enough in sum"} == found.failed
+    assert {"n": "no card with 6 GiB free, though enough in total"} == found.failed
 
 
 def test_whether_a_pod_could_fit_anywhere_follows_every_change():

@@ -23,7 +23,7 @@ def test_a_namespace_gets_no_more_of_a_card_model_than_its_quota():
     found = made.filter(pod("p", 4), ["t", "t2", "a"], 0.0)
 
     assert ["a"] == found.fit
-    assert "quota of namespace ml for T4: 8 GiB of 10 GiB taken" == found.failed["t"]
+    assert "exceeds the quota of namespace ml for T4: 8 GiB of 10 GiB used" == found.failed["t"]
     assert isinstance(made.assume(pod("p", 4), "t", 0.0), Refusal)
     assert isinstance(made.assume(pod("q", 2), "t", 0.0), Assumed)
     assert isinstance(made.assume(pod("r", 4, namespace="other"), "t", 0.0), Assumed)

@@ -98,7 +98,7 @@ def test_a_pod_that_no_node_could_serve_is_woken_when_one_can():
     async def story():
         async with working([pod("w", 12)]) as (server, hands, verbs, world, errands):
             gone, back = node("a"), node("a")
-            gone["metadata"]["annotations"] |= {AGENT: "leaving"}
+            gone["metadata"]["annotations"] |= {AGENT: "stopping"}
             await server.tell(NODES, "MODIFIED", gone)
             refused = json.loads((await verbs.filter(args(pod("w", 12), "a"))).body)
             world.clock.now += 0.01

@@ -42,7 +42,7 @@ def asks(amount: str, cards: str = "1") -> dict[str, object]:
         ("16", {CARDS: TWO, AGENT: "ready"}, True),
         ("16", {CARDS: TWO}, True),
         ("16", {}, True),
-        ("16", {CARDS: TWO, AGENT: "leaving"}, False),
+        ("16", {CARDS: TWO, AGENT: "stopping"}, False),
         ("0", {CARDS: TWO, AGENT: "ready"}, False),
         (None, {CARDS: TWO, AGENT: "ready"}, False),
         ("8", {CARDS: TWO, AGENT: "ready"}, True),

@@ -65,7 +65,7 @@ class Cluster(RuleBasedStateMachine):
     def free(self, name, one, but=()):
         """Bytes and percent that nobody holds of a card."""
         mine = [part for _, n, part in self.parts(but) if n == name and part.uuid == one.uuid]
-        offered = one.offered_bytes if one.healthy else 0
+        offered = one.allocatable_bytes if one.healthy else 0
         return offered - sum(p.bytes for p in mine), 100 - sum(p.core for p in mine)
 
     def within_quota(self, asked, name, but=()):
@@ -317,7 +317,9 @@ class Cluster(RuleBasedStateMachine):
         """Both ways to pre-empt name victims that are enough, of lower priority, and change nothing by asking."""
         high = pod("high", size, cards, priority=2)
         fits = {name for name in NAMES if self.fits(high, name, self.lent(high))}
-        proposal = {name: Victims(tuple(uid for uid, p in self.held.items() if p.node == name)) for name in NAMES}
+        # kube-scheduler proposes pods of lower priority only
+        lower = {uid: p.node for uid, p in self.held.items() if self.pods[uid].priority < high.priority}
+        proposal = {name: Victims(tuple(uid for uid, node in lower.items() if node == name)) for name in NAMES}
         answer = self.books.preempt(high, proposal, self.now)
         for name, victims in answer.items():
             assert name in fits or self._enough(high, name, victims.uids)
@@ -344,7 +346,7 @@ class Cluster(RuleBasedStateMachine):
         assert set(self.answers) == set(self.books.assumed())
         for found in self.books.inspect():
             for one, there in zip(found.cards, self.nodes[found.name].cards, strict=True):
-                total = there.offered_bytes if there.healthy else 0
+                total = there.allocatable_bytes if there.healthy else 0
                 assert gib(one.used) == total - self.free(found.name, there)[0]
 
     def teardown(self):

@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_is_named(offset):
 
 def test_ports_beyond_the_last_are_refused():
     """The first fits, the last would not."""
-    with pytest.raises(OSError, match="ports 65533 to 65539 are needed and end at 65535"):
+    with pytest.raises(OSError, match="ports 65533 to 65539 are needed, but the last port is 65535"):
         places.ports(65533)
 
 

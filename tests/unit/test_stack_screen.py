@@ -29,7 +29,7 @@ def player(name, gib, does="keeps its promise", **more):
     return Player(name, does, gib * GIB, None, True, Part(name, **{"state": UP, **more}))
 
 
-def alert(name="GpushareMemoryOverLimit", state=FIRING, severity="warning", subject="stray"):
+def alert(name="GpushareContainerMemoryOverLimit", state=FIRING, severity="warning", subject="stray"):
     """One alert."""
     return Alert(name, severity, state, subject, f"{subject} uses more than promised", "2026-01-01T00:00:00Z")
 
@@ -112,16 +112,16 @@ def test_what_is_about_our_tenants_stands_before_the_clusters():
 
 def test_nobody_watching_is_not_no_alerts():
     """Unknown says why; none says none."""
-    assert "ALERT    none yet" in text(machine(alerts=()), 80, 30)
+    assert "ALERT    no alerts yet" in text(machine(alerts=()), 80, 30)
     assert "ALERT    no prometheus here" in text(machine(alerts=None, remarks=("no prometheus here",)), 80, 30)
-    assert "ALERT    nobody can tell yet" in text(machine(alerts=None), 80, 30)
+    assert "ALERT    not known yet" in text(machine(alerts=None), 80, 30)
 
 
 def test_without_the_exporter_nothing_is_claimed():
     """Tenants that run are said to run, and no figure is shown for them."""
     shown = text(machine(node=None), 100, 30)
 
-    assert "serve     runs; the exporter does not tell of it now" in shown
+    assert "serve     running; the exporter does not report it now" in shown
     assert "3.2" not in shown
     assert "OF GiB" not in shown
 
@@ -160,8 +160,8 @@ def test_news_are_said_once():
     assert "exporter ended" in stack_news(None, before)
     assert [
         "train ended",
-        "alert firing: GpushareMemoryOverLimit stray: stray uses more than promised",
-        "alert over: B stray: stray uses more than promised",
+        "alert firing: GpushareContainerMemoryOverLimit stray: stray uses more than promised",
+        "alert resolved: B stray: stray uses more than promised",
     ] == stack_news(before, after)
     assert [] == stack_news(after, after)
 
@@ -182,6 +182,6 @@ def test_plain_lines():
     told = out.getvalue().splitlines()
     assert 1 == told.count("exporter http://127.0.0.1:9445/metrics")
     assert (
-        "this machine: serve 3.2 of 4.0 GiB; greedy 3.2 of 4.0 GiB, 1,234 refused; "
+        "this machine: serve 3.2 of 4.0 GiB; greedy 3.2 of 4.0 GiB, 1,234 denied; "
         "stray 6.2 of 4.0 GiB, 2.2 GiB OVER its promise; blind ? of 2.0 GiB; broken down; late starting"
     ) == told[-1]

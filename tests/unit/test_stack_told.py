@@ -34,8 +34,8 @@ def page(reading):
 def machine(**more):
     """One machine: a tenant within its promise, one over it, one of whom nothing can be told."""
     uses = [
-        use("good", gib=4, used=3, core=0.3, denied=7, over_limit_episodes=0, promised_by="run", policy="fixed"),
-        use("stray", index=1, gib=4, used=6, over_limit_seconds=12.5, over_limit_episodes=1, promised_by="run"),
+        use("good", gib=4, used=3, core=0.3, denied=7, over_limit_episodes=0, allocation_source="run", policy="fixed"),
+        use("stray", index=1, gib=4, used=6, over_limit_seconds=12.5, over_limit_episodes=1, allocation_source="run"),
         use("unseen", index=1, gib=3, used=None),
     ]
     known = [card(0, uses=uses), card(1, uses=uses, used_bytes=None, breaches=(("denied", 2), ("over_limit", 1)))]
@@ -99,7 +99,7 @@ def test_figures_that_are_no_numbers_are_not_told():
 
 
 ACTIVE = {
-    "labels": {"alertname": "GpushareMemoryOverLimit", "severity": "warning", "pod": "stray", "card": "1"},
+    "labels": {"alertname": "GpushareContainerMemoryOverLimit", "severity": "warning", "pod": "stray", "card": "1"},
     "annotations": {"summary": "stray uses more than promised"},
     "startsAt": "2026-01-01T00:00:00Z",
     "status": {"state": "active"},
@@ -109,7 +109,7 @@ ACTIVE = {
 def test_alerts_of_both_kinds():
     """Alertmanager's own list is of firing ones; Prometheus names the state, and only the asked one is taken."""
     firing = Alert(
-        "GpushareMemoryOverLimit",
+        "GpushareContainerMemoryOverLimit",
         "warning",
         FIRING,
         "stray",
@@ -160,10 +160,10 @@ def test_the_last_word_names_who_is_over_and_what_fires():
     alert = read_alerts(json.dumps([ACTIVE]).encode())
     told = Stack(players, (), machine(), alert)
 
-    expected = "on this machine: 7 allocations past a promise refused; over promise: stray"
-    assert f"{expected}; alerts firing: GpushareMemoryOverLimit stray" == report.words(told)
+    expected = "this machine: 7 allocations beyond a promise refused; over promise: stray"
+    assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.words(told)
     assert expected == report.words(replace(told, alerts=None))
-    assert report.words(replace(told, node=None, alerts=())).endswith("over promise: nobody; alerts firing: none")
+    assert report.words(replace(told, node=None, alerts=())).endswith("over promise: none; firing alerts: none")
 
 
 def test_the_document_says_null_where_nothing_is_known():

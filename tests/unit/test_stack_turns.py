@@ -46,13 +46,13 @@ def test_what_is_told_is_what_has_happened():
 
     counts = dict(world.world.ledger.counts)
     steps = told[catalogue.STEPS.name]
-    assert counts["nodes_bought"] == steps["done", "buy"] > 0
-    assert counts["nodes_drained"] == steps["done", "drain"]
-    assert 1800 / world.limits.period_seconds == pytest.approx(sum(told[catalogue.TURNS.name].values()), abs=3)
+    assert counts["nodes_added"] == steps["scale_up", "done"] > 0
+    assert counts["nodes_drained"] == steps["drain", "done"]
+    assert 1800 / world.limits.scan_interval_seconds == pytest.approx(sum(told[catalogue.TURNS.name].values()), abs=3)
     sizes = world.world.seen().sizes()
     assert {(pool,): size for pool, size in sizes.items()} == told[catalogue.POOL_TARGET.name]
     assert {(): 1.0} == told[catalogue.LEADS.name]
-    assert sum(told[catalogue.CARDS_BOUGHT.name].values()) >= steps["done", "buy"]
+    assert sum(told[catalogue.CARDS_BOUGHT.name].values()) >= steps["scale_up", "done"]
 
 
 def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():
@@ -72,7 +72,7 @@ def test_a_demonstration_buys_and_gives_back_without_a_flap():
     world, turns = watched(1600.0, seed=42)
 
     counts = dict(world.world.ledger.counts)
-    assert counts["nodes_bought"] > 10
+    assert counts["nodes_added"] > 10
     assert counts["nodes_drained"] > 5
     assert 0 == sum(samples(turns.page()).get(catalogue.FLAPS.name, {}).values())
 
@@ -99,7 +99,7 @@ def test_watching_changes_no_event():
     other.advance(1200.0)
 
     assert world.world.ledger.counts == other.world.ledger.counts
-    assert world.frame().happenings == other.frame().happenings
+    assert world.frame().events == other.frame().events
 
 
 def test_the_page_is_served_while_it_stands():

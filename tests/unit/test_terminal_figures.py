@@ -94,8 +94,8 @@ def test_pools_add_up_their_cards_and_empty_pools_stay():
         pools["shared"].cards,
         pools["shared"].memory.total,
     )
-    assert (0, 1, "cgpu") == (pools["z"].cards, pools["z"].largest, pools["z"].mode)
-    assert (1, None) == (pools["odd"].nodes, pools["odd"].largest)
+    assert (0, 1, "cgpu") == (pools["z"].cards, pools["z"].max_nodes, pools["z"].mode)
+    assert (1, None) == (pools["odd"].nodes, pools["odd"].max_nodes)
 
 
 def test_sum_with_an_unknown_part_is_a_least_amount():

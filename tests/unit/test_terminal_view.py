@@ -40,7 +40,7 @@ def large_fleet(nodes=300, cards=8):
             uses.append(use("greedy", node=name, index=0, gib=2, used=3))
         readings.append(node(name, cards=cards, uses=uses))
     waiting = [Waiting(f"team/w-{i}", float(i), "cards", "no card has 4 GiB free") for i in range(40)]
-    return frame(readings, waiting=waiting, happenings=[Happening(float(i), "placed", f"p-{i}", "") for i in range(50)])
+    return frame(readings, waiting=waiting, events=[Happening(float(i), "placed", f"p-{i}", "") for i in range(50)])
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (160, 24)])
@@ -80,7 +80,7 @@ def test_always_fits(width, height, nodes, others, name):
         readings,
         pools=[PoolReading(f"{name}{i}", 1, 1, 0, 10**6) for i in range(others % 7)],
         waiting=[Waiting(name, 1e9, name, name)] * others,
-        happenings=[Happening(1e9, name, name, name)] * others,
+        events=[Happening(1e9, name, name, name)] * others,
         at=1e9,
     )
 
@@ -94,7 +94,7 @@ def test_always_fits(width, height, nodes, others, name):
 @pytest.mark.parametrize("size", [(LEAST_WIDTH - 1, 24), (80, LEAST_HEIGHT - 1)])
 def test_too_small_a_terminal_says_so(size):
     """Instead of a picture that nobody can read."""
-    assert "the terminal is too small: 72 x 8 at least" in text(small_fleet(), *size)
+    assert "terminal too small: needs 72 x 8 or more" in text(small_fleet(), *size)
 
 
 def test_every_part_has_its_place_at_80x24():
@@ -102,7 +102,7 @@ def test_every_part_has_its_place_at_80x24():
     shown = text(large_fleet(), 80, 24)
 
     assert shown.startswith("gpushare 0:12:30")
-    for title in ("POOL ", "NODE ", "POD ", "WAITING ", "AUTOSCALER "):
+    for title in ("POOL ", "NODE ", "POD ", "PENDING POD ", "AUTOSCALER "):
         assert f"\n{title}" in shown
 
 
@@ -190,7 +190,7 @@ def written(frames, *, times=None, notes=()):
 def test_lines_write_every_happening_once():
     """A log whose oldest entries drop off is written without gap and without repetition."""
     log = [Happening(float(i // 2), "placed", f"p-{i % 3}", "") for i in range(12)]
-    frames = [frame(at=float(i), happenings=log[max(0, i - 4) : i]) for i in (2, 4, 6, 8, 8, 10, 12)]
+    frames = [frame(at=float(i), events=log[max(0, i - 4) : i]) for i in (2, 4, 6, 8, 8, 10, 12)]
 
     lines = [line for line in written(frames) if "placed" in line]
 
@@ -201,9 +201,9 @@ def test_lines_admit_a_gap():
     """If more happened between two frames than the log keeps, the lines say that something is missing."""
     log = [Happening(float(i), "place", f"p-{i}", "") for i in range(9)]
 
-    lines = written([frame(happenings=log[0:4]), frame(happenings=log[2:6]), frame(happenings=log[7:9])])
+    lines = written([frame(events=log[0:4]), frame(events=log[2:6]), frame(events=log[7:9])])
 
-    assert ["0:00:07 more happened before this than is kept to be shown"] == [s for s in lines if GAP in s]
+    assert ["0:00:07 earlier events were dropped and are not shown"] == [s for s in lines if GAP in s]
     assert 8 == sum("place " in line for line in lines)
 
 
@@ -214,7 +214,7 @@ def test_lines_say_now_and_then_how_things_stand():
     lines = written([shown] * 4, times=[0, 4, 5, 9])
 
     status = (
-        "0:12:30 3 nodes and 1 booting, 8 cards, 5 pods on cards, 2 waiting, 1 over promise; "
+        "0:12:30 3 nodes and 1 booting, 8 cards, 5 pods on cards, 2 pending, 1 over promise; "
         "memory 62.0+ used, 79.0 promised of 128.0 GiB"
     )
     assert 2 == lines.count(status)
@@ -233,7 +233,7 @@ def test_lines_are_harmless():
     event = Happening(0.0, "placed", "p\x1b[31m", "für alle")
 
     with Lines(stream, lambda: 0.0) as lines:
-        lines.show(replace(small_fleet(), happenings=(event,)))
+        lines.show(replace(small_fleet(), events=(event,)))
     stream.seek(0)
 
     assert "0:00:00 placed p?[31m: f?r alle\n" == stream.readline()

@@ -77,7 +77,7 @@ def test_many_pods_that_wait_for_the_same_reason_are_one_line(tmp_path):
 
     waits = [line for line in result.stdout.splitlines() if " wait default/" in line]
     assert 1 == len(waits)
-    assert "and 873 more: no pool may grow now: shared (at most 6 nodes); 7 GiB on 1 card" in waits[0]
+    assert "and 873 more: no pool can scale up now: shared (at its maximum of 6 nodes); 7 GiB on 1 card" in waits[0]
 
 
 def test_manifest_that_asks_for_nonsense(tmp_path):
@@ -105,7 +105,7 @@ def test_manifest_without_pods(tmp_path):
     result = invoke("--manifest", path, "--for", "0", "--no-metrics")
 
     assert 2 == result.exit_code
-    assert "no pods in these manifests" in result.stderr
+    assert "these manifests contain no pods" in result.stderr
 
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\n"
@@ -142,7 +142,7 @@ def test_idle_months_at_the_beginning_of_a_trace_are_skipped(tmp_path):
 
     result = invoke(*trace(tmp_path, *rows), "--for", "1", "--speed", "600", "--no-metrics", "--json")
 
-    assert "the replay begins 104.2 days into the trace" in result.stderr
+    assert "the replay starts 104.2 days into the trace" in result.stderr
     found = json.loads(result.stdout)
     names = {use["pod"] for node in found["frame"]["nodes"] for use in node["containers"]}
     assert {"lone", "p0", "p1"} <= names
@@ -160,9 +160,9 @@ def test_trace_begins_with_no_node_and_grows_by_demand(tmp_path):
 
     found = json.loads(result.stdout)
     assert [("t4x2", 3, 0, 41)] == [
-        (p["name"], p["nodes"], p["smallest"], p["largest"]) for p in found["frame"]["pools"]
+        (p["name"], p["nodes"], p["min_nodes"], p["max_nodes"]) for p in found["frame"]["pools"]
     ]
-    assert (3, 0, 6) == tuple(found["summary"][name] for name in ("nodes_bought", "nodes_drained", "pods_running"))
+    assert (3, 0, 6) == tuple(found["summary"][name] for name in ("nodes_added", "nodes_drained", "pods_running"))
     assert " 0 nodes, 0 cards" in result.stderr.splitlines()[1]
 
 

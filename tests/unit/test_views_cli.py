@@ -33,8 +33,16 @@ from waiting import PATIENCE_SECONDS
 GIB = 1 << 30
 FLEET, USAGE = fleet_of_cards(8)
 PAGE = page_of(USAGE)
-RECORD = {"kind": "denied", "uuid": "GPU-1", "card": 1, "namespace": "team", "pod": "a", "begun": 5.0, "last": 9.0}
-RECORD |= {"open": True, "source": "library", "text": "allocations past the promise were refused", "times": 3}
+RECORD = {
+    "kind": "denied",
+    "uuid": "GPU-1",
+    "card": 1,
+    "namespace": "team",
+    "pod": "a",
+    "started": 5.0,
+    "last_seen": 9.0,
+}
+RECORD |= {"open": True, "source": "library", "message": "allocations beyond the promise were denied", "count": 3}
 BREACHES = {"version": 1, "breaches": [RECORD, RECORD | {"open": False, "pod": "b"}, RECORD | {"namespace": "other"}]}
 
 
@@ -58,16 +66,16 @@ def cluster(**more):
     [
         (["top", "--by", "rack"], "'rack' is not one of"),
         (["top", "--local", "ftp://x"], "http://HOST:PORT"),
-        (["top", "--local", "http://x", "--context", "c"], "--local reads no cluster"),
-        (["top", "--prometheus", "http://x"], "name that with --kubeconfig"),
+        (["top", "--local", "http://x", "--context", "c"], "--local cannot be used with"),
+        (["top", "--prometheus", "http://x"], "use it with --kubeconfig"),
         (["breaches", "--local", "--prometheus", "http://x"], "without --local"),
         (["top", "--kubeconfig", "/absent"], "does not exist"),
         (["top", "--watch", "0"], "0.5<=x<=3600"),
         (["top", "--timeout", "forever"], "'forever' is not a valid float"),
         (["explain"], "Missing argument"),
-        (["explain", "p"], "explain asks a cluster"),
+        (["explain", "p"], "explain requires a cluster"),
         (["explain", "A_B", "--context", "c"], "in lower case"),
-        (["explain", "x/y", "-n", "z", "--context", "c"], "two namespaces"),
+        (["explain", "x/y", "-n", "z", "--context", "c"], "different namespaces"),
         (["explain", "../../nodes/n", "--context", "c"], "in lower case"),
         (["nonsense"], "No such command"),
     ],
@@ -96,7 +104,7 @@ def test_nobody_there_is_status_3_with_what_to_do(monkeypatch, tmp_path):
     assert "--kubeconfig" in done.stderr
     done = inside("top", "--kubeconfig", kubeconfig(nobody, tmp_path))
     assert (3, "") == (done.returncode, done.stdout)
-    assert "the API server cannot be read" in done.stderr
+    assert "cannot read the API server" in done.stderr
 
 
 def test_a_missing_kubeconfig_is_said_with_what_to_do(tmp_path):
@@ -105,8 +113,8 @@ def test_a_missing_kubeconfig_is_said_with_what_to_do(tmp_path):
     """
     done = piped("top", KUBECONFIG=str(tmp_path / "none"))
     expected = (
-        f"Error: kubeconfig {tmp_path}/none does not exist: name another with --kubeconfig or $KUBECONFIG; "
-        "or read this machine with --local\n"
+        f"Error: kubeconfig {tmp_path}/none does not exist: select another with --kubeconfig or $KUBECONFIG; "
+        "or use --local to read this machine\n"
     )
     assert (3, "", expected) == (done.returncode, done.stdout, done.stderr)
 
@@ -137,7 +145,7 @@ def test_an_api_server_that_answers_nonsense_is_status_3(status, body, tmp_path)
     with serving(lambda *_: (status, body)) as (url, _):
         done = inside("top", "--kubeconfig", kubeconfig(url, tmp_path))
     assert (3, "") == (done.returncode, done.stdout)
-    assert done.stderr.startswith("Error: the API server ")
+    assert done.stderr.startswith(("Error: the API server ", "Error: cannot read the API server: "))
     assert 3 > done.stderr.count("\n")
 
 
@@ -160,7 +168,7 @@ def test_the_pod_is_looked_for_where_kubectl_would(tmp_path):
         config = kubeconfig(url, tmp_path, namespace="team")
         for words in (["waits"], ["team/waits"], ["pod/waits"], ["waits", "-n", "team"]):
             done = inside("explain", *words, "--kubeconfig", config)
-            assert (0, "team/waits: waits") == (done.returncode, done.stdout.split("\n")[0])
+            assert (0, "team/waits: pending") == (done.returncode, done.stdout.split("\n")[0])
         assert 4 == inside("explain", "waits", "-n", "other", "--kubeconfig", config).returncode
 
 
@@ -175,7 +183,7 @@ def test_a_narrow_account_sees_its_namespace_as_a_least_amount(tmp_path):
         done = inside("top", "--kubeconfig", config, "-n", "team", "--by", "card")
     assert 0 == done.returncode
     assert "8.0+" in done.stdout
-    assert "note: pods of other namespaces than team may not be listed" in done.stdout
+    assert "note: cannot list pods outside namespace team" in done.stdout
 
 
 @pytest.mark.parametrize("by", ["card", "node", "pod", "namespace"])
@@ -203,7 +211,7 @@ def test_breaches_by_namespace_ended_ones_and_exit_codes():
         everything = json.loads(inside("breaches", "--local", url, "-o", "json", "--ended").stdout)["items"]
         assert (4, 5) == (len(told), len(everything))
         mine = inside("breaches", "--local", url, "-n", "other")
-        assert "the container's own word" in mine.stdout
+        assert "source library: reported by the container" in mine.stdout
         assert "1 open breach" in mine.stdout
         assert [0, 1, 0] == [
             inside("breaches", "--local", url, *words).returncode
@@ -212,7 +220,7 @@ def test_breaches_by_namespace_ended_ones_and_exit_codes():
     with serving(exporter(PAGE)) as (url, _):
         done = inside("breaches", "--local", url, "--exit-code")
     assert 1 == done.returncode
-    assert "since when cannot be told" in done.stdout
+    assert "start times are unknown" in done.stdout
 
 
 def test_prometheus_is_asked_instead_of_exporters(tmp_path):
@@ -309,7 +317,7 @@ def test_help_calls_the_plug_in_by_its_name(word):
     """
     done = inside(word, "-h")
     assert done.stdout.startswith(f"Usage: kubectl gpushare {word} [OPTIONS]")
-    assert "Exit status: 0 done, 2 wrong usage, 3 nobody could be read" in " ".join(done.stdout.split())
+    assert "Exit status: 0 success, 2 usage error, 3 no source can be read" in " ".join(done.stdout.split())
 
 
 @pytest.mark.processes

@@ -45,7 +45,7 @@ def explained(tmp_path, nodes, pod, others=()):
         (sick("n", UNSCHEDULABLE, cordoned=True), "cordoned"),
         (sick("n", NOT_READY, ready="Unknown"), "not ready"),
         (sick("n", NOT_READY, UNSCHEDULABLE, ready="False", cordoned=True), "not ready and cordoned"),
-        (sick("n", agent="leaving"), "without its agent"),
+        (sick("n", agent="stopping"), "without its node agent"),
     ],
     ids=["cordoned", "not-ready", "both", "no-agent"],
 )
@@ -54,21 +54,22 @@ def test_a_node_that_only_has_to_come_back_is_named_with_all_that_is_wrong(tmp_p
     The taints that Kubernetes gives such a node go with it; and nobody says that there is room on it before.
     """
     told, _ = explained(tmp_path, [node], pod_json("w", "", 8))
-    assert told["waits"]["room_now"] is None
-    assert f"node n is {wrong}; once it is back, the pod fits n (card 0)" in [h["text"] for h in told["waits"]["helps"]]
+    assert told["pending"]["placement"] is None
+    texts = [one["text"] for one in told["pending"]["remedies"]]
+    assert f"node n is {wrong}; when it is usable again, the pod fits n (card 0)" in texts
 
 
 def test_no_help_leads_to_a_node_without_its_agent(tmp_path):
     """
     There the scheduler binds no share, however small.
     """
-    away = sick("away", agent="leaving")
+    away = sick("away", agent="stopping")
     told, shown = explained(
         tmp_path, [away, node_json("full", 1, 16)], pod_json("w", "", 12), [pod_json("x", "full", 8)]
     )
-    texts = {one["kind"]: one["text"] for one in told["waits"]["helps"]}
-    assert "ask for 8 GiB (aliyun.com/gpu-mem: 8): fits full (card 0)" == texts["smaller"]
-    assert "away: its node agent is leaving" in shown
+    texts = {one["kind"]: one["text"] for one in told["pending"]["remedies"]}
+    assert "request 8 GiB (aliyun.com/gpu-mem: 8): fits full (card 0)" == texts["smaller"]
+    assert "away: its node agent is stopping" in shown
 
 
 def test_a_node_of_the_pool_without_a_taint_stands_for_a_new_one(tmp_path):
@@ -76,8 +77,8 @@ def test_a_node_of_the_pool_without_a_taint_stands_for_a_new_one(tmp_path):
     Though another of its likes, earlier by name, has one that the pod does not tolerate.
     """
     told, _ = explained(tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)])
-    assert ["a new node like b (1 x A100, cgpu) would take it"] == [
-        one["text"] for one in told["waits"]["helps"] if one["kind"] == "pool"
+    assert ["a new node like b (1 x A100, cgpu): the pod fits"] == [
+        one["text"] for one in told["pending"]["remedies"] if one["kind"] == "pool"
     ]
 
 
@@ -86,10 +87,10 @@ def test_where_nothing_helps_it_is_said_what_was_tried(tmp_path):
     And not that only another kind of node would do: the pod could tolerate this one's taint.
     """
     told, shown = explained(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
-    assert [] == told["waits"]["helps"]
+    assert [] == told["pending"]["remedies"]
     assert "a: taint dedicated=x:NoSchedule is not tolerated" in shown
-    assert "Nothing that was tried would help: a smaller request," in shown
-    assert "What is said above must change, or a node of another kind come" in shown
+    assert "No remedy found. Tried: a smaller request," in shown
+    assert "Resolve the reasons above, or add a node of another kind" in shown
 
 
 def test_a_node_short_of_cpu_does_not_fit_in_the_table_either(tmp_path):
@@ -99,7 +100,7 @@ def test_a_node_short_of_cpu_does_not_fit_in_the_table_either(tmp_path):
     limits = {ACK.memory: "8", "cpu": "500"}
     pod = pod_json("w", "", 8, containers=[{"name": "main", "resources": {"limits": limits, "requests": limits}}])
     told, shown = explained(tmp_path, [sick("n")], pod)
-    assert "cpu" == told["waits"]["why"]
+    assert "cpu" == told["pending"]["why"]
     assert "100 % nodes short of CPU" in shown
 
 
@@ -110,9 +111,10 @@ def test_a_pod_that_has_ended_holds_nothing(tmp_path, phase):
     """
     pod = pod_json("w", "n", 8) | {"status": {"phase": phase}}
     told, shown = explained(tmp_path, [sick("n")], pod)
-    assert (None, None, []) == (told["bound"], told["waits"], told["faults"])
-    assert f"team/w: has ended ({phase}) on node n: it holds nothing any more" in shown
+    assert (None, None, []) == (told["bound"], told["pending"], told["problems"])
+    assert f"team/w: ended ({phase}) on node n: its cards are released" in shown
     assert "record" not in shown
+    assert "annotation" not in shown
 
 
 def test_of_a_pod_that_asks_nothing_of_cards_nothing_is_claimed(tmp_path):
@@ -121,8 +123,8 @@ def test_of_a_pod_that_asks_nothing_of_cards_nothing_is_claimed(tmp_path):
     """
     pod = {"metadata": {"name": "w", "namespace": "team", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
     told, shown = explained(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
-    assert told["waits"] is None
-    assert "asks nothing of cards: who places it, and its Events, tell why it waits" in shown
+    assert told["pending"] is None
+    assert "requests no cards: see its scheduler and its Events for why it is pending" in shown
 
 
 def test_shares_that_nobody_recorded_take_no_whole_cards():
@@ -151,14 +153,16 @@ def test_every_reason_why_an_exporter_is_not_heard_is_told(tmp_path):
     with serving(api({"/api/v1/nodes": nodes, "/api/v1/pods": [], OURS: pods} | proxy)) as (url, _):
         told = json.loads(inside("top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path)).stdout)
     assert [
-        "what is used on n0, n1 is not known: its exporter tells of no cards; its log says why",
-        "what is used on n2 is not known: 503 : connection refused",
-        "what is used on n3 is not known: 500 : boom",
+        "memory in use on n0, n1 is unknown: the exporter reports no cards; see its log",
+        "memory in use on n2 is unknown: 503 : connection refused",
+        "memory in use on n3 is unknown: 500 : boom",
     ] == told["notes"]
 
 
 @pytest.mark.parametrize(
-    ("status", "word"), [(401, "log in again"), (403, "ask for the right")], ids=["unauthorized", "forbidden"]
+    ("status", "word"),
+    [(401, "log in again"), (403, "needs the right to list nodes and pods")],
+    ids=["unauthorized", "forbidden"],
 )
 def test_a_server_that_refuses_is_one_line_with_what_to_do(tmp_path, status, word):
     """
@@ -179,4 +183,4 @@ def test_a_server_that_is_not_there_is_one_line_with_what_to_do(tmp_path):
         config = kubeconfig(url, tmp_path)
     done = inside("top", "--kubeconfig", config)
     assert (3, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
-    assert "name another with --kubeconfig or --context, or read this machine with --local" in done.stderr
+    assert "set --kubeconfig or --context, or use --local to read this machine" in done.stderr

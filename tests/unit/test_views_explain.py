@@ -98,8 +98,8 @@ def test_pods_that_could_move_are_named_with_where_they_would_go():
     pods = [owned("x", "a", 6), owned("y", "a", 9, (1,)), owned("z", "b", 9)]
     found = waits(nodes, pods, pod_json("p", "", 12))
     (move,) = [one.text for one in found.helps if one.kind == "move"]
-    assert "if team/x moved" not in move  # nowhere without naming the place
-    assert move.startswith("if team/x to ")
+    assert "move team/x:" not in move  # nowhere without naming the place
+    assert move.startswith("move team/x to ")
     fixed = [pod_json("x", "a", 6), pod_json("y", "a", 9, (1,)), pod_json("z", "b", 9)]
     assert "move" not in kinds(waits(nodes, fixed, pod_json("p", "", 12)))
 
@@ -115,7 +115,7 @@ def test_a_reservation_for_another_takes_room_and_one_for_the_pod_does_not():
     assert (True, "r: n-0") == (isinstance(mine.verdict, Placement), mine.reserved)
     assert isinstance(waits(nodes, [], pod, [replace(kept, expires=999.0)]).verdict, Placement)
     user = pod_json("u", "n-0", 1)
-    user["metadata"]["annotations"]["gpushare.dev/reservation"] = "r"
+    user["metadata"]["annotations"]["gpushare.dev/consumed-reservation"] = "r"
     assert isinstance(waits(nodes, [user], pod, [kept]).verdict, Placement)
 
 
@@ -150,7 +150,7 @@ def test_help_helps(parts, units, cards):
             assert isinstance(engine.place(fits), Placement)
             assert not isinstance(engine.place(more), Placement)
         if one.kind == "split":
-            count = int(one.text.split("over ")[1].split()[0])
+            count = int(one.text.split("gpu-count: ")[1].split(")")[0])
             again = replace(request, cards=count, card_bytes=units * GIB // count)
             assert isinstance(engine.place(again), Placement)
     for node in found.nodes:
@@ -165,7 +165,7 @@ def test_help_helps(parts, units, cards):
         ({"metadata": {"labels": {}}}, "lacks the label"),
         ({"spec": {"schedulingGates": [{"name": "quota"}]}}, "scheduling gates (quota)"),
         ({"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}}, "being deleted"),
-        ({"metadata": {"labels": {SHARED: "true", "aliyun.com/gpu-count": "3"}}}, "does not split evenly"),
+        ({"metadata": {"labels": {SHARED: "true", "aliyun.com/gpu-count": "3"}}}, "does not divide evenly"),
     ],
     ids=["scheduler", "label", "gates", "deleted", "split"],
 )
@@ -187,7 +187,7 @@ def test_a_bound_pod_without_a_readable_record_is_a_fault():
     bare, broken = pod_json("p", "n-0", 8), pod_json("p", "n-0", 8)
     del bare["metadata"]["annotations"]
     broken["metadata"]["annotations"][ALLOCATION] = "{}"
-    assert "no record says" in " ".join(faults_of(subject_of(bare, {}, GIB)))
+    assert "has no allocation record" in " ".join(faults_of(subject_of(bare, {}, GIB)))
     assert "cannot be read" in " ".join(faults_of(subject_of(broken, {}, GIB)))
     assert () == faults_of(subject_of(pod_json("p", "n-0", 8), {}, GIB))
 
@@ -221,10 +221,10 @@ def test_the_story_in_words_and_as_data():
     subject = subject_of(pod, {}, GIB)
     told = Explained(subject, faults_of(subject), waits([node_json("n-0", 2, 10)], [], pod))
     lines = explain_lines(told, 0.0, Paper(80), wide=False)
-    assert "team/p: waits" == lines[0]
+    assert "team/p: pending" == lines[0]
     assert [] == [line for line in lines if len(line) > 80]
     assert "What would help" in lines
     document = explain_document(told)
-    assert "card_too_small" == document["waits"]["why"]
-    assert [one.text for one in told.waits.helps] == [one["text"] for one in document["waits"]["helps"]]
+    assert "card_too_small" == document["pending"]["why"]
+    assert [one.text for one in told.waits.helps] == [one["text"] for one in document["pending"]["remedies"]]
     assert json.loads(json.dumps(document)) == document

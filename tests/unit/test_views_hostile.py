@@ -95,9 +95,9 @@ def test_breaches_by_a_hostile_exporter_stay_on_their_lines():
     Control characters in every field: the view shows none of them; broken and endless records are left out.
     """
     _, usage = fleet_of_cards(1)
-    record = {"kind": EVIL, "uuid": "GPU-1", "card": 0, "begun": 5.0, "last": 6.0, "open": True, "pod": EVIL}
-    record |= {"namespace": EVIL, "text": EVIL, "source": EVIL, "process": EVIL}
-    records = [record, record | {"card": "x"}, record | {"text": "y" * 1000}, 7, record | {"begun": 1e300}]
+    record = {"kind": EVIL, "uuid": "GPU-1", "card": 0, "started": 5.0, "last_seen": 6.0, "open": True, "pod": EVIL}
+    record |= {"namespace": EVIL, "message": EVIL, "source": EVIL, "process": EVIL}
+    records = [record, record | {"card": "x"}, record | {"message": "y" * 1000}, 7, record | {"started": 1e300}]
     with serving(exporter(page_of(usage), {"version": 1, "node": "n", "breaches": records})) as (url, _):
         for output in ([], ["-o", "wide"]):
             done = inside("breaches", "--local", url, *output)
@@ -162,7 +162,7 @@ def test_an_answer_without_end_is_cut(monkeypatch):
         "/moved": (302, b"", [("Location", "/secret")]),
     }
     with serving(lambda path, _: answers.get(path, (404, b""))) as (url, asked):
-        for path, why in (("/long", "MiB"), ("/packed", "MiB"), ("/broken", "no whole"), ("/moved", "302")):
+        for path, why in (("/long", "MiB"), ("/packed", "MiB"), ("/broken", "incomplete"), ("/moved", "302")):
             with pytest.raises(FetchError, match=why):
                 fetch(url + path)
         assert [] == [path for path, _ in asked if path == "/secret"]
@@ -229,4 +229,4 @@ def test_exporters_that_hang_keep_nothing_back(tmp_path, monkeypatch):
         over.set()
     told = json.loads(done.stdout)
     assert [None] * 20 == [card["used_bytes"] for card in told["items"]]
-    assert ["what is used on n-0, n-1, n-10 and 17 more is not known: no answer within 0 s"] == told["notes"]
+    assert ["memory in use on n-0, n-1, n-10 and 17 more is unknown: no answer within 0 s"] == told["notes"]

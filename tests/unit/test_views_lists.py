@@ -134,7 +134,7 @@ def nodes_of_every_kind():
     tired = node_json("n-5")
     tired["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     leaving = node_json("n-6")
-    leaving["metadata"]["annotations"][AGENT] = "leaving"
+    leaving["metadata"]["annotations"][AGENT] = "stopping"
     broken = node_json("n-7", 2, 15)
     broken["metadata"]["annotations"][CARDS] = '{"version": 9}'
     whole = node_json("n-8", mode="default")

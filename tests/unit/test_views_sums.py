@@ -115,7 +115,7 @@ def test_what_is_reserved_counts_as_allocated():
     kept = Reservation("r", "holder", Placement("n-0", (Slice("GPU-n-0-0", 0, 5 * GIB),)), 9e9)
     fleet = Fleet((node("n-0", 1),), (pod("a", "n-0", 4),), (kept,))
     (item,) = top_document(fleet, NOTHING, Choice())["items"]
-    assert (9 * GIB, 5 * GIB, 7 * GIB) == (item["allocated_bytes"], item["reserved_for_bytes"], item["free_bytes"])
+    assert (9 * GIB, 5 * GIB, 7 * GIB) == (item["allocated_bytes"], item["reservation_bytes"], item["free_bytes"])
 
 
 def test_over_promise_is_counted_by_container_and_card():

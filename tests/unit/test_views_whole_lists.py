@@ -38,7 +38,7 @@ def nodes():
         del bare["metadata"]["annotations"]
         made.append(bare)
     leaving, sick, broken = node_json("l-0"), node_json("n-9", 4, 15), node_json("n-8", 4, 15)
-    leaving["metadata"]["annotations"][AGENT] = "leaving"
+    leaving["metadata"]["annotations"][AGENT] = "stopping"
     sick |= {"spec": {"unschedulable": True, "taints": TAINTS}}
     sick["status"] = sick["status"] | {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     broken["metadata"]["annotations"][CARDS] = '{"version": 9}'

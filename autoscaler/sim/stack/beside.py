@@ -49,7 +49,7 @@ class Beside:
         try:
             self._held.enter_context(stage)
         except StackError as exc:
-            self._say(f"the embedded cluster alone: {exc}")
+            self._say(f"running only the simulated cluster: {exc}")
             return self
         try:
             self._held.enter_context(PageServer(ports.autoscaler, self._turns.page))

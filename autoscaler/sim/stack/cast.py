@@ -57,10 +57,10 @@ class Role:
 
 
 ROLES: Final = (
-    Role("serve", "keeps its promise", 4, 30, hold_mib=3000, busy_ms=20, every_ms=100),
-    Role("greedy", "asks for more, is refused", 4, 20, 3000, grow_mib=1024, most_mib=1 << 20, busy_ms=40, every_ms=50),
-    Role("stray", "no library: takes more", 4, None, 3000, 1024, most_mib=6000, every_ms=1000, enforced=False),
-    Role("train", "computes all it is given", 6, 50, hold_mib=5000, busy_ms=40, every_ms=40),
+    Role("serve", "stays within its promise", 4, 30, hold_mib=3000, busy_ms=20, every_ms=100),
+    Role("greedy", "requests more, is refused", 4, 20, 3000, grow_mib=1024, most_mib=1 << 20, busy_ms=40, every_ms=50),
+    Role("stray", "no library: exceeds promise", 4, None, 3000, 1024, most_mib=6000, every_ms=1000, enforced=False),
+    Role("train", "uses all its compute", 6, 50, hold_mib=5000, busy_ms=40, every_ms=40),
     Role("notebook", "mostly idle", 3, None, hold_mib=500, busy_ms=5, every_ms=1000),
 )
 """In the order of their start. Runs with a compute limit and runs without never share a card: two cards are needed."""

@@ -47,7 +47,7 @@ class Device:
         pointer = c_uint64()
         status = self._driver.cuMemAlloc_v2(byref(pointer), c_size_t(mib * MIB))
         if status not in {0, OUT_OF_MEMORY}:
-            raise Refused(f"cuMemAlloc_v2: status {status}")
+            raise Refused(f"cuMemAlloc_v2 failed: status {status}")
         return not status
 
     def compute(self, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Device:
 
     def _do(self, name: str, *arguments: object) -> None:
         if status := getattr(self._driver, name)(*arguments):
-            raise Refused(f"{name}: status {status}")
+            raise Refused(f"{name} failed: status {status}")
 
 
 def live(hold: int, grow: int, most: int, busy: float, every: float) -> None:

@@ -148,7 +148,7 @@ class Crew:
                     start_new_session=True,
                 )
         except OSError as exc:
-            self._put_off(one, f"cannot be started: {exc.strerror}", now)
+            self._put_off(one, f"cannot start: {exc.strerror}", now)
 
     def _ended(self, one: Standing, status: int, now: float) -> None:
         one.process = None
@@ -157,7 +157,7 @@ class Crew:
             one.tries = 1
         how = f"signal {-status}" if status < 0 else f"status {status}"
         last = self.last_line(one.job.name)
-        self._put_off(one, f"ended with {how}{f': {last}' if last else ''}", now)
+        self._put_off(one, f"exited with {how}{f': {last}' if last else ''}", now)
 
     def _nobody_left(self, name: str) -> None:
         """A runner that was killed leaves its command running: that ends before another is started in its place."""
@@ -167,12 +167,12 @@ class Crew:
 
     def _put_off(self, one: Standing, why: str, now: float) -> None:
         if one.tries >= MOST_TRIES:
-            one.part = replace(one.part, state=DOWN, remark=f"{why}; given up")
+            one.part = replace(one.part, state=DOWN, remark=f"{why}; gave up")
         else:
             pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (one.tries - 1))
             one.due = now + pause
             one.part = replace(
-                one.part, state=DOWN, remark=f"{why}; again in {pause:.0f} s", restarts=one.part.restarts + 1
+                one.part, state=DOWN, remark=f"{why}; restart in {pause:.0f} s", restarts=one.part.restarts + 1
             )
         self.happened.append(f"{one.job.name} {one.part.remark}")
         del self.happened[:-20]

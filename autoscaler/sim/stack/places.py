@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 OFFSETS: Final = (0, 3, 4, 5, 6)
 """Exporter (9445) and autoscaler (9448) as on Kubernetes, Prometheus, Alertmanager, the cluster's exporters."""
 LAST_PORT: Final = 65535
-INSTALL: Final = "no {missing} here, so no alerts: apt-get install prometheus prometheus-alertmanager"
+INSTALL: Final = "no alerts: {missing} not installed; run apt-get install prometheus prometheus-alertmanager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def tools() -> Tools:
 def ports(first: int) -> Ports:
     """From this one on, or any free ones for 0; OSError names the one that is taken."""
     if first and first + OFFSETS[-1] > LAST_PORT:
-        raise OSError(f"ports {first} to {first + OFFSETS[-1]} are needed and end at {LAST_PORT}")
+        raise OSError(f"ports {first} to {first + OFFSETS[-1]} are needed, but the last port is {LAST_PORT}")
     found = []
     with ExitStack() as held:  # all at once, so that no two are the same
         for offset in OFFSETS:

@@ -59,7 +59,5 @@ def words(stack: Stack) -> str:
     refused = sum(one.denied or 0 for _, one in found if one is not None)
     over = [p.name for p, one in found if one is not None and (one.used_bytes or 0) > p.promised_bytes]
     firing = sorted({f"{one.name} {one.subject}".strip() for one in stack.alerts or () if one.state == FIRING})
-    told = (
-        f"on this machine: {refused:,} allocations past a promise refused; over promise: {', '.join(over) or 'nobody'}"
-    )
-    return told if stack.alerts is None else f"{told}; alerts firing: {', '.join(firing) or 'none'}"
+    told = f"this machine: {refused:,} allocations beyond a promise refused; over promise: {', '.join(over) or 'none'}"
+    return told if stack.alerts is None else f"{told}; firing alerts: {', '.join(firing) or 'none'}"

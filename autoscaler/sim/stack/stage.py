@@ -88,7 +88,7 @@ class Stage:
     def now(self) -> Stack:
         """How everything stands, as last looked at; what broke the looking is raised here."""
         if self._broken is not None:
-            raise StackError(f"the stack cannot be watched any more: {self._broken}") from self._broken
+            raise StackError(f"cannot watch the stack any more: {self._broken}") from self._broken
         return self._seen
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class Stage:
         missing = sorted({extra for name, extras in NEEDED.items() if find_spec(name) is None for extra in extras})
         if missing:
             raise StackError(
-                f"tenants and exporter need more: in gpushare's source tree, pip install '.[{','.join(missing)}]'"
+                f"Python packages are missing: run pip install '.[{','.join(missing)}]' in gpushare's source tree"
             )
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         disk = Path(tempfile.gettempdir())
@@ -155,16 +155,16 @@ class Stage:
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            raise StackError(f"no simulated cards within {CREATE_SECONDS:.0f} s") from None
+            raise StackError(f"cannot create simulated cards: timed out after {CREATE_SECONDS:.0f} s") from None
         if made.returncode:
             told = made.stderr.strip().splitlines() or [f"status {made.returncode}"]
-            raise StackError(f"no simulated cards: {told[-1].removeprefix('Error: ')}")
+            raise StackError(f"cannot create simulated cards: {told[-1].removeprefix('Error: ')}")
 
     def _jobs(self, folders: Folders) -> Sequence[Job]:
         """In the order of their start."""
         at, have = self._ports, self._tools
         listen = f"{HOST}:{at.exporter}"
-        exporter = (*GPUSHARE, "exporter", "--simgpu", str(folders.box), "--listen", listen, "--cycle", "1s")
+        exporter = (*GPUSHARE, "exporter", "--simgpu", str(folders.box), "--listen", listen, "--interval", "1s")
         quiet = ("--no-kubernetes", "--log-level", "warning")
         path = Path(client.__file__)
         tenants = [
@@ -235,7 +235,7 @@ class Stage:
         names = {role.name for role in cast.ROLES}
         remarks = [self._tools.remark]
         if self._tools.prometheus and self._rules is None:
-            remarks.append(f"no alert rules: {RULES} is missing")
+            remarks.append(f"no alert rules: file {RULES} is missing")
         return Stack(
             players=self._players(parts),
             parts=(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.names import Dialect
 
-ASKS_RUNTIME: Final = "an annotation asks the container runtime for devices; remove it"
+ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +98,29 @@ def amounts(dialect: Dialect) -> list[Claim]:
         *found,
         Claim(
             f"variables.cards >= 1 && variables.cards <= {MOST_CARDS}",
-            f"label {dialect.card_count}: write a whole number from 1 to {MOST_CARDS} in quotes",
+            f"label {dialect.card_count} must be a whole number from 1 to {MOST_CARDS} in quotes",
         ),
         Claim(
             _each(f"!({_has(memory)}) || !{size}.isInteger() || {size}.asInteger() % {per_card} == 0"),
-            f"{memory} does not split evenly over the cards; ask for a multiple of label {dialect.card_count}",
+            f"{memory} must be a multiple of the number of cards in label {dialect.card_count}",
         ),
         Claim(
             _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % ({CORE_STEP} * {per_card}) == 0"),
-            f"{compute} is not a multiple of {CORE_STEP} on each card; ask for one",
+            f"{compute} must be a multiple of {CORE_STEP} on each card",
         ),
         Claim(
             _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() <= {FULL_CORE} * {per_card}"),
-            f"{compute} is more than {FULL_CORE} on a card; ask for less, or spread it over more cards",
+            f"{compute} is more than {FULL_CORE} on each card; request less, or spread it over more cards",
         ),
         Claim(
             _each(f"!({names_any((compute,))}) || {names_any((memory,))}"),
-            f"{compute} without {memory}; ask for both on the same container",
+            f"{compute} needs {memory}; request both on the same container",
         ),
         Claim(
             f"!variables.containers.exists(c, ({names_any((dialect.whole,))}) && "
             f"[c.?resources.?limits[?{text(dialect.whole)}], c.?resources.?requests[?{text(dialect.whole)}]]"
             ".exists(q, q.hasValue() && string(q.value()) != '0'))",
-            f"{memory} and {dialect.whole} in one pod; ask for shares of cards or for whole cards, not for both",
+            f"a pod cannot request both {memory} and {dialect.whole}; request GPU shares or whole cards",
         ),
     ]
 
@@ -141,7 +141,7 @@ def _extended(name: str) -> list[Claim]:
     """Stated as limit, whole, more than nothing, and equal where it is requested too."""
     request = f"c.?resources.?requests[?{text(name)}].hasValue()"
     return [
-        Claim(_each(f"!({request}) || {_has(name)}"), f"{name} stands under requests alone; write it under limits too"),
+        Claim(_each(f"!({request}) || {_has(name)}"), f"{name} is set under requests only; set it under limits too"),
         Claim(
             _each(f"!({_has(name)}) || ({_limit(name)}.isInteger() && {_limit(name)}.isGreaterThan(quantity('0')))"),
             f"{name} must be a whole number of 1 or more",
@@ -164,7 +164,7 @@ def of_pod(pod: str) -> list[Claim]:
         Claim(
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
-        Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID shows the processes of every tenant; remove it"),
+        Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
         Claim(
             f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
             ASKS_RUNTIME,
@@ -172,8 +172,8 @@ def of_pod(pod: str) -> list[Claim]:
         Claim(
             f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
             f"(!{path}.matches({pattern(forbidden.HOST_PATHS)}) || {path}.matches({harmless}))))",
-            "a hostPath leads to devices or to the container runtime, or is written with //, . or ..; "
-            "mount another folder, written plainly",
+            "a hostPath exposes devices, the container runtime or files of the host system, or contains //, . or ..; "
+            "mount another directory with a plain path",
         ),
     ]
 
@@ -194,28 +194,28 @@ def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
     return [
         Claim(
             f"{listed}.all(c, !c.?securityContext.?privileged.orValue(false))",
-            "a privileged container would reach every card of the node; remove privileged",
+            "a privileged container can access every card of the node; remove privileged",
         ),
         Claim(
             f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
             f".all(a, a.matches({pattern(forbidden.CAPABILITY)}) && "
             f"!(a.upperAscii().replace('CAP_', '') in {capabilities})))",
-            f"one of the capabilities {', '.join(forbidden.CAPABILITIES)} reaches other tenants' cards; remove it",
+            f"capabilities {', '.join(forbidden.CAPABILITIES)} give access to other tenants' cards; remove them",
         ),
         Claim(
             f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {texts(forbidden.own_env(dialect))}) "
             f"|| e.name in {texts(forbidden.ENV_HARMLESS)}))",
-            "a variable would choose cards or libraries (GPUSHARE_*, LD_*, NVIDIA_*); remove it",
+            "an environment variable (GPUSHARE_*, LD_*, NVIDIA_*) would select cards or libraries; remove it",
         ),
         Claim(
             f"{listed}.all(c, c.?envFrom.orValue([]).all(e, !({filled})))",
-            "envFrom fills variables that would choose cards or libraries; change the prefix",
+            "envFrom sets environment variables that would select cards or libraries; change the prefix",
         ),
         Claim(
             f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(forbidden.UNPLAIN)}) "
             f"&& !p.matches({pattern(forbidden.OWN_PATHS)})))",
-            "a container mounts over files of ours, or a path is written with //, . or ..; "
-            "choose a folder of its own, such as /run/app, written plainly",
+            "a mount, a device or terminationMessagePath covers files of gpushare, or its path contains //, . or ..; "
+            "use another plain path, such as /run/app",
         ),
     ]
 
@@ -225,12 +225,12 @@ def made(pod: str, dialect: Dialect) -> list[Claim]:
     return [
         Claim(
             f"!{carries(pod, 'annotations', records(dialect))}",
-            "an annotation is the scheduler's record of where a pod was placed; remove it",
+            "an annotation is an allocation record, which only the scheduler writes; remove it",
         ),
         Claim(
             f"!{carries(pod, 'labels', (SHARED,))} || {asks(pod, dialect)} && "
             f"{pod}.metadata.labels[{text(SHARED)}] == 'true'",
-            f"label {SHARED} is set by admission, on pods that ask for {dialect.memory}; remove it",
+            f"label {SHARED} is set by admission on pods that request {dialect.memory}; remove it",
         ),
     ]
 
@@ -240,12 +240,12 @@ def admitted(pod: str, scheduler: str) -> list[Claim]:
     return [
         Claim(
             f"{pod}.metadata.?labels[?{text(SHARED)}].orValue('') == 'true'",
-            f"a pod with shares of cards without label {SHARED}: its admission webhook was not asked; "
-            "is the webhook configuration installed?",
+            f"a pod that requests GPU shares has no label {SHARED}: the admission webhook was not called; "
+            "check that the webhook configuration is installed",
         ),
         Claim(
             f"{pod}.spec.?schedulerName.orValue({text(DEFAULT_SCHEDULER)}) == {text(scheduler)}",
-            f"shares of cards are placed by {scheduler}; remove schedulerName",
+            f"pods that request GPU shares are scheduled by {scheduler}; remove schedulerName",
         ),
     ]
 

@@ -46,7 +46,7 @@ UNKNOWN: Final = Fleet()
 
 def shape_of(node: Node) -> Shape:
     """One node, reduced."""
-    return Shape(node.mode, max((card.offered_bytes for card in node.cards), default=0), len(node.cards))
+    return Shape(node.mode, max((card.allocatable_bytes for card in node.cards), default=0), len(node.cards))
 
 
 def fleet_of(nodes: Iterable[Node], *, may_grow: bool = False) -> Fleet:
@@ -63,19 +63,22 @@ def misfit(request: Request, fleet: Fleet, dialect: Dialect, unit_bytes: int) ->
     each, count = request.card_bytes // unit_bytes, request.cards
     if not serving:
         wanted = " or ".join(sorted(modes))
-        return f"no node here serves such shares; label a node {dialect.mode_label}={wanted}, or ask for whole cards"
+        return (
+            f"no node supports this kind of GPU share; label a node {dialect.mode_label}={wanted}, "
+            "or request whole cards"
+        )
     if not all(shape.cards for shape in serving):  # a node whose agent has not said yet what it has
         return None
     many = [shape for shape in serving if shape.cards >= count]
     if not many:
         most = max(shape.cards for shape in serving)
-        return f"{count} cards on one node, where the largest here has {most}; lower label {dialect.card_count}"
+        return f"{count} cards on one node, but the largest node has {most}; lower label {dialect.card_count}"
     largest = max(shape.bytes for shape in many) // unit_bytes
     if largest < each:
-        beside = f" on a node of {count} cards" if count > 1 else ""
+        beside = f" on a node with {count} cards" if count > 1 else ""
         return (
-            f"{dialect.memory} {each} on one card, where the largest here{beside} offers {largest}; "
-            f"ask for less, or spread it over more cards with label {dialect.card_count}"
+            f"{dialect.memory} {each} on one card, but the largest card{beside} offers {largest}; "
+            f"request less, or spread it over more cards with label {dialect.card_count}"
         )
     return None
 
@@ -89,7 +92,10 @@ def wrong_mode(request: Request, dialect: Dialect) -> str | None:
     ):
         return None
     wanted = " or ".join(sorted(modes))
-    return f"the node selector or affinity wants {dialect.mode_label} that serves no such shares; write {wanted}"
+    return (
+        "the node selector or affinity allows only nodes that do not support this kind of GPU share; "
+        f"set {dialect.mode_label} to {wanted}"
+    )
 
 
 def _labelled(mode: Mode, dialect: Dialect) -> Node:

@@ -58,7 +58,7 @@ class _Plain(yaml.SafeDumper):
 def main(arguments: Sequence[str]) -> int:
     """Print one file."""
     if not 1 <= len(arguments) <= 2 or arguments[0] not in FILES:  # noqa: PLR2004 (a file, a scheduler)
-        sys.stderr.write(f"name one file: {', '.join(FILES)}\n")
+        sys.stderr.write(f"usage: objects FILE [SCHEDULER], where FILE is one of {', '.join(FILES)}\n")
         return 2
     sys.stdout.write(printed(*arguments))
     return 0

@@ -88,7 +88,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
     strangers = {"is-not-ours": f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"}
     kept = Claim(
         f"!({cel.altered(dialect)})",
-        "records of a pod's placement, its label for shares and its number of cards are not changed after it was made",
+        f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
     )
     devices = Claim(f"!({cel.joins_runtime(dialect)})", cel.ASKS_RUNTIME)
     joins = {"joins-shares": cel.asks("object", dialect)}
@@ -97,7 +97,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
     labels = cel.carries("object", "labels", (SHARED, dialect.card_count))
     bound = Claim(
         f"!({cel.carries('object', 'annotations', records(dialect))} || {labels})",
-        f"a binding that carries records of a placement: {SCHEDULER} alone writes them; bind without",
+        f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
         _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, devices]),
@@ -111,7 +111,7 @@ def _own() -> Manifest:
     ours = {"is-our-scheduler": f"request.userInfo.username == {cel.text(BINDER)}"}
     home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
     shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
-    told = f"{SCHEDULER} changes nothing of a pod that exists but the label {ROLE} of its own and what wakes one"
+    told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
     runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     claims = [
         _kept("spec", "?metadata.?finalizers", "?metadata.?ownerReferences"),
@@ -140,7 +140,7 @@ def _agents() -> list[Manifest]:
     """Each node agent keeps to its own node."""
     mine = {"is-a-node-agent": f"request.userInfo.username == {cel.text(_AGENT)}"}
     node = {"node": f"request.userInfo.?extra[?{cel.text(NODE_CLAIM)}].orValue([''])[0]"}
-    told = "a node agent acts for its own node, the one that its token names"
+    told = "a node agent may only act on its own node, which is named in its service account token"
     # As its Events are signed, cut to what the API server takes.
     signs = f"'{NODE_AGENT}/' + variables.node"
     whole = f"object.reportingInstance == {signs}"

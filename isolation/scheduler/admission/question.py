@@ -83,16 +83,16 @@ def denied(message: str, code: int = FORBIDDEN) -> Verdict:
 def read(body: bytes) -> Question | Unreadable:
     """What a body asks."""
     if len(body) > MOST_BYTES:
-        return Unreadable("", f"a review of {len(body)} bytes; {MOST_BYTES} are read at most")
+        return Unreadable("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
     try:
         review = At(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError, ValueError):
-        return Unreadable("", "the body is no JSON, or is nested too deeply")
+        return Unreadable("", "the request body is not JSON, or is nested too deeply")
     uid = ""
     try:
         uid = _uid(review)
         if (review["apiVersion"].text(), review["kind"].text()) != (GROUP_VERSION, KIND):
-            raise review.wrong(f"this is no {KIND} of {GROUP_VERSION}")
+            raise review.wrong(f"the request body is not an {KIND} of {GROUP_VERSION}")
         return _question(uid, review["request"], len(body))
     except CodecError as exc:
         return Unreadable(uid, str(exc))
@@ -102,7 +102,7 @@ def _uid(review: At) -> str:
     request = review["request"]
     uid = request["uid"].text()
     if not 0 < len(uid) <= _LONGEST_UID:
-        raise request["uid"].wrong("a review needs the uid of its request")
+        raise request["uid"].wrong(f"a uid of 1 to {_LONGEST_UID} characters is required")
     return uid
 
 
@@ -110,7 +110,7 @@ def _question(uid: str, request: At, size: int) -> Question:
     resource = request["resource"]
     plural, group = resource["resource"].text(), resource["group"].text()
     if not plural or not request["operation"].text():
-        raise request.wrong("a review needs resource and operation")
+        raise request.wrong("resource and operation are required")
     new = request["object"]
     return Question(
         uid=uid,

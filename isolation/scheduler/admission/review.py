@@ -5,7 +5,7 @@ Decides what is refused, what is added and what is only remarked. Pure: the clus
 and one question about it. Never raises; in doubt about a pod with shares the answer is no, and
 objects that have nothing to do with shares are never in doubt.
 
-The namespaces that admission passes by (kube-system, ours, `gpushare.dev/system: "true"`) are the
+The namespaces that admission passes by (kube-system, ours, `gpushare.dev/exempt: "true"`) are the
 webhook configuration's `namespaceSelector`: what arrives here is judged.
 """
 
@@ -94,7 +94,7 @@ def judge(question: Question, world: World) -> Verdict:
     except CodecError as exc:
         return denied(str(exc), INVALID)
     except RecursionError:
-        return denied("nested too deeply", INVALID)
+        return denied("the object is nested too deeply", INVALID)
     return ALLOWED
 
 
@@ -144,7 +144,7 @@ def _made(metadata: At, spec: At, size: int, world: World) -> _Sound | Verdict:
     if unfit := misfit(request, world.fleet, world.dialect, world.unit_bytes):
         if not world.fleet.may_grow:
             problems.insert(0, unfit)
-        warnings = (f"for now this waits: {unfit}", *warnings)
+        warnings = (f"the pod remains pending for now: {unfit}", *warnings)
     return _refused(problems) if problems else _Sound(request, warnings)
 
 
@@ -169,9 +169,9 @@ def _workload(question: Question, world: World) -> Verdict:
         return made
     said = list(made.warnings)
     if patch:
-        said.append(f"label {world.dialect.card_count} is copied to the pod template: pods have only what stands there")
+        said.append(f"label {world.dialect.card_count} is copied to the pod template, from which pods get their labels")
     if question.resource == _EVERYWHERE and not made.request.rules.terms:
-        said.append("a DaemonSet makes a pod for every node, also where there are no cards; add a nodeSelector")
+        said.append("a DaemonSet creates a pod on every node, even on nodes without cards; add a nodeSelector")
     return Verdict(allowed=True, patch=patch, warnings=tuple(said))
 
 
@@ -218,7 +218,7 @@ def _altered(old: At, new: At, dialect: Dialect) -> Iterable[str]:
     for what, key in kept:
         before, after = (pod["metadata"][f"{what}s"][key].value for pod in (old, new))
         if before != after:
-            yield f"{what} {key} of a pod is not changed after it was made; leave it as it is, or make the pod anew"
+            yield f"{what} {key} of a pod is immutable; keep its value, or recreate the pod"
 
 
 def _binding(question: Question, world: World) -> Verdict:
@@ -229,10 +229,10 @@ def _binding(question: Question, world: World) -> Verdict:
     carried = [key for key in safety.records(world.dialect) if metadata["annotations"][key]]
     carried += [key for key in (SHARED, world.dialect.card_count) if metadata["labels"][key]]
     if carried:
-        return denied(f"a binding that carries {carried[0]}: {SCHEDULER} alone writes it; bind without it")
+        return denied(f"the binding carries {carried[0]}, which only {SCHEDULER} writes; bind without it")
     shared = world.is_shared(question.namespace, question.name)
     if shared is None:
-        return denied("whether this pod asks for shares of cards is not known yet; try again in a few seconds")
+        return denied("it is not known yet whether this pod requests GPU shares; try again in a few seconds")
     if shared:
-        return denied(f"this pod asks for shares of cards, which {SCHEDULER} places; leave the binding to it")
+        return denied(f"this pod requests GPU shares; only {SCHEDULER} may bind it")
     return ALLOWED

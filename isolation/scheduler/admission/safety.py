@@ -63,24 +63,24 @@ def forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
     annotations, label = metadata["annotations"], metadata["labels"][SHARED]
     for key in records(dialect):
         if annotations[key]:
-            yield f"annotation {key} is the scheduler's record of where a pod was placed; remove it"
+            yield f"annotation {key} is an allocation record, which only the scheduler writes; remove it"
     if label and not asks:
-        yield f"label {SHARED} on a pod that asks for no {dialect.memory}; remove it"
+        yield f"label {SHARED} is set on a pod that does not request {dialect.memory}; remove it"
     elif label and label.text() != "true":
-        yield f'label {SHARED} is {show(label.text())}; admission sets it to "true", so remove it'
+        yield f'label {SHARED} is {show(label.text())}; remove it: admission sets it to "true"'
 
 
 def too_much(spec: At, size: int) -> str | None:
     """More than anybody needs; said before the rest is read. `size` is the whole review's, in bytes."""
     if size > MOST_BYTES:
-        return f"{size} bytes for a pod with shares of cards; {MOST_BYTES} at most"
+        return f"the object has {size} bytes; with GPU shares, at most {MOST_BYTES} are accepted"
     containers = sum(len(spec[kind].items()) for kind in KINDS)
     if containers > MOST_CONTAINERS:
-        return f"{containers} containers in one pod; with shares of cards, {MOST_CONTAINERS} at most"
+        return f"the pod has {containers} containers; with GPU shares, at most {MOST_CONTAINERS} are accepted"
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     terms = len(required["nodeSelectorTerms"].items())
     if terms > MOST_TERMS:
-        return f"{terms} node selector terms; with shares of cards, {MOST_TERMS} at most"
+        return f"the pod has {terms} node selector terms; with GPU shares, at most {MOST_TERMS} are accepted"
     return None
 
 
@@ -91,11 +91,11 @@ def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect:
     scheduler = spec["schedulerName"].text()
     if scheduler and scheduler not in schedulers | {DEFAULT_SCHEDULER}:
         yield (
-            f"schedulerName {show(scheduler)} places no shares of cards; remove it, "
-            f"or write {' or '.join(sorted(schedulers))}"
+            f"schedulerName {show(scheduler)} cannot place GPU shares; remove it, "
+            f"or use {' or '.join(sorted(schedulers))}"
         )
     if spec["hostPID"].flag():
-        yield "hostPID shows the processes of every tenant; remove it"
+        yield "hostPID exposes the processes of all tenants; remove it"
     yield from asking_the_runtime(metadata["annotations"])
     for volume in spec["volumes"].items():
         yield from _volume(volume)
@@ -108,7 +108,7 @@ def asking_the_runtime(annotations: At, before: Mapping[str, object] = MappingPr
     """Annotations that were not there before, and ask for devices past the kubelet: a runtime reads them at start."""
     for key, at in annotations.fields():
         if key.startswith(forbidden.ANNOTATION_PREFIXES) and at.value != before.get(key):
-            yield f"annotation {show(key)} asks the container runtime for devices; remove it"
+            yield f"annotation {show(key)} requests devices from the container runtime; remove it"
 
 
 def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
@@ -116,18 +116,18 @@ def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
     where = f"container {show(container['name'].text())}"
     security = container["securityContext"]
     if security["privileged"].flag():
-        yield f"{where} is privileged: it would reach every card of the node; remove privileged"
+        yield f"{where} is privileged and can access every card of the node; remove privileged"
     for item in security["capabilities"]["add"].items():
         if forbidden.forbidden_capability(item.text()):
-            yield f"{where} adds capability {show(item.text())}, which reaches other tenants' cards; remove it"
+            yield f"{where} adds capability {show(item.text())}, which gives access to other tenants' cards; remove it"
     for item in container["env"].items():
         name = item["name"].text()
         if forbidden.forbidden_env(name, dialect):
-            yield f"{where} sets {show(name)}, which would choose cards or libraries; remove it"
+            yield f"{where} sets {show(name)}, which would select cards or libraries; remove it"
     for item in container["envFrom"].items():
         prefix = item["prefix"].text()
         if prefix.startswith(forbidden.ENV_PREFIXES):
-            yield f"{where} fills variables {show(prefix)}..., which would choose cards or libraries; change the prefix"
+            yield f"{where} sets variables {show(prefix)}..., which would select cards or libraries; change the prefix"
     yield from _mounts(where, container)
 
 
@@ -136,9 +136,10 @@ def _volume(volume: At) -> Iterator[str]:
         return
     where, path = f"volume {show(volume['name'].text())}", volume["hostPath"]["path"].text()
     if forbidden.unplain(path):
-        yield f"{where}: hostPath {show(path)} is written with //, . or ..; write it plainly"
+        yield f"{where}: hostPath {show(path)} contains //, . or ..; use a plain path"
     elif forbidden.forbidden_on_host(path):
-        yield f"{where}: hostPath {show(path)} leads to devices or to the container runtime; mount another folder"
+        what = "devices, the container runtime or files of the host system"
+        yield f"{where}: hostPath {show(path)} exposes {what}; mount another directory"
 
 
 def _mounts(where: str, container: At) -> Iterator[str]:
@@ -149,16 +150,16 @@ def _mounts(where: str, container: At) -> Iterator[str]:
         mounts.append(("has its terminationMessagePath at", message))
     for verb, path in mounts:
         if forbidden.unplain(path):
-            yield f"{where} {verb} {show(path)}, written with //, . or ..; write the path plainly"
+            yield f"{where} {verb} {show(path)}, which contains //, . or ..; use a plain path"
         elif forbidden.ours_in_container(path):
-            yield f"{where} {verb} {show(path)}, over files of ours; choose a folder of its own, such as /run/app"
+            yield f"{where} {verb} {show(path)}, which covers files of gpushare; use another path, such as /run/app"
 
 
 def doubts(spec: At, dialect: Dialect) -> Iterator[str]:
     """What may or may not work, or mean what it seems to: warnings."""
     amounts = (part for resources in _resources(spec) for part in (resources["limits"], resources["requests"]))
     if any(part[dialect.card_count] for part in amounts):
-        yield f"{dialect.card_count} as an amount of a container does nothing; it is a label of the pod"
+        yield f"{dialect.card_count} has no effect as a container resource; set it as a label of the pod"
     runtime = spec["runtimeClassName"].text()
     if runtime not in _KNOWN_RUNTIMES:
-        yield f"runtimeClassName {show(runtime)}: shares of cards are isolated with runc and crun only"
+        yield f"runtimeClassName {show(runtime)}: GPU shares are isolated only with runc and crun"
