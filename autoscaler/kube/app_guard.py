@@ -151,7 +151,7 @@ class GuardedWorld:
     ) -> Refusal:
         """Note it; what the world refused it has said itself."""
         if loud:
-            log.warning("step %s: %s: %s", outcome, told(step), why)
+            log.warning("action %s: %s: %s", outcome, told(step), why)
         where.append((step, why))
         self._manners.telemetry.stepped(step, outcome)
         return Refusal(Why.NOT_READY, why)
