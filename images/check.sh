@@ -60,7 +60,7 @@ inside 65532:65532 python -c "$EVERY" autoscaler.kube autoscaler.rpc autoscaler.
 inside 65532:65532 gpushare scheduler --help >/dev/null
 inside 65532:65532 gpushare autoscaler --help >/dev/null
 inside 65532:65532 gpushare autoscaler plan --help >/dev/null
-inside 65532:65532 gpushare sim --synthetic --scale 0.01 --seeds 1 --workers 1 --policy best-fit
+inside 65532:65532 gpushare sim --synthetic --fleet-scale 0.01 --seeds 1 --workers 1 --policy best-fit
 inside 65532:65532 sh -ec "$ABSENT"
 
 echo "all three build, and start as their pods start them"

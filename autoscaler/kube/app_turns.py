@@ -187,7 +187,7 @@ class Turns:
             return
         except Exception as exc:
             # an SDK that does not like its settings raises errors of its own
-            log.exception("cannot apply the new configuration")
+            log.exception("cannot apply the new configuration: keeping the previous one")
             self._file.refuse(f"{type(exc).__name__}: {exc}")
             return
         self._file.accept()

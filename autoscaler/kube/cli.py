@@ -167,7 +167,7 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; same as --kubeconfig of `autoscaler`.")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig; same as --context of `autoscaler`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has steps.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has actions.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1, 600),

@@ -55,7 +55,8 @@ class BadInput(click.ClickException):
     help="Instead of files, generate nodes and pods from the published distributions of the openb trace.",
 )
 @click.option(
-    "--scale",
+    "--fleet-scale",
+    "scale",
     type=Size(synthetic.LARGEST_SCALE),
     show_default="1",
     help="Size of the --synthetic cluster; 1 is 6,212 cards.",
@@ -171,7 +172,7 @@ def _trace(
         listed = synthetic.pods(size)
         return Trace(synthetic.nodes(size), tuple(pod.request for pod in listed)), listed
     if scale is not None:
-        raise click.UsageError("--scale needs --synthetic; add --synthetic, or drop --scale")
+        raise click.UsageError("--fleet-scale needs --synthetic; add --synthetic, or drop --fleet-scale")
     if not nodes or not pods:
         raise click.UsageError("give --nodes NODES.csv and --pods PODS.csv, or --synthetic")
     try:

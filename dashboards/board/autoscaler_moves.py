@@ -104,7 +104,7 @@ TRUST: Final = Section(
             ),
             lines(
                 "Cycles by outcome",
-                "Per interval. failed: see the log; withheld: a condition inhibited an action.",
+                "Per interval. failed: see the log; inhibited: a condition held back an action.",
                 (Query(total(increase(LOOP(a.TURNS)), "outcome"), "{{outcome}}"),),
                 stacked=True,
             ),

@@ -171,7 +171,7 @@ AGENT: Final = Section(
             8,
             lines(
                 "Answers to the kubelet",
-                "Per second, by method and outcome. late, broken: the devices are checked when the container starts.",
+                "Per second, by method and outcome. timeout, error: the devices are checked when the container starts.",
                 (Query(total(rate(SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
                 "reqps",
                 stacked=True,

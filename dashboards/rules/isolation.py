@@ -117,7 +117,7 @@ GROUP: Final = Group(
             hold="10m",
         ),
         Alert(
-            "GpusharePromiseUnused",
+            "GpusharePromisedMemoryUnused",
             # Both counts, because a container whose use could not be measured has not been idle.
             f"max_over_time({of(metrics.CONTAINER_USED)}[1d]) < 0.01 * {of(metrics.CONTAINER_ALLOCATED)}\n"
             f"and\n{of(metrics.CONTAINER_ALLOCATED)} offset 1d > 0\n"

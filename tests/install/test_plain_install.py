@@ -68,7 +68,7 @@ def test_every_command_works_from_a_plain_install(bin_dir, tmp_path):
     gpushare = bin_dir / "gpushare"
 
     place = run(gpushare, "place", "-f", "pod.yaml", "--node", "name=n,cards=1,gib=15", "--json", cwd=tmp_path)
-    sim = run(gpushare, "sim", "--synthetic", "--scale", "0.02", "--seeds", "1", "--json", "-", cwd=tmp_path)
+    sim = run(gpushare, "sim", "--synthetic", "--fleet-scale", "0.02", "--seeds", "1", "--json", "-", cwd=tmp_path)
     up = run(gpushare, "up", "--for", "2", "--port", "0", "--json", cwd=tmp_path)
 
     assert [{"index": 0, "gib": 2, "core": 0}] == json.loads(place.stdout)["placements"][0]["cards"]

@@ -175,7 +175,7 @@ def short_day(monkeypatch):
 
 def command(*words):
     """The command, in this process."""
-    return CliRunner().invoke(sim, ["--synthetic", "--scale", "0.05", *words])
+    return CliRunner().invoke(sim, ["--synthetic", "--fleet-scale", "0.05", *words])
 
 
 @pytest.mark.slow

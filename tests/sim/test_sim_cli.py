@@ -122,7 +122,7 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
     out = tmp_path / "out.svg"
 
     done = gpushare_sim(
-        "--synthetic", "--scale", "0.01", "--policy", "potential,random", "--seeds", "1,2", "--plot", str(out)
+        "--synthetic", "--fleet-scale", "0.01", "--policy", "potential,random", "--seeds", "1,2", "--plot", str(out)
     )
 
     words = [element.text for element in ET.parse(out).iter() if element.tag.endswith("text")]  # noqa: S314 (ours)
@@ -136,7 +136,7 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
     [
         ((), "give --nodes NODES.csv and --pods PODS.csv, or --synthetic"),
         (("--synthetic", "--nodes", "x"), "drop --nodes and --pods, or drop --synthetic"),
-        (("--nodes", "x", "--pods", "y", "--scale", "1"), "--scale needs --synthetic"),
+        (("--nodes", "x", "--pods", "y", "--fleet-scale", "1"), "--fleet-scale needs --synthetic"),
         (("--nodes", "/no/such.csv", "--pods", "y"), "/no/such.csv: No such file or directory; check the path"),
         (("--synthetic", "--policy", "magic"), "unknown policy 'magic'; choose from"),
         (("--synthetic", "--policy", ""), "unknown policy ''; choose from"),
@@ -147,7 +147,7 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
         (("--synthetic", "--seeds", "1-6000", "--policy", "fgd,random"), "too many runs: 12000, at most 10000"),
         (("--synthetic", "--demand", "nan"), "nan is not a number"),
         (("--synthetic", "--demand", "0"), "not in the range"),
-        (("--synthetic", "--scale", "inf"), "not in the range"),
+        (("--synthetic", "--fleet-scale", "inf"), "not in the range"),
         (("--synthetic", "--details"), "add --json OUT"),
         (("--synthetic", "--json", "/no/such/out.json"), "cannot write /no/such/out.json: no such directory"),
         (("--synthetic", "--plot", "/"), "cannot write /: it is a directory"),

@@ -56,7 +56,7 @@ def machine(**more):
         Part("prometheus", UP, "http://127.0.0.1:9449"),
         Part("alertmanager", STARTING, "http://127.0.0.1:9450"),
     )
-    alerts = (alert("GpusharePromiseUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
+    alerts = (alert("GpusharePromisedMemoryUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
     fields = {"players": players, "parts": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
     return Stack(**(fields | more))
 
