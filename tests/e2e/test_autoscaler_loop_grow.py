@@ -37,7 +37,7 @@ def test_pods_that_fit_by_node_sum_and_by_no_card_make_the_pool_grow(plane, tmp_
             await s.client.create(our_pod("big", 10))
             await s.turns(lambda: s.all_bound(3), why="a node for the third")
             events = await s.client.get(
-                "/api/v1/namespaces/default/events", fieldSelector="reason=NodeBought,involvedObject.name=big"
+                "/api/v1/namespaces/default/events", fieldSelector="reason=TriggeredScaleUp,involvedObject.name=big"
             )
             return await s.machines.replicas("gpu-a"), s.steps(Buy), await s.where(), events["items"]
 

@@ -206,7 +206,7 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
     assert 3 == before.returncode
     assert "breaches are unknown" in before.stdout
     assert ([int(6.25 * GIB)], []) == ([card["used_bytes"] for card in cards["items"]], cards["notes"])
-    assert [("over_limit", "a", 5.0, True)] == [(b["kind"], b["pod"], b["begun"], b["open"]) for b in found["items"]]
+    assert [("over_limit", "a", 5.0, True)] == [(b["kind"], b["pod"], b["started"], b["open"]) for b in found["items"]]
     assert 1 == strict.returncode
     assert "1 open breach" in strict.stdout
 
