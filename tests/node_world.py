@@ -74,7 +74,7 @@ class World:
             "period": 100.0,  # turns are made by hand; sources may take their parts of it on a busy machine
             "proc": self.tree.proc,
             "cgroup": self.tree.cgroup,
-            "run_dir": self.run_dir,
+            "agent_state_dir": self.run_dir,
             "kubelet_socket": kubelet.socket,
             "pods_socket": kubelet.pods_socket,
             "log_dir": self.tree.links,

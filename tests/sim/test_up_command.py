@@ -159,7 +159,7 @@ def test_live_screen_on_a_terminal():
         os.close(theirs)
         seen = read_until(ours, b"AUTOSCALER")
         process.send_signal(signal.SIGINT)
-        seen += read_until(ours, b"nodes standing")
+        seen += read_until(ours, b"unserved pods")
         assert 0 == process.wait(timeout=PATIENCE_SECONDS)
     os.close(ours)
 
