@@ -214,7 +214,7 @@ async def whole(plane: ControlPlane, folder: Path, *, speed: float = 60.0) -> As
             }
             with stand(targets) as prometheus:
                 figures = {"source": "exporter", "port": int(seen.rpartition(":")[2])}
-                scaler.config.write_text(config(one_pool(POOL), figures=figures))
+                scaler.config.write_text(config(one_pool(POOL), metrics=figures))
                 pair = plane.serving_pair("dashboards-grpc", ("127.0.0.1",))
                 scaler.start(
                     f"--grpc-listen=127.0.0.1:{free_port()}",

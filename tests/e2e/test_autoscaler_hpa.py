@@ -52,7 +52,7 @@ async def serving(plane, folder, metric, pod, **pools):
         await untainted(client)
         with autoscaler(plane, folder, "one") as one:
             figures = {"source": "exporter", "port": exporters.port, "scrape_interval_seconds": 1}
-            one.config.write_text(config(one_pool(**({"min_nodes": 2, "max_nodes": 2} | pools)), figures=figures))
+            one.config.write_text(config(one_pool(**({"min_nodes": 2, "max_nodes": 2} | pools)), metrics=figures))
             one.start(*doors)
             await available(client)
             await client.create(workload("Deployment", "web", 1, pod))

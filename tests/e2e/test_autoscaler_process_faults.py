@@ -168,7 +168,7 @@ def test_a_hot_card_is_left_alone_while_prometheus_makes_no_sense(plane, tmp_pat
                         "scrape_interval_seconds": 1,
                     }
                     pool = one_pool(min_nodes=2, max_nodes=2)
-                    one.config.write_text(config(pool, limits=limits, figures=figures))
+                    one.config.write_text(config(pool, limits=limits, metrics=figures))
                     told.says = "<html>"
                     await exporters.measured()
                     exporters.hangs = True

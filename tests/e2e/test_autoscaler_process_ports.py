@@ -160,7 +160,7 @@ def test_without_prometheus_pools_grow_and_the_reason_for_no_relief_is_visible(p
                     "url": f"http://127.0.0.1:{free_port()}",
                     "scrape_interval_seconds": 1,
                 }
-                one.config.write_text(config(one_pool(), figures=figures))
+                one.config.write_text(config(one_pool(), metrics=figures))
                 await client.create(our_pod("waits", 12, 1))
                 await client.create(workload("Deployment", "full", 2, our_pod("x", 12)))
                 one.start()

@@ -71,7 +71,7 @@ def test_every_command_works_from_a_plain_install(bin_dir, tmp_path):
     sim = run(gpushare, "sim", "--synthetic", "--fleet-scale", "0.02", "--seeds", "1", "--json", "-", cwd=tmp_path)
     up = run(gpushare, "up", "--for", "2", "--port", "0", "--json", cwd=tmp_path)
 
-    assert [{"index": 0, "gib": 2, "core": 0}] == json.loads(place.stdout)["placements"][0]["cards"]
+    assert [{"index": 0, "memory_gib": 2, "core_percent": 0}] == json.loads(place.stdout)["placements"][0]["cards"]
     assert 0.5 < json.loads(sim.stdout)["summary"][0]["allocated_ratio_mean"] <= 1
     assert json.loads(up.stdout)
 
