@@ -98,8 +98,17 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
             return well, short, await look(plane)
 
     well, short, gone = asyncio.run(story())
-    good = ("rights", "certificate", "certificates", "autoscaler", "switch", "metrics_apis", "versions", "admission")
+    good = (
+        "rights",
+        "webhook_certificate",
+        "certificates",
+        "autoscaler",
+        "autoscaler_config",
+        "metrics_apis",
+        "versions",
+        "admission",
+    )
     assert dict.fromkeys(good, "ok") == {name: well[f"cluster.{name}"][0] for name in good}, json.dumps(well, indent=1)
     assert "unknown" != well["cluster.autoscaler_inhibited"][0]
-    assert ["warning"] * 2 == [short[f"cluster.{name}"][0] for name in ("certificates", "switch")], short
+    assert ["warning"] * 2 == [short[f"cluster.{name}"][0] for name in ("certificates", "autoscaler_config")], short
     assert ["problem"] * 2 == [gone[f"cluster.{name}"][0] for name in ("certificates", "metrics_apis")], gone

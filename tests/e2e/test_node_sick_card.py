@@ -19,7 +19,7 @@ from isolation.simgpu.hardware import opened
 def page(agent):
     """Its figures about sick cards."""
     return dict(
-        re.findall(r'^gpushare_node_agent_(?:sick_cards\{reason="(\w+)"\}) ([0-9.]+)$', agent.page(), re.MULTILINE)
+        re.findall(r'^gpushare_node_agent_(?:unhealthy_cards\{reason="(\w+)"\}) ([0-9.]+)$', agent.page(), re.MULTILINE)
     )
 
 
