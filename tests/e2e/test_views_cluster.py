@@ -178,9 +178,16 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
     one = fleet_pod("a", "solo", 4)
     fleet = Fleet((fleet_node("solo", 1, 15),), (one,))
     told = usage(fleet, [tenant(one, 6)])
-    record = {"kind": "over_limit", "uuid": "GPU-solo-0", "card": 0, "namespace": "team", "pod": "a", "begun": 5.0}
-    record |= {"container": "main", "last": 9.0, "open": True, "source": "nvml", "text": "uses 6 GiB", "times": 1}
-    answers = exporter(page_of(told), {"version": 1, "node": "solo", "begun": {}, "breaches": [record]})
+    record = {"kind": "over_limit", "uuid": "GPU-solo-0", "card": 0, "namespace": "team", "pod": "a", "started": 5.0}
+    record |= {
+        "container": "main",
+        "last_seen": 9.0,
+        "open": True,
+        "source": "nvml",
+        "message": "uses 6 GiB",
+        "count": 1,
+    }
+    answers = exporter(page_of(told), {"version": 1, "node": "solo", "totals": {}, "breaches": [record]})
 
     async def story():
         async with sharing(plane, tmp_path) as (client, _), Kubelets(client, [card_node("solo", cards=1)]).alive():

@@ -19,7 +19,7 @@ from isolation.contract.codec_request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
 from isolation.scheduler.admission import forbidden
-from isolation.scheduler.admission.safety import records
+from isolation.scheduler.admission.safety import MOST_ANNOTATIONS, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isolation.contract.names import Dialect
 
 ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
+TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,10 @@ def of_pod(pod: str) -> list[Claim]:
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
         Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
+        Claim(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
+        # So many are refused above, and are not walked over as well.
         Claim(
+            f"{_annotations(pod)} > {MOST_ANNOTATIONS} || "
             f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
             ASKS_RUNTIME,
         ),
@@ -176,6 +180,11 @@ def of_pod(pod: str) -> list[Claim]:
             "mount another directory with a plain path",
         ),
     ]
+
+
+def _annotations(at: str) -> str:
+    """How many an object has: one step, however many there are."""
+    return f"size({at}.metadata.?annotations.orValue({{}}))"
 
 
 def _asks_runtime() -> str:
@@ -262,4 +271,19 @@ def joins_runtime(dialect: Dialect) -> str:
     """Whether an update of a pod with shares brings annotations that ask the container runtime for devices."""
     changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
     found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
-    return f"{found} && {asks('object', dialect)}"
+    return f"{_updates_shares(dialect)} && {_annotations('object')} <= {MOST_ANNOTATIONS} && {found}"
+
+
+def adds_annotations(dialect: Dialect) -> str:
+    """Whether an update of a pod with shares leaves it with more annotations than it may have, and than it had."""
+    new, old = _annotations("object"), _annotations("oldObject")
+    return f"{_updates_shares(dialect)} && {new} > {MOST_ANNOTATIONS} && {new} > {old}"
+
+
+def _updates_shares(dialect: Dialect) -> str:
+    """
+    Whether this is none of everybody else's pods: asked before anything that walks.
+
+    A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
+    """
+    return f"{asks('object', dialect)} && !has(object.metadata.deletionTimestamp)"

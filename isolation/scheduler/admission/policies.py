@@ -90,6 +90,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"!({cel.altered(dialect)})",
         f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
     )
+    many = Claim(f"!({cel.adds_annotations(dialect)})", cel.TOO_MANY_ANNOTATIONS)
     devices = Claim(f"!({cel.joins_runtime(dialect)})", cel.ASKS_RUNTIME)
     joins = {"joins-shares": cel.asks("object", dialect)}
     joining = cel.of_containers("object.spec.?ephemeralContainers.orValue([])", dialect)
@@ -100,7 +101,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
-        _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, devices]),
+        _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices]),
         _policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], joins, joining),
         _policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
     ]

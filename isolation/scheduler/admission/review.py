@@ -201,9 +201,10 @@ def _changed_pod(question: Question, world: World) -> Verdict:
     problems = [] if question.user in ACCOUNTS else list(_altered(question.old, question.new, world.dialect))
     spec = question.new["spec"]
     shared = safety.asks_for_shares(spec, world.dialect)
-    if shared and question.user not in ACCOUNTS:
+    if shared and question.user not in ACCOUNTS and not question.new["metadata"]["deletionTimestamp"]:
         before, after = question.old["metadata"]["annotations"], question.new["metadata"]["annotations"]
-        problems += safety.asking_the_runtime(after, before.mapping())
+        much = safety.too_many_annotations(after, before)
+        problems += [much] if much else safety.asking_the_runtime(after, before.mapping())
     if question.sub == EPHEMERAL and shared:
         if much := safety.too_much(spec, question.size):
             return denied(much, INVALID)

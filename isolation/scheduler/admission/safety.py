@@ -26,6 +26,8 @@ KINDS: Final = ("initContainers", "containers", "ephemeralContainers")
 MOST_BYTES: Final = 1 << 20
 MOST_CONTAINERS: Final = 256
 MOST_TERMS: Final = 64
+MOST_ANNOTATIONS: Final = 256
+"""On a pod with shares: the API server walks over them at each of its updates."""
 """Alternatives of node affinity: each gets additions of ours."""
 MOST_PROBLEMS: Final = 8
 _KNOWN_RUNTIMES: Final = frozenset({"", "runc", "crun"})
@@ -84,6 +86,14 @@ def too_much(spec: At, size: int) -> str | None:
     return None
 
 
+def too_many_annotations(annotations: At, before: At | None = None) -> str | None:
+    """On a pod with shares more than may be, unless an update adds none to them."""
+    count = len(annotations.mapping())
+    if count <= MOST_ANNOTATIONS or (before is not None and count <= len(before.mapping())):
+        return None
+    return f"the pod has {count} annotations; with GPU shares, at most {MOST_ANNOTATIONS} are accepted"
+
+
 def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect: Dialect) -> Iterator[str]:
     """Everything about a pod that asks for shares."""
     if spec["nodeName"].text():
@@ -96,7 +106,10 @@ def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect:
         )
     if spec["hostPID"].flag():
         yield "hostPID exposes the processes of all tenants; remove it"
-    yield from asking_the_runtime(metadata["annotations"])
+    if much := too_many_annotations(metadata["annotations"]):
+        yield much
+    else:
+        yield from asking_the_runtime(metadata["annotations"])
     for volume in spec["volumes"].items():
         yield from _volume(volume)
     for kind in KINDS:

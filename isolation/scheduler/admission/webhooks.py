@@ -47,7 +47,7 @@ def webhooks(dialect: Dialect = ACK) -> Manifest:
         hooks.append(_hook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
     joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)} && {cel.asks('object', dialect)}"
     others = f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"
-    touches = f"{cel.altered(dialect)} || ({cel.joins_runtime(dialect)})"
+    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations(dialect)}) || ({cel.joins_runtime(dialect)})"
     changes = {"concerns-shares": f"({others} && ({touches})) || ({joins})"}
     hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes))
     strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, BINDER])})"

@@ -1,0 +1,79 @@
+"""What our rules cost the API server for pods that are none of our business, and where pods with shares are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from admission_pods import admitted, good, plain
+from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
+from e2e.apiclient import RefusedError, connected
+from e2e.webhook_stories import stored
+
+from isolation.scheduler.admission.safety import MOST_ANNOTATIONS
+
+KEYS = 60_000
+"""Of up to four letters and without a value: 220 KB, near the 256 KiB that the API server allows."""
+
+
+def many(count: int, first: int = 0) -> dict:
+    """So many annotations, as a patch."""
+    letters = itertools.islice(itertools.product("abcdefghijklmnop", repeat=4), first, first + count)
+    return {"metadata": {"annotations": {"".join(word): "" for word in letters}}}
+
+
+@pytest.mark.parametrize("leg", ["policies", "webhook"])
+def test_any_number_of_annotations_on_a_pod_without_shares_is_let_pass(plane, leg):
+    """
+    Through its status, as any tenant can: walked over, they exceeded the budget of a rule, and such a pod could not
+    even end. It is changed, and deleted, as if we were not there.
+    """
+
+    async def story():
+        async with connected(plane) as client, in_force(client, leg, plane), stored(client, plain()) as made:
+            path = f"{PODS}/{made['metadata']['name']}"
+            await client.merge(f"{path}/status", many(KEYS))
+            found = await client.get(path)
+            await client.delete(path)
+            return len(found["metadata"]["annotations"])
+
+    assert KEYS == asyncio.run(story())
+
+
+@pytest.mark.parametrize("leg", ["policies", "webhook"])
+def test_a_pod_with_shares_has_a_bounded_number(plane, leg):
+    """
+    Made with more it is refused; an update may bring it to the bound and not beyond; one that is being deleted passes.
+    """
+
+    async def story():
+        async with connected(plane) as client, in_force(client, leg, plane):
+            made = await tried(
+                client, admitted(good(lambda pod: pod["metadata"].update(many(MOST_ANNOTATIONS + 1)["metadata"])))
+            )
+            kept = good(lambda pod: pod["metadata"].update(finalizers=["test.dev/kept"]))
+            async with stored(client, admitted(kept)) as there:
+                path = f"{PODS}/{there['metadata']['name']}"
+                has = len(there["metadata"].get("annotations", {}))
+                await client.merge(f"{path}/status", many(MOST_ANNOTATIONS - has))
+                with pytest.raises(RefusedError) as beyond:
+                    await client.merge(f"{path}/status", many(1, first=MOST_ANNOTATIONS))
+                await client.delete(path)
+                await client.merge(f"{path}/status", many(KEYS, first=MOST_ANNOTATIONS))
+                await client.merge(path, {"metadata": {"finalizers": None}})
+            return made, str(beyond.value)
+
+    for said in asyncio.run(story()):
+        assert f"at most {MOST_ANNOTATIONS}" in said
+
+
+def in_force(client, leg, plane):
+    """Policies alone, or the webhook."""
+    return policed(client) if leg == "policies" else webhooked(client, patient(Stand(plane)))
+
+
+def patient(stand):
+    """A webhook that a busy machine does not make late."""
+    stand.timeout_seconds = 30
+    return stand
