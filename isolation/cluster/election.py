@@ -16,7 +16,7 @@ import contextlib
 import logging
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from isolation.cluster import lease
@@ -136,4 +136,9 @@ class Election:
         if wish is None or standing.record is None or standing.record.holder != self._me:
             return
         with contextlib.suppress(ClusterError):
-            await asyncio.shield(self._desk.write(wish, self._terms.request))
+            if await asyncio.shield(self._desk.write(wish, self._terms.request)) is None:
+                # A renewal that was cut off on the way out has taken effect after all: ours still, in a newer version.
+                record = await asyncio.shield(self._desk.read(self._terms.request))
+                wish = lease.release(replace(standing, record=record))
+                if wish is not None and record is not None and record.holder == self._me:
+                    await asyncio.shield(self._desk.write(wish, self._terms.request))

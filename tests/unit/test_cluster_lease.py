@@ -332,3 +332,32 @@ def test_on_the_way_out_the_right_ends_before_the_lease_is_given_back():
         return held is not None, first.fence(), table.record.holder, second.fence() is not None
 
     assert (True, None, "b", True) == asyncio.run(story())
+
+
+def test_a_renewal_that_is_cut_off_on_the_way_out_keeps_the_lease_from_nobody():
+    """
+    Cancelled while the server has taken a renewal and not answered yet: the version that we know is old, and the Lease
+    is given back all the same.
+    """
+    table, clock, (first,) = elections("a")
+
+    async def story():
+        await first.turn()
+        clock.now += TERMS.duration
+        await first.turn()
+        taken, write = asyncio.Event(), table.write
+
+        async def unanswered(wish, seconds):
+            table.write = write
+            await write(wish, seconds)
+            taken.set()
+            await asyncio.Event().wait()
+
+        table.write = unanswered
+        running = asyncio.create_task(first.run())
+        await taken.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return table.record.holder
+
+    assert "" == asyncio.run(story())
