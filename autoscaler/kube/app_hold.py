@@ -78,7 +78,7 @@ def hold_of(facts: Facts) -> Hold | None:
         return Hold(Why.SWITCH, f"switched off by {facts.where}; set enabled=true there or delete it to switch on")
     if facts.only_says:
         by = facts.where if facts.position.dry_run is not None else "--dry-run"
-        return Hold(Why.DRY_RUN, f"dry run (set by {by}): steps are logged, not taken")
+        return Hold(Why.DRY_RUN, f"dry run (set by {by}): actions are logged, not taken")
     if facts.trouble:
         return Hold(Why.STATE, facts.trouble)
     if facts.inherited != facts.epoch:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
-from isolation.cluster import logs
+from isolation.cluster import logs, process_options
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.listen import Address, Listen
-from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import UNITS
 
 if TYPE_CHECKING:
@@ -99,46 +99,10 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     "--config",
     type=_FILE,
     envvar="GPUSHARE_CONFIG",
-    help="Configuration file (pools, limits, figures); reloaded when it changes.",
+    help="Configuration file (pools, limits, metrics); reloaded when it changes.",
 )
-@click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; default: the pod's service account, else $KUBECONFIG.")
-@click.option("--context", "kube_context", metavar="NAME", help="Context of the kubeconfig to use.")
-@click.option("--dry-run", is_flag=True, help="Log the steps instead of taking them; change nothing.")
-@click.option(
-    "--metrics-listen",
-    "metrics",
-    type=Listen(),
-    default=METRICS,
-    show_default=True,
-    help="Address for /metrics, /healthz and /readyz; none disables it.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Port for /metrics and probes on all interfaces; overrides --metrics-listen.",
-)
-@click.option(
-    "--memory-unit",
-    "unit",
-    type=click.Choice(sorted(UNITS)),
-    default="1GiB",
-    show_default=True,
-    help="Size of one unit of shared card memory.",
-)
-@click.option(
-    "--namespace",
-    envvar="POD_NAMESPACE",
-    default=SYSTEM_NAMESPACE,
-    show_default=True,
-    help="Namespace of the Lease, the switch ConfigMap and the saved state.",
-)
-@click.option("--lease-name", "lease", default=AUTOSCALER, show_default=True, help="Name of the leader election Lease.")
-@click.option(
-    "--identity",
-    default="",
-    help="Unique identity of this replica in leader election; default: pod name and a random suffix.",
-)
-@logs.options
+@click.option("--dry-run", is_flag=True, help="Log the actions instead of taking them; change nothing.")
+@process_options.options(metrics=METRICS, lease=AUTOSCALER)
 @_grpc
 @click.pass_context
 def autoscaler(ctx: click.Context, /, **given: Any) -> None:

@@ -50,7 +50,9 @@ def _pool(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
 
 LEADS: Final = _autoscaler("leader", Unit.NONE, "Whether this replica is the leader: 1 yes, 0 no.")
 ENABLED: Final = _autoscaler("enabled", Unit.NONE, "Whether the switch is on: 1 yes, 0 no (off or unreadable).")
-DRY_RUN: Final = _autoscaler("dry_run", Unit.NONE, "Whether dry run is on (steps are logged, not taken): 1 yes, 0 no.")
+DRY_RUN: Final = _autoscaler(
+    "dry_run", Unit.NONE, "Whether dry run is on (actions are logged, not taken): 1 yes, 0 no."
+)
 SYNCED: Final = _autoscaler(
     "synced", Unit.NONE, "Whether the initial lists of all watched resources are complete: 1 yes, 0 no."
 )

@@ -126,7 +126,7 @@ _USUAL: Final = Settings(node="")
     "--kubeconfig",
     type=_PATH,
     metavar="FILE",
-    help="Kubeconfig file. Default: the pod's service account, else $KUBECONFIG or ~/.kube/config.",
+    help="Kubeconfig file. Default: $KUBECONFIG, else the pod's service account, else ~/.kube/config.",
 )
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: its current context.")
 @logs.options

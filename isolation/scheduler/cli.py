@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from isolation.cluster import logs
+from isolation.cluster import logs, process_options
 from isolation.cluster.failure import CredentialsError
 from isolation.cluster.listen import Address, Listen, address
-from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import SCHEDULER
 from isolation.contract.quantity import UNITS
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler import config as kube
@@ -32,12 +32,6 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--kubeconfig",
-    type=_FILE,
-    help="Kubeconfig file. Default: $KUBECONFIG, else the pod's service account, else ~/.kube/config.",
-)
-@click.option("--context", "kube_context", metavar="NAME", help="Kubeconfig context. Default: its current-context.")
 @click.option(
     "--listen",
     type=Listen(),
@@ -63,19 +57,6 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Loopback address for plain HTTP, used by the kube-scheduler in the same pod. none: disabled.",
 )
 @click.option(
-    "--metrics-listen",
-    "metrics",
-    type=Listen(),
-    default=METRICS,
-    show_default=True,
-    help="Address for /metrics and health probes. none: disabled.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Port for /metrics and health probes on all interfaces. Overrides --metrics-listen.",
-)
-@click.option(
     "--policy",
     type=click.Choice(sorted(POLICIES)),
     default=DEFAULT,
@@ -83,32 +64,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Policy that chooses the node and the cards.",
 )
 @click.option(
-    "--memory-unit",
-    "unit",
-    type=click.Choice(sorted(UNITS)),
-    default="1GiB",
-    show_default=True,
-    help="Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster.",
-)
-@click.option(
-    "--namespace",
-    envvar="POD_NAMESPACE",
-    default=SYSTEM_NAMESPACE,
-    show_default=True,
-    help="Namespace of the Lease and of this pod.",
-)
-@click.option("--lease-name", "lease", default=SCHEDULER, show_default=True, help="Name of the leader election Lease.")
-@click.option(
     "--kube-scheduler-lease",
     "beside",
     default="",
     metavar="LEASE",
     help="Lead only while the kube-scheduler in the same pod holds this Lease.",
-)
-@click.option(
-    "--identity",
-    default="",
-    help="Lease holder identity, unique to this process. Default: pod name and a random suffix.",
 )
 @click.option(
     "--pod-scheduler-name",
@@ -123,7 +83,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=True,
     help="Allow requests larger than any current node (larger nodes may be added later): warn instead of deny.",
 )
-@logs.options
+@process_options.options(metrics=METRICS, lease=SCHEDULER)
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
