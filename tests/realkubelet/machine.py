@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _INIT = Path(__file__).parent / "machine_init.py"
 CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "gpushare-test-"
+_LAST_WORDS_SECONDS = 1.0
 
 
 class MachineError(Exception):
@@ -88,24 +89,30 @@ class Machine:
         self, argv: Sequence[str | Path], seconds: float = PATIENCE_SECONDS, env: Mapping[str, str] | None = None
     ) -> str:
         """Run a program to its end; what it wrote. Raises MachineError when it fails."""
-        log = f"call-{time.monotonic_ns()}.log"
-        pid = self.run(argv, log, env)
-        code = self.wait(pid, seconds)
-        said = (self.root / log).read_text(errors="replace")
-        (self.root / log).unlink()
+        log = self.root / f"call-{time.monotonic_ns()}.log"
+        pid = self.run(argv, log.name, env)
+        try:
+            code = self.wait(pid, seconds)
+        except MachineError as exc:
+            raise MachineError(f"{argv[0]}: {exc}: {log.read_text(errors='replace')[-4000:]}") from None
+        said = log.read_text(errors="replace")
+        log.unlink()
         if code:
             raise MachineError(f"{argv[0]} ended with {code}: {said[-2000:]}")
         return said
 
     def wait(self, pid: int, seconds: float) -> int:
-        """The exit code of a program; it is killed when it takes too long."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            code = self.code(pid)
-            if code is not None:
-                return code
-            time.sleep(0.03)
-        self.kill(pid)
+        """The exit code of a program. One that takes too long may say where it stands, as Go does, and is killed."""
+        for patience, how in ((seconds, signal.SIGQUIT), (_LAST_WORDS_SECONDS, signal.SIGKILL)):
+            end = time.monotonic() + patience
+            while time.monotonic() < end:
+                code = self.code(pid)
+                if code is not None:
+                    if how is signal.SIGKILL:
+                        break
+                    return code
+                time.sleep(0.03)
+            self.kill(pid, how)
         raise MachineError(f"process {pid} did not end within {seconds} s")
 
     def code(self, pid: int) -> int | None:

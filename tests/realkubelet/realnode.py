@@ -7,7 +7,6 @@ Decides the order of things, and what "ready" is. All paths inside are those of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import time
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
 _LOG = 2
+_ASK_SECONDS = 10.0
 
 
 class RealNode:
@@ -73,7 +73,8 @@ class RealNode:
         bin_folder = str(self.root / "bin")
         env = {"PATH": f"{bin_folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
         self._run("containerd", [self._bin("containerd"), "--config", self.root / "containerd.toml"], env)
-        self._until("containerd", lambda: self.ctr("version"))
+        # a client whose first call was lost waits for ever: it happened once, with a containerd that had long started
+        self._until("containerd", lambda: self.machine.call([self._bin("ctr"), "version"], _ASK_SECONDS))
 
     def start_kubelet(self) -> None:
         """The kubelet, until it answers."""
@@ -116,15 +117,18 @@ class RealNode:
         self._pids[name] = self.machine.run(argv, f"{name}.log", env)
 
     def _until(self, name: str, ready) -> None:
-        end = time.monotonic() + PATIENCE_SECONDS
+        end, last = time.monotonic() + PATIENCE_SECONDS, ""
         while time.monotonic() < end:
             if not self.alive(name):
                 raise NotReadyError(f"{name} ended: {self.log(name)[-3000:]}")
-            with contextlib.suppress(MachineError, OSError):
+            try:
                 if ready():
                     return
+            except (MachineError, OSError) as exc:
+                last = str(exc)
             time.sleep(0.05)
-        raise NotReadyError(f"{name} was not ready after {PATIENCE_SECONDS:.0f} s: {self.log(name)[-3000:]}")
+        log = self.log(name)[-3000:]
+        raise NotReadyError(f"{name} was not ready after {PATIENCE_SECONDS:.0f} s: {last}\n{log}")
 
     def _bin(self, name: str) -> Path:
         return self.root / "bin" / name
