@@ -97,7 +97,7 @@ def _rows(part: str, found: Any) -> Iterator[Row]:
             still = one["still"]
             name = f"scrape p99, {one['pods']} pods{', no turns beside it' if still else ''}"
             more = f"p50 {one['p50_ms']:.2f}, worst {one['max_ms']:.2f} of {one['scrapes']}"
-            yield Row(name, one["p99_ms"], None if still else cost.MOST_SCRAPE_MS, "ms", more)
+            yield Row(name, one["p99_ms"], None if still else cost.MOST_SCRAPE_MS[one["pods"]], "ms", more)
             if not still:
                 most = cost.MOST_MIB if one["pods"] == cost.DAY_AT_ONCE else None
                 yield Row(f"resident while scraped, {one['pods']} pods", one["resident_mib"], most, "MiB")

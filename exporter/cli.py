@@ -29,8 +29,9 @@ from exporter.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exporter.connection import Gate
-    from exporter.cycle import Cycle
+    from exporter.front import Front
+    from exporter.http.webfile import WebFile
+    from exporter.node import Node
 
 _log: Final = logging.getLogger(__name__)
 
@@ -247,44 +248,56 @@ def _once(chosen: Settings, *, as_data: bool) -> None:
 
 def _serve(chosen: Settings, web_config: Path | None) -> None:
     """Until a signal; the socket is taken first, so that a port in use is told before a card is touched."""
-    from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
-    from exporter.server import MetricsServer, PortError  # noqa: PLC0415
+    from exporter.front import Front  # noqa: PLC0415 (not for a single look)
+    from exporter.http.listen import PortError, listen, url  # noqa: PLC0415 (as above)
+    from isolation.host.confine import ConfineError, give_up_network  # noqa: PLC0415 (as above)
 
-    gate = _gate(web_config)
-    with Node(chosen) as node:
-        try:
-            server = MetricsServer(node.site, chosen.port, chosen.host, gate)
-        except PortError as exc:
-            raise click.ClickException(str(exc)) from None
-        with server:
-            _log.info("serving metrics of node %s at %s", chosen.node, server.url)
-            gc.freeze()  # what is loaded stays: looking through it again would hold up a scrape for 20 ms
-            _until_told(node.cycle)
+    web = _web(web_config)
+    try:
+        listener = listen(chosen.host, chosen.port)
+        address = url(listener, secure=web is not None and web.config.tls is not None)
+        gc.freeze()  # what is loaded stays, for both processes: looking through it again would copy every page
+        front = Front.fork(listener, web, chosen.stale_seconds)
+        give_up_network()
+    except (PortError, ConfineError) as exc:
+        raise click.ClickException(exc.strerror or str(exc)) from None
+    from exporter.node import Node  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
+
+    with Node(chosen, front) as node:
+        _log.info("serving metrics of node %s at %s", chosen.node, address)
+        gc.freeze()
+        status = _until_told(node, front)
         # A source may hang in a driver for as long as it likes: nobody waits for it, the kernel lets go what is left.
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(0)
+        os._exit(status)
 
 
-def _gate(web_config: Path | None) -> Gate | None:
-    if web_config is None:
+def _web(path: Path | None) -> WebFile | None:
+    if path is None:
         return None
-    from exporter.web import Guard  # noqa: PLC0415 (TLS and YAML only for those who want them)
-    from exporter.webconfig import WebConfigError  # noqa: PLC0415
+    from exporter.http.webconfig import WebConfigError  # noqa: PLC0415 (TLS and YAML only for those who want them)
+    from exporter.http.webfile import WebFile  # noqa: PLC0415 (as above)
 
     try:
-        return Guard(web_config)
+        return WebFile(path)
     except WebConfigError as exc:
         raise click.ClickException(str(exc)) from None
 
 
-def _until_told(cycle: Cycle) -> None:
+def _until_told(node: Node, front: Front) -> int:
+    """Exit status: 1 where the process that serves has gone, which needs a restart of both."""
     stop = threading.Event()
     told: SimpleQueue[int] = SimpleQueue()  # an Event's own lock would be taken twice by a handler amid its wait
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: told.put(number))
-    worker = threading.Thread(target=cycle.run, args=(stop,), name="cycle", daemon=True)
+    front.start(node.pages, lambda: told.put(0))
+    worker = threading.Thread(target=node.cycle.run, args=(stop,), name="cycle", daemon=True)
     worker.start()
-    told.get()
+    ended = not told.get()
     stop.set()
-    _log.info("shutting down: received a signal")
+    if not ended:
+        _log.info("shutting down: received a signal")
+        return 0
+    _log.error("shutting down: the HTTP process has ended")
+    return 1

@@ -3,7 +3,7 @@ The latest snapshot as pages: guarded collectors, run once, rendered once for ea
 
 A collector that fails takes only its own series away and says so in a series of its own; it never
 fails the scrape. What the values mean is the catalogue's business (`isolation.contract.metrics`), how they
-are written `exporter.text`'s, who asks `exporter.server`'s.
+are written `exporter.text`'s, who asks `exporter.http`'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gzip
 import logging
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from exporter import text
 from isolation.contract import metrics
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _LEVEL: Final = 1
 """Of gzip: a tenth of the time of the usual level 9 and, for this kind of text, hardly more bytes."""
-_FORGOTTEN_AFTER: Final = 60
-"""Snapshots after which a form of the page that nobody has asked for is no longer rendered in advance."""
+FORGOTTEN_SECONDS: Final = 60.0
+"""After which a form of the page that nobody has asked for is no longer rendered in advance."""
 
 Snapshot = TypeVar("Snapshot")
 
@@ -142,7 +142,7 @@ class Exposition(Generic[Snapshot]):
         self._renderer = text.Renderer()
         self._rendering = Lock()
         self._latest: _Latest | None = None
-        self._unasked: dict[Form, int] = {}
+        self._asked: dict[Form, float] = {}
 
     def publish(self, snapshot: Snapshot, read_at: float, *, ready: bool = False) -> None:
         """Serve this snapshot from now on; `read_at` is when it was read, in seconds since the epoch."""
@@ -150,28 +150,48 @@ class Exposition(Generic[Snapshot]):
         if ready:
             with self._rendering:
                 latest.collected()
-                for form, unasked in list(self._unasked.items()):
-                    if unasked < _FORGOTTEN_AFTER:
-                        latest.page(form)
-                        self._unasked[form] = unasked + 1
-                    else:
-                        del self._unasked[form]
+                since = self._clock() - FORGOTTEN_SECONDS
+                for form in [form for form, asked in list(self._asked.items()) if asked >= since]:
+                    latest.page(form)
         self._latest = latest
 
-    def page(self, form: Form = Form()) -> Page:
-        """The page in the form that is wanted; Silent before the first snapshot."""
+    def made(self, form: Form) -> Page | None:
+        """The page in that form where it is rendered, at once; Silent before the first snapshot."""
         latest = self._latest
         if latest is None:
             raise Silent("no reading yet")
-        self._unasked[form] = 0
-        made = latest.pages.get(form)
+        self._asked[form] = self._clock()
+        return latest.pages.get(form)
+
+    @property
+    def pages(self) -> dict[Form, Page]:
+        """What is rendered of the latest snapshot."""
+        return dict(self._latest.pages) if self._latest is not None else {}
+
+    def page(self, form: Form = Form()) -> Page:
+        """The page in the form that is wanted; Silent before the first snapshot."""
+        made = self.made(form)
         if made is not None:
             return made
+        latest = self._latest
+        assert latest is not None  # noqa: S101 (for types: there was one)
         with self._rendering:
             return latest.page(form)
 
     def _collect(self, snapshot: Snapshot, read_at: float) -> tuple[Family, ...]:
         return collect(self._collectors, snapshot, read_at=read_at, clock=self._clock, release=self._release)
+
+
+class Pages(Protocol):
+    """Where a scrape's page comes from."""
+
+    def made(self, form: Form) -> Page | None:
+        """The page, where it is there; never waits. Silent, with the reason, while there is nothing to show."""
+        ...
+
+    def page(self, form: Form = ...) -> Page:
+        """The page, which may take its time; Silent as above."""
+        ...
 
 
 class Fresh:
@@ -181,7 +201,7 @@ class Fresh:
     A reading that nobody has renewed for too long would be taken for the present by whoever scrapes it.
     """
 
-    def __init__(self, pages: Exposition[Snapshot], limit: float, clock: Callable[[], float]) -> None:
+    def __init__(self, pages: Pages, limit: float, clock: Callable[[], float]) -> None:
         self._pages, self._limit, self._clock = pages, limit, clock
         self._renewed = clock()
 
@@ -189,9 +209,17 @@ class Fresh:
         """The page is of now."""
         self._renewed = self._clock()
 
+    def made(self, form: Form) -> Page | None:
+        """The page where it is rendered; Silent where it is too old."""
+        self._present()
+        return self._pages.made(form)
+
     def page(self, form: Form = Form()) -> Page:
         """The page; Silent where it is too old."""
+        self._present()
+        return self._pages.page(form)
+
+    def _present(self) -> None:
         age = self._clock() - self._renewed
         if age > self._limit:
             raise Silent(f"the last reading is {age:.0f} s old")
-        return self._pages.page(form)

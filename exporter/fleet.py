@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from exporter.exposition import Exposition
 from exporter.families import card_families, container_families
-from exporter.server import MetricsServer
+from exporter.http.server import MetricsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,24 +16,24 @@ from exporter.attribute import Place
 from exporter.compat import ack_families
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.episodes import to_json
-from exporter.exposition import Exposition, Fresh
+from exporter.exposition import Exposition
 from exporter.families import card_families, container_families
 from exporter.itself import process_families
 from exporter.judge import Judge
 from exporter.runner import Runner
 from exporter.settings import enforcement
-from exporter.site import Site
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml import NvmlSource
 from exporter.sources.promises import PromiseSource, usual_books
 from isolation.contract import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from exporter.facts import KernelFacts, MachineFacts, PromiseFacts
+    from exporter.front import Front
     from exporter.judge import Told
     from exporter.kubelet import Kubelet
     from exporter.settings import Settings
@@ -49,14 +49,15 @@ ATTRIBUTION: Final = "attribution"
 class Node:
     """A context manager: its sources are let go when it is left."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: Settings, front: Front | None = None) -> None:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
+        self._node, self._front = chosen.node, front
         self.judge = Judge(_place(chosen))
-        self.pages = Exposition(collectors(chosen.compat_metrics), clock=time.perf_counter, release=release())
+        processes = (front.pid,) if front is not None else ()
+        found = collectors(chosen.compat_metrics, processes)
+        self.pages = Exposition(found, clock=time.perf_counter, release=release())
         self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
-        self.fresh = Fresh(self.pages, chosen.stale_seconds, time.monotonic)
-        self.site = Site(self.fresh, documents={"/breaches": partial(self._breaches, chosen.node)})
 
     def __enter__(self) -> Self:
         return self
@@ -73,10 +74,12 @@ class Node:
 
     def _publish(self, told: Told) -> None:
         self.pages.publish(told, told.snapshot.epoch, ready=True)
-        self.fresh.renew()
+        if self._front is not None:
+            self._front.publish(self.pages.pages, {"/breaches": self.breaches()})
 
-    def _breaches(self, node: str) -> bytes:
-        return to_json(self.judge.state.episodes, node).encode()
+    def breaches(self) -> bytes:
+        """Recent breaches as a JSON document."""
+        return to_json(self.judge.state.episodes, self._node).encode()
 
 
 class NodeSources:
@@ -137,15 +140,15 @@ def _place(chosen: Settings) -> Place:
     return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 
 
-def collectors(compat: frozenset[str]) -> Mapping[str, Collector]:
-    """Families by collector; what others call them as well, where that is wanted."""
+def collectors(compat: frozenset[str], processes: Sequence[int] = ()) -> Mapping[str, Collector]:
+    """Families by collector; what others call them as well, where that is wanted; `processes`: of ours beside this."""
     found: dict[str, Collector] = {
         "cards": partial(_of, card_families),
         "containers": partial(_of, container_families),
     }
     if "ack" in compat:
         found["ack"] = _ack
-    return found | {"sources": source_families, "process": _process}
+    return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
 
 
 def _ack(told: Told) -> Iterable[Family]:
@@ -154,10 +157,6 @@ def _ack(told: Told) -> Iterable[Family]:
 
 def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:
     return families([told.reading]) if told.reading is not None else ()
-
-
-def _process(_told: Told) -> Iterator[Family]:
-    return process_families()
 
 
 def source_families(told: Told) -> Iterator[Family]:

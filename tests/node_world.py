@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -29,8 +30,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from simbox import HOLD, Program, boxes, programs
 from waiting import PATIENCE_SECONDS, until
 
+from exporter.exposition import Fresh
+from exporter.http.server import MetricsServer
+from exporter.http.site import Site
 from exporter.node import Node
-from exporter.server import MetricsServer
 from exporter.settings import Settings
 from isolation.contract import abi
 from isolation.contract.hold import Hold, Process, Tenant, dump
@@ -80,7 +83,10 @@ class World:
             "log_dir": self.tree.links,
             "simgpu": box.path,
         }
-        self.node = Node(Settings(**(settings | chosen)))
+        chosen = Settings(**(settings | chosen))
+        self.front = InProcess()
+        self.node = Node(chosen, self.front)
+        self.front.fresh = Fresh(self.node.pages, chosen.stale_seconds, time.monotonic)
         self.serial = 0
 
     def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: object) -> Pod:
@@ -231,10 +237,21 @@ def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: ob
                 os.environ["GPUSHARE_SIMGPU"] = before
 
 
+class InProcess:
+    """What `exporter.front.Front` is for a node, without a process of its own."""
+
+    pid = os.getpid()
+    fresh: Fresh
+
+    def publish(self, _pages, _documents) -> None:
+        """The node's own pages are shown."""
+        self.fresh.renew()
+
+
 @contextlib.contextmanager
 def served(world: World) -> Iterator[str]:
     """The world's pages over HTTP."""
-    with MetricsServer(world.node.site, 0) as server:
+    with MetricsServer(Site(world.front.fresh, documents={"/breaches": world.node.breaches})) as server:
         yield server.url.removesuffix("/metrics")
 
 

@@ -200,7 +200,7 @@ def test_a_reading_that_nobody_renews_is_not_shown(monkeypatch):
         world.turn()
         with served(world) as url:
             assert 200 == get(f"{url}/metrics")[0]
-            monkeypatch.setattr(world.node.fresh, "_clock", lambda: time.monotonic() + 600)
+            monkeypatch.setattr(world.front.fresh, "_clock", lambda: time.monotonic() + 600)
             assert [503, 503, 200] == [get(f"{url}{path}")[0] for path in ("/metrics", "/readyz", "/healthz")]
             assert b"the last reading is 600 s old" in get(f"{url}/metrics")[1]
 

@@ -10,20 +10,16 @@ import http.client
 import json
 import socket
 import time
-from http import HTTPStatus
-from threading import Event, Thread
 
 import pytest
 from frames import small_fleet
 from waiting import PATIENCE_SECONDS, until
 
-from exporter import connection, server
-from exporter.connection import Later
 from exporter.exposition import Exposition, Page
 from exporter.families import card_families
-from exporter.message import plain
-from exporter.server import MetricsServer
-from exporter.site import Site
+from exporter.http.server import MetricsServer
+from exporter.http.site import Site
+from isolation.host.connections import Bounds
 
 
 @pytest.fixture
@@ -37,11 +33,13 @@ def pages():
 class Big:
     """A page that does not fit into any socket's buffers."""
 
-    made = Page(b"x" * (64 << 20), "text/plain")
+    whole = Page(b"x" * (64 << 20), "text/plain")
 
     def page(self, _form=None):
         """64 MiB."""
-        return self.made
+        return self.whole
+
+    made = page
 
 
 def talk(port, raw):
@@ -99,7 +97,7 @@ def test_head_says_what_get_would(pages):
         assert got.headers["Content-Type"] == head.headers["Content-Type"]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods(pages, method):
     """405, with what is understood."""
     with MetricsServer(pages, 0) as served:
@@ -159,22 +157,21 @@ def test_a_body_is_refused_and_the_answer_arrives(pages):
     assert 1 == answers.count(b"HTTP/1.1")
 
 
-def test_a_client_that_trickles_is_cut(pages, monkeypatch):
+def test_a_client_that_trickles_is_cut(pages):
     """A byte now and then does not extend the deadline of the request."""
-    monkeypatch.setattr(connection, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(server, "_LOOK_SECONDS", 0.05)
-    with MetricsServer(pages, 0) as served, socket.create_connection(("127.0.0.1", served.port)) as sock:
+    with (
+        MetricsServer(pages, bounds=Bounds(request_seconds=0.5)) as served,
+        socket.create_connection(("127.0.0.1", served.port)) as sock,
+    ):
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: ")
         with pytest.raises(OSError, match=r"reset|pipe"):
             until(lambda: sock.sendall(b"a"), every=0.05)
         assert until(lambda: served.connections == 0)
 
 
-def test_a_client_that_reads_nothing_is_cut_and_disturbs_nobody(monkeypatch):
+def test_a_client_that_reads_nothing_is_cut_and_disturbs_nobody():
     """A page that nobody takes costs until its deadline; others are served meanwhile."""
-    monkeypatch.setattr(connection, "WRITE_SECONDS", 1.0)
-    monkeypatch.setattr(server, "_LOOK_SECONDS", 0.05)
-    with MetricsServer(Big(), 0) as served:
+    with MetricsServer(Big(), bounds=Bounds(answer_seconds=1.0)) as served:
         sockets = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(5)]
         for sock in sockets:
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -194,63 +191,13 @@ def test_a_slow_reader_gets_the_whole_page():
     assert (64 << 20) == len(answer.partition(b"\r\n\r\n")[2])
 
 
-def test_too_many_connections(pages, monkeypatch):
-    """Beyond the limit an idle connection makes room; where none is idle the newcomer is told to come again."""
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
-    monkeypatch.setattr(connection, "READ_SECONDS", 3600.0)
-    with MetricsServer(pages, 0) as served:
-        begun = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(4)]
-        for sock in begun:
-            sock.sendall(b"GET /he")  # in the middle of a request: not idle
-        assert until(lambda: served.connections == 4)
-        assert talk(served.port, b"").startswith(b"HTTP/1.1 503 ")
-
-        begun[0].sendall(b"althz HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert b"200 OK" in begun[0].recv(1000)
-        answer = talk(served.port, b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert answer.endswith(b"ok\n")
-        assert b"" == begun[0].recv(1000)
-        for sock in begun:
-            sock.close()
-
-
-def test_a_verdict_that_comes_later(pages):
-    """While a password is checked others are served; a client that hangs up meanwhile is nobody's trouble."""
-    release = Event()
-
-    class Slow(connection.Open):
-        def judge(self, _sock, _address, request, done):
-            if request.path == "/":
-                return None
-
-            def check():
-                release.wait()
-                done(None if request.path == "/metrics" else plain(HTTPStatus.UNAUTHORIZED, "no"))
-
-            Thread(target=check).start()
-            return Later.LATER
-
-    with MetricsServer(Site(pages), 0, gate=Slow()) as served:
-        waiting = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]
-        for sock, path in zip(waiting, ("metrics", "healthz", "metrics"), strict=True):
-            sock.sendall(f"GET /{path} HTTP/1.0\r\n\r\n".encode())
-        assert b"gpushare: see" in talk(served.port, b"GET / HTTP/1.0\r\n\r\n")
-        waiting.pop().close()
-        release.set()
-        assert receive(waiting[0]).startswith(b"HTTP/1.1 200 ")
-        assert receive(waiting[1]).startswith(b"HTTP/1.1 401 ")
-        for sock in waiting:
-            sock.close()
-        assert until(lambda: served.connections == 0)
-
-
 def test_noise_does_not_end_the_server(pages):
     """TLS on a plain port, binary, half requests, connections that vanish: the next scrape is served."""
     with MetricsServer(pages, 0) as served:
         for raw in (b"\x16\x03\x01\x00\xa5\x01", b"\0" * 70000, b"GET", b"", b"\r\n" * 9000, b"GET / HTTP/1.1\r\n"):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", served.port)) as sock:
                 sock.sendall(raw)
-        assert talk(served.port, b"GET /metrics HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        assert talk(served.port, b"GET /metrics HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
 
 
 def test_leaving_ends_everything_at_once(pages):

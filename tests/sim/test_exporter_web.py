@@ -17,11 +17,13 @@ import bcrypt
 import pytest
 from waiting import PATIENCE_SECONDS, until
 
-from exporter import connection, passwords
 from exporter.exposition import Page
-from exporter.server import MetricsServer
-from exporter.web import Guard
-from exporter.webconfig import WebConfigError
+from exporter.http import passwords
+from exporter.http.guard import Guard
+from exporter.http.server import MetricsServer
+from exporter.http.webconfig import WebConfigError
+from exporter.http.webfile import WebFile
+from isolation.host.connections import Bounds
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing: apt-get install openssl")
 RIGHT = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -33,6 +35,8 @@ class Pages:
     def page(self, _form=None):
         """Always the same."""
         return Page(b"x 1\n", "text/plain")
+
+    made = page
 
 
 def openssl(*words):
@@ -67,10 +71,11 @@ def keys(tmp_path_factory):
 
 
 def configured(folder, text):
-    """A gate from a file with this text."""
+    """A guard by a file with this text."""
     path = folder / "web.yml"
     path.write_text(text)
-    return Guard(path)
+    file = WebFile(path)
+    return Guard(file.config, file.changed)
 
 
 def get(port, path="/metrics", *, context=None, word=None, user="alice"):
@@ -105,8 +110,8 @@ def server_keys(keys, *more):
 def test_tls(tmp_path, keys):
     """Scraped over TLS 1.2 and 1.3; older versions and plain text are not answered; fields are added."""
     headers = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"
-    gate = configured(tmp_path, server_keys(keys) + headers)
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, server_keys(keys) + headers)
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         assert served.url.startswith("https://127.0.0.1:")
         for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
             context = trusting(keys)
@@ -119,7 +124,7 @@ def test_tls(tmp_path, keys):
 
 def test_min_version(tmp_path, keys):
     """TLS 1.2 is not spoken where 1.3 is asked for."""
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, server_keys(keys, "min_version: TLS13"))) as served:
+    with MetricsServer(Pages(), 0, guard=configured(tmp_path, server_keys(keys, "min_version: TLS13"))) as served:
         context = trusting(keys)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(ssl.SSLError):
@@ -134,7 +139,7 @@ def test_certificates_of_clients(tmp_path, keys):
         f"client_ca_file: {keys}/authority.crt",
         "client_allowed_sans: [prometheus.monitoring]",
     )
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, server_keys(keys, *more))) as served:
+    with MetricsServer(Pages(), 0, guard=configured(tmp_path, server_keys(keys, *more))) as served:
         assert 200 == get(served.port, context=trusting(keys, client="prometheus"))[0]
         for client in (None, "server", "stranger"):
             with pytest.raises((OSError, http.client.HTTPException)):
@@ -149,14 +154,14 @@ def test_keys_inside_the_file(tmp_path, keys):
         return "".join(f"    {line}\n" for line in (keys / name).read_text().splitlines())
 
     text = "tls_server_config:\n  cert: |\n" + block("server.crt") + "  key: |\n" + block("server.key")
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, text)) as served:
+    with MetricsServer(Pages(), 0, guard=configured(tmp_path, text)) as served:
         assert 200 == get(served.port, context=trusting(keys))[0]
 
 
-def test_a_silent_handshake_keeps_nobody_waiting(tmp_path, keys, monkeypatch):
+def test_a_silent_handshake_keeps_nobody_waiting(tmp_path, keys):
     """Clients that connect and never begin, or begin with noise, do not hold up a scrape."""
-    monkeypatch.setattr(connection, "READ_SECONDS", 3600.0)
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, server_keys(keys))) as served:
+    guard, bounds = configured(tmp_path, server_keys(keys)), Bounds(request_seconds=3600.0)
+    with MetricsServer(Pages(), 0, guard=guard, bounds=bounds) as served:
         silent = [http.client.HTTPConnection("127.0.0.1", served.port) for _ in range(20)]
         for one in silent:
             one.connect()
@@ -172,7 +177,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(tmp_path, keys):
     for name in ("crt", "key"):
         (tmp_path / f"tls.{name}").symlink_to(keys / f"server.{name}")
     text = "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n"
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, text)) as served:
+    with MetricsServer(Pages(), 0, guard=configured(tmp_path, text)) as served:
         assert 200 == get(served.port, context=trusting(keys))[0]
         for name in ("crt", "key"):
             (tmp_path / f"next.{name}").symlink_to(keys / f"other.{name}")
@@ -191,8 +196,8 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(tmp_path, keys, caplog)
     """Half a certificate on its way to the disk ends no scrape, is told once, and the next whole one is taken."""
     for name in ("crt", "key"):
         shutil.copy(keys / f"server.{name}", tmp_path / f"tls.{name}")
-    gate = configured(tmp_path, "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n")
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n")
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         (tmp_path / "tls.crt").write_text("half")
         context = trusting(keys)
         assert until(lambda: get(served.port, context=context)[0] == 200 and "keeping the previous one" in caplog.text)
@@ -204,8 +209,8 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(tmp_path, keys, caplog)
 
 def test_passwords(tmp_path):
     """401 without and with a wrong one, with the right one in; whether the process lives anybody may ask."""
-    gate = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         status, _, fields = get(served.port)
         assert (401, 'Basic realm="gpushare"') == (status, fields["WWW-Authenticate"])
         assert 401 == get(served.port, word="wrong")[0]
@@ -222,8 +227,8 @@ def test_a_password_is_checked_once(tmp_path, monkeypatch):
     """The second scrape does not pay for the hash; nor does a wrong one that is repeated."""
     check, checked = bcrypt.checkpw, []
     monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: checked.append(word) or check(word, hashed))
-    gate = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         for word, status in (("secret", 200), ("wrong", 401)):
             assert [status] * 5 == [get(served.port, word=word)[0] for _ in range(5)]
 
@@ -237,8 +242,8 @@ def test_guesses_do_not_disturb_a_scraper(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(passwords, "MOST_KNOWN", 4)
     check, hold = bcrypt.checkpw, threading.Event()
-    gate = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         assert 200 == get(served.port, word="secret")[0]
         monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: hold.wait() and check(word, hashed))
         with ThreadPoolExecutor(16) as pool:
@@ -257,8 +262,8 @@ def test_guesses_do_not_disturb_a_scraper(tmp_path, monkeypatch):
 
 def test_a_password_that_was_taken_away(tmp_path):
     """A changed file is in force within seconds, also for passwords that were known to be right."""
-    gate = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, gate=gate) as served:
+    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, guard=guard) as served:
         assert 200 == get(served.port, word="secret")[0]
         other = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
         (tmp_path / "web.yml").write_text(f"basic_auth_users:\n  alice: {other}\n")
@@ -268,7 +273,7 @@ def test_a_password_that_was_taken_away(tmp_path):
 
 def test_rate(tmp_path):
     """Past the burst 429, and as many as the interval allows."""
-    with MetricsServer(Pages(), 0, gate=configured(tmp_path, "rate_limit:\n  interval: 1h\n  burst: 3\n")) as served:
+    with MetricsServer(Pages(), 0, guard=configured(tmp_path, "rate_limit:\n  interval: 1h\n  burst: 3\n")) as served:
         assert [200, 200, 200, 429, 429] == [get(served.port)[0] for _ in range(5)]
 
 
@@ -298,4 +303,4 @@ def test_a_key_that_belongs_to_another_certificate(tmp_path, keys):
 def test_a_file_that_is_not_there(tmp_path):
     """Said by its path."""
     with pytest.raises(WebConfigError, match=r"gone\.yml: cannot read file: No such file"):
-        Guard(tmp_path / "gone.yml")
+        WebFile(tmp_path / "gone.yml")

@@ -20,7 +20,7 @@ from autoscaler.metrics_api.readings import Board, Picture
 from autoscaler.metrics_api.server import Server as MetricsApi
 from autoscaler.metrics_api.server import listening
 from autoscaler.metrics_api.shapes import CUSTOM
-from exporter.server import MetricsServer
+from exporter.http.server import MetricsServer
 from isolation.cluster.garbage import EVERY_SECONDS, Once, bounded
 from isolation.cluster.listen import Address
 from isolation.scheduler.metrics import Metrics
@@ -170,7 +170,7 @@ def test_the_metrics_apis_log_stays_short(text, tmp_path, caplog):
 
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_the_exporter_says_nothing_of_it(text, caplog):
-    """Its server is our own, and counts as the caller's what the caller did."""
+    """What the caller did counts as the caller's."""
     with (
         caplog.at_level(logging.INFO),
         MetricsServer(lambda *_: b"", 0) as server,

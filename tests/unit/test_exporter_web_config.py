@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.webconfig import Tls, WebConfig, WebConfigError, load
+from exporter.http.webconfig import Tls, WebConfig, WebConfigError, load
 
 SALT = b"$2b$04$abcdefghijklmnopqrstuu"
 HASH = bcrypt.hashpw(b"secret", SALT).decode()

@@ -85,7 +85,11 @@ def _code(text: str) -> str:
 @pytest.mark.parametrize(
     ("module", "banned"),
     [
-        ("exporter.server", {"numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
+        (
+            "exporter.http.server",
+            {"grpc", "prometheus_client", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"},
+        ),
+        ("exporter.front, exporter.node", {"aiohttp", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
         ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *ROOMS}),
     ],
 )

@@ -54,6 +54,13 @@ class Cycle:
     def run(self, stop):
         stop.wait()
 
+class Node:
+    pages, cycle = None, Cycle()
+
+class Front:
+    def start(self, pages, ended):
+        pass
+
 def again(over):
     while not over.wait(0.05):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -62,7 +69,7 @@ for step in range(1, STEPS):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     over = threading.Event()
     threading.Thread(target=again, args=(over,)).start()
-    came = amid(step, lambda: _until_told(Cycle()))
+    came = amid(step, lambda: _until_told(Node(), Front()))
     over.set()
     came or sys.exit("ended" if step > 10 else "hardly a step was tried")
 """

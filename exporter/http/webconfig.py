@@ -61,7 +61,7 @@ class WebConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`tls_server_config`: files by path as they stand in the file, or their contents."""
+    """`tls_server_config`: files by path as they stand in the file, their contents, or both."""
 
     cert: str = ""
     key: str = ""
@@ -76,6 +76,11 @@ class Tls:
     max_version: str = "TLS13"
     ciphers: tuple[str, ...] = ()
     """OpenSSL's names; empty: its defaults."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of files, as they stand in the configuration."""
+        return tuple(name for name in (self.cert_file, self.key_file, self.client_ca_file) if name)
 
 
 @dataclass(frozen=True, slots=True)

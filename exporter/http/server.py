@@ -1,0 +1,148 @@
+"""
+The HTTP edge: aiohttp in a thread of its own, behind bounded connections.
+
+Knows nothing of paths (`exporter.http.site`) and of who may come (`exporter.http.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from exporter.http.listen import BACKLOG, listen, url
+from exporter.http.site import Site
+from isolation.host.connections import Bounds, Connections
+
+if TYPE_CHECKING:
+    import socket
+    from types import TracebackType
+    from typing import Self
+
+    from exporter.exposition import Pages
+    from exporter.http.guard import Guard
+
+_log: Final = logging.getLogger(__name__)
+
+BOUNDS: Final = Bounds()
+_STOP_SECONDS: Final = 1.0
+_LAST_TURNS: Final = 5
+"""Of the event loop, for those who were just let in, and for sockets to be closed."""
+_LINGER_SECONDS: Final = 1.0
+"""Closing with bytes unread would take away the answer that is on its way."""
+
+
+class MetricsServer:
+    """
+    Serves a site from a thread; a context manager that frees the port when it is left.
+
+    Raises PortError. `listener`: a socket that `listen` made, where somebody else had to make it.
+    """
+
+    def __init__(
+        self,
+        site: Site | Pages,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        guard: Guard | None = None,
+        *,
+        listener: socket.socket | None = None,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
+        self._site = site if isinstance(site, Site) else Site(site)
+        self._guard, self._bounds = guard, bounds
+        self._listener = listener or listen(host, port)
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._connections: Connections | None = None
+        self._thread = Thread(target=self._run, name="http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that was asked for, or the one that was free."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are."""
+        return url(self._listener, secure=self._guard is not None and self._guard.secure)
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._connections) if self._connections is not None else 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_STOP_SECONDS)
+        self._listener.close()
+
+    def _run(self) -> None:
+        """The thread."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # which cancels what is left at the end
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        http = web.Server(
+            self._handle,
+            access_log=None,
+            logger=_quiet(),
+            keepalive_timeout=2 * self._bounds.idle_seconds,  # the connections' own deadline comes first
+            lingering_time=_LINGER_SECONDS,
+            auto_decompress=False,
+        )
+        guard = self._guard
+        self._connections = (
+            Connections(self._bounds, http)
+            if guard is None
+            else Connections(self._bounds, http, tls=guard.context, admits=guard.admits)
+        )
+        server = await self._loop.create_server(self._connections, sock=self._listener, backlog=BACKLOG)
+        try:
+            await self._stopping.wait()
+        finally:
+            self._connections.close()
+            for _ in range(_LAST_TURNS):  # a server that is closed loses those whom it has just let in
+                await asyncio.sleep(0)
+            server.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._connections is not None  # noqa: S101 (for types: it is what calls us)
+        with self._connections.answering(request.transport):
+            await asyncio.sleep(0)  # who sends many requests at once waits for the others after each
+            answer = await self._answer(request)
+            try:
+                async with asyncio.timeout(self._bounds.answer_seconds):
+                    await answer.prepare(request)
+                    await answer.write_eof()
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+            return answer
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        refusal = None if self._guard is None else await self._guard.judge(request)
+        answer = refusal or await self._site.answer(request)
+        for name, value in () if self._guard is None else self._guard.fields():
+            answer.headers[name] = value
+        answer.headers["Server"] = "gpushare"  # and not whose release
+        if request.body_exists:
+            answer.force_close()
+        return answer
+
+
+def _quiet() -> logging.Logger:
+    """For aiohttp: what strangers send is not worth a line, and our handler tells its own errors."""
+    logger = logging.getLogger(f"{__name__}.aiohttp")
+    logger.setLevel(logging.CRITICAL)
+    return logger
