@@ -267,6 +267,7 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
         _log.info("serving metrics of node %s at %s", chosen.node, address)
         gc.freeze()
         status = _until_told(node, front)
+        front.close()
         # A source may hang in a driver for as long as it likes: nobody waits for it, the kernel lets go what is left.
         logging.shutdown()
         sys.stdout.flush()

@@ -40,6 +40,8 @@ _REMIND_SECONDS: Final = 10.0
 """How often the reader is told that a form is still asked for: well below what makes it forget one."""
 _PATIENCE_SECONDS: Final = 5.0
 """For a form that is not rendered yet."""
+_END_SECONDS, _END_STEP_SECONDS = 2.0, 0.01
+"""For the front to end; it is killed with the reader otherwise."""
 _LOOK_SECONDS: Final = 1.0
 """How often the web configuration is looked at."""
 
@@ -101,6 +103,14 @@ class Front:
             self._next = Edition(pages, documents, renews=True)
             self._documents = documents
             self._changed.notify()
+
+    def close(self) -> None:
+        """Let the front end, so that its port is free."""
+        self._out.close()
+        end = time.monotonic() + _END_SECONDS
+        with contextlib.suppress(ChildProcessError):  # somebody has collected it
+            while time.monotonic() < end and os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                time.sleep(_END_STEP_SECONDS)
 
     def _send(self) -> None:
         with contextlib.suppress(OSError):  # `_listen` learns of it too

@@ -8,7 +8,8 @@ import errno
 import socket
 from typing import Final
 
-BACKLOG: Final = 128
+BACKLOG: Final = 512
+"""A burst of connections that the kernel keeps: beyond it clients try again after seconds only."""
 
 
 class PortError(OSError):

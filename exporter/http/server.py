@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from exporter.http.listen import BACKLOG, listen, url
+from exporter.http.listen import listen, url
 from exporter.http.site import Site
-from isolation.host.connections import Bounds, Connections
+from isolation.host.bounded import Bounded, Limits
 
 if TYPE_CHECKING:
     import socket
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-BOUNDS: Final = Bounds()
+LIMITS: Final = Limits(request_bytes=64 * 1024)
+_ANSWER_SECONDS: Final = 10.0
+"""For a client to take an answer."""
 _STOP_SECONDS: Final = 1.0
-_LAST_TURNS: Final = 5
-"""Of the event loop, for those who were just let in, and for sockets to be closed."""
 _LINGER_SECONDS: Final = 1.0
 """Closing with bytes unread would take away the answer that is on its way."""
 
@@ -50,14 +50,15 @@ class MetricsServer:
         guard: Guard | None = None,
         *,
         listener: socket.socket | None = None,
-        bounds: Bounds = BOUNDS,
+        limits: Limits = LIMITS,
+        answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         self._site = site if isinstance(site, Site) else Site(site)
-        self._guard, self._bounds = guard, bounds
+        self._guard, self._limits, self._answer_seconds = guard, limits, answer_seconds
         self._listener = listener or listen(host, port)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
-        self._connections: Connections | None = None
+        self._connections: Bounded | None = None
         self._thread = Thread(target=self._run, name="http", daemon=True)
 
     @property
@@ -97,32 +98,31 @@ class MetricsServer:
             self._handle,
             access_log=None,
             logger=_quiet(),
-            keepalive_timeout=2 * self._bounds.idle_seconds,  # the connections' own deadline comes first
+            keepalive_timeout=2 * self._limits.idle_seconds,  # the connections' own deadline comes first
             lingering_time=_LINGER_SECONDS,
             auto_decompress=False,
         )
         guard = self._guard
-        self._connections = (
-            Connections(self._bounds, http)
-            if guard is None
-            else Connections(self._bounds, http, tls=guard.context, admits=guard.admits)
-        )
-        server = await self._loop.create_server(self._connections, sock=self._listener, backlog=BACKLOG)
-        try:
-            await self._stopping.wait()
-        finally:
-            self._connections.close()
-            for _ in range(_LAST_TURNS):  # a server that is closed loses those whom it has just let in
-                await asyncio.sleep(0)
-            server.close()
+        if guard is None:
+            self._connections = Bounded(self._listener, http, self._limits)
+        else:
+            self._connections = Bounded(self._listener, http, self._limits, guard.context, guard.admits)
+        accepting = asyncio.create_task(self._connections.run())
+        ended = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((accepting, ended), return_when=asyncio.FIRST_COMPLETED)
+        if accepting.done():
+            accepting.result()
+        accepting.cancel()
+        self._connections.close()
+        await http.shutdown(_STOP_SECONDS)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert self._connections is not None  # noqa: S101 (for types: it is what calls us)
-        with self._connections.answering(request.transport):
+        with self._connections.answering(request.protocol):
             await asyncio.sleep(0)  # who sends many requests at once waits for the others after each
             answer = await self._answer(request)
             try:
-                async with asyncio.timeout(self._bounds.answer_seconds):
+                async with asyncio.timeout(self._answer_seconds):
                     await answer.prepare(request)
                     await answer.write_eof()
             except TimeoutError:

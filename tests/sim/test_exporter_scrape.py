@@ -19,7 +19,7 @@ from exporter.exposition import Exposition, Page
 from exporter.families import card_families
 from exporter.http.server import MetricsServer
 from exporter.http.site import Site
-from isolation.host.connections import Bounds
+from isolation.host.bounded import Limits
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_body_is_refused_and_the_answer_arrives(pages):
 def test_a_client_that_trickles_is_cut(pages):
     """A byte now and then does not extend the deadline of the request."""
     with (
-        MetricsServer(pages, bounds=Bounds(request_seconds=0.5)) as served,
+        MetricsServer(pages, limits=Limits(request_seconds=0.5)) as served,
         socket.create_connection(("127.0.0.1", served.port)) as sock,
     ):
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: ")
@@ -171,7 +171,7 @@ def test_a_client_that_trickles_is_cut(pages):
 
 def test_a_client_that_reads_nothing_is_cut_and_disturbs_nobody():
     """A page that nobody takes costs until its deadline; others are served meanwhile."""
-    with MetricsServer(Big(), bounds=Bounds(answer_seconds=1.0)) as served:
+    with MetricsServer(Big(), answer_seconds=1.0) as served:
         sockets = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(5)]
         for sock in sockets:
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -23,7 +23,7 @@ from exporter.http.guard import Guard
 from exporter.http.server import MetricsServer
 from exporter.http.webconfig import WebConfigError
 from exporter.http.webfile import WebFile
-from isolation.host.connections import Bounds
+from isolation.host.bounded import Limits
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing: apt-get install openssl")
 RIGHT = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -160,8 +160,8 @@ def test_keys_inside_the_file(tmp_path, keys):
 
 def test_a_silent_handshake_keeps_nobody_waiting(tmp_path, keys):
     """Clients that connect and never begin, or begin with noise, do not hold up a scrape."""
-    guard, bounds = configured(tmp_path, server_keys(keys)), Bounds(request_seconds=3600.0)
-    with MetricsServer(Pages(), 0, guard=guard, bounds=bounds) as served:
+    guard, limits = configured(tmp_path, server_keys(keys)), Limits(request_seconds=3600.0)
+    with MetricsServer(Pages(), 0, guard=guard, limits=limits) as served:
         silent = [http.client.HTTPConnection("127.0.0.1", served.port) for _ in range(20)]
         for one in silent:
             one.connect()
