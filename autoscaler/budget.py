@@ -21,9 +21,14 @@ HOUR: Final = 3600.0
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+def goes_with_its_node(owner: str) -> bool:
+    """Whether pods of this controller, as `Kind/namespace/name`, end with their node and are made again on others."""
+    return owner.startswith(("DaemonSet/", "Node/"))
+
+
 def resident(pod: Pod) -> bool:
     """Whether the pod belongs to its node and goes with it (a DaemonSet's, or the kubelet's own)."""
-    return pod.request.owner.startswith(("DaemonSet/", "Node/"))
+    return pod.static or goes_with_its_node(pod.request.owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.budget import resident
 from autoscaler.demand import demand, gist
 from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import State, overdue
@@ -64,10 +63,12 @@ def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
     """Machines that failed, or that took too long to become nodes."""
     for machine in _sorted(seen.machines):
         if machine.state is State.FAILED:
-            yield Discard(machine.name, machine.pool, f"pool {machine.pool} failed to provision it")
+            why = f"pool {machine.pool} failed to provision it"
+            yield Discard(machine.name, machine.pool, why, has_node=machine.name in seen.with_node)
         elif overdue(machine, limits, seen.at) is State.FAILED:
             waited = f"{machine.state} for {seen.at - machine.since:.0f} s"
-            yield Discard(machine.name, machine.pool, f"not ready in time: {waited}")
+            has_node = machine.name in seen.with_node
+            yield Discard(machine.name, machine.pool, f"not ready in time: {waited}", has_node=has_node)
 
 
 def _keeps(want: Demand) -> Iterable[Keep]:
@@ -99,9 +100,14 @@ def _draining(now: Situation, want: Demand, rescues: int) -> Iterable[Step]:
         if machine.state is not State.DRAINING or machine.name in want.keep:
             continue
         # pods that are ending still hold their room: the node goes when the last of them has ended
-        pods = [pod for pod in seen.on.get(machine.name, {}).values() if not resident(pod)]
-        if not pods:
-            yield Delete(machine.name, "empty")
+        pods = seen.keeping(machine.name)
+        since = seen.at - machine.since
+        if machine.name in seen.irremovable:
+            yield Keep(machine.name, seen.irremovable[machine.name])
+        elif not pods:
+            # binds that were under way when it was tainted come to their end first
+            if since >= now.limits.node_delete_delay_after_taint_seconds:
+                yield Delete(machine.name, f"empty, tainted for {since:.0f} s")
         elif overdue(machine, now.limits, seen.at) is State.READY:
             yield Keep(machine.name, f"drain not finished after {now.limits.drain_timeout_seconds:.0f} s")
         else:

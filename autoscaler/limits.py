@@ -26,6 +26,7 @@ _TIMES: Final = frozenset(
         "max_node_provision_seconds",
         "max_device_registration_seconds",
         "drain_timeout_seconds",
+        "node_delete_delay_after_taint_seconds",
         "initial_pool_backoff_seconds",
         "max_pool_backoff_seconds",
         "pod_restart_seconds",
@@ -147,6 +148,8 @@ class Limits:
     """A registered node whose cards have not appeared by then has failed."""
     drain_timeout_seconds: float = 900.0
     """A drain that has not finished by then is cancelled, and the node takes pods again."""
+    node_delete_delay_after_taint_seconds: float = 300.0
+    """Minimum time from tainting a node to removing it (cluster-autoscaler: --node-delete-delay-after-taint)."""
     initial_pool_backoff_seconds: float = 300.0
     """Backoff of a pool after a failed scale-up, doubled after each failure (--initial-node-group-backoff-duration)."""
     max_pool_backoff_seconds: float = 1800.0

@@ -95,6 +95,8 @@ class Discard:
     node: str
     pool: str
     reason: str
+    has_node: bool = False
+    """Its node exists: it is tainted first, and removed as a drained one is."""
 
 
 Step: TypeAlias = Buy | Keep | Drain | Evict | Move | Delete | Discard
@@ -159,7 +161,7 @@ class _Check:
             return state in {State.DRAINING, State.READY} and self._there(step) and step.pod in self._fresh.reserved
         if state is not State.DRAINING or isinstance(step, Keep):
             return state is State.DRAINING
-        return all(resident(pod) for pod in self._fresh.on.get(step.node, {}).values())
+        return not self._fresh.keeping(step.node)
 
     def _there(self, step: Evict | Move) -> bool:
         pod = self._fresh.on.get(step.node, {}).get(step.pod)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from autoscaler.kube.on_node import gone_at
 from isolation.cluster.store import Store
 from isolation.contract.codec_pod import seconds_of
 from isolation.contract.codec_shape import At, CodecError
@@ -34,10 +35,13 @@ class Drain:
 
     since: float
     why: str = ""
+    removing: bool = False
+    """Its removal may have been ordered: no pod may be sent there any more, whoever waits."""
 
     def text(self) -> str:
         """As the annotation has it."""
-        return json.dumps({"since": round(self.since, 3), "why": self.why[:500]})
+        removing = {"removing": True} if self.removing else {}
+        return json.dumps({"since": round(self.since, 3), "why": self.why[:500], **removing})
 
 
 def drain_of(text: str) -> Drain | None:
@@ -47,7 +51,8 @@ def drain_of(text: str) -> Drain | None:
     try:
         found = json.loads(text)
         since = float(found["since"])
-        return Drain(since if abs(since) < 1e12 else 0.0, str(found.get("why", "")))  # noqa: PLR2004 (no NaN, no end of time)
+        why, removing = str(found.get("why", "")), found.get("removing") is True
+        return Drain(since if abs(since) < 1e12 else 0.0, why, removing)  # noqa: PLR2004 (no NaN, no end of time)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Drain(0.0)
 
@@ -86,6 +91,8 @@ class PodNote:
     spreads: tuple[Spread, ...] = ()
     beyond: tuple[str, ...] = ()
     """Hard constraints that nothing here understands."""
+    gone_at: float = 0.0
+    """From when a pod that ends counts as gone, in seconds since the epoch (`on_node.gone_at`); 0: it does not end."""
 
 
 class _Meta(msgspec.Struct):
@@ -93,6 +100,7 @@ class _Meta(msgspec.Struct):
     name: str = ""
     creationTimestamp: Any = None  # noqa: N815 (Kubernetes' spelling, here and below)
     annotations: Any = None
+    deletionTimestamp: Any = None  # noqa: N815
 
 
 class _NodeSpec(msgspec.Struct):
@@ -114,6 +122,7 @@ class _PodSpec(msgspec.Struct):
     affinity: Any = None
     topologySpreadConstraints: Any = None  # noqa: N815
     schedulingGates: Any = None  # noqa: N815
+    terminationGracePeriodSeconds: Any = None  # noqa: N815
 
 
 class _Pod(msgspec.Struct):
@@ -208,6 +217,7 @@ def _pod_note(pod: _Pod) -> PodNote:
         asks_to_move=said.get(EVICT) == "true",
         spreads=tuple(spreads),
         beyond=tuple(beyond),
+        gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
 
 

@@ -59,6 +59,7 @@ class Books:
         self._guarded: dict[str, str] = {}
         self._measured: Measured | None = None
         self._busy: dict[str, float] = {}
+        self._gone_at: dict[str, float] = {}
         self.queue: dict[str, Pod] = {}
         """Pods that wait for cards, by UID."""
         self.cost: dict[str, int] = {}
@@ -122,6 +123,10 @@ class Books:
             return {uid: still for uid, pod in pods.items() if pod.placement is not None and pod.evictable}
         return {uid: why for uid, why in self._guarded.items() if uid in pods}
 
+    def long_terminating(self, at: float) -> frozenset[str]:
+        """Who should have ended long before this moment."""
+        return frozenset(uid for uid, gone in self._gone_at.items() if gone < at)
+
     def busy(self, pods: Mapping[str, Pod]) -> dict[str, float]:
         """By UID: the most that a pod uses of the compute of one of its cards."""
         return {uid: part for uid, part in self._busy.items() if uid in pods}
@@ -148,6 +153,8 @@ class Books:
         if pod.placement is not None and pod.evictable and not movable(pod, note, self._schedulers):
             pod = replace(pod, evictable=False)
         self._reads[uid] = Read(found, note, pod, spots_of(pod))
+        if note.gone_at:
+            self._gone_at[uid] = note.gone_at
         if note.deletion_cost:
             self.cost[uid] = note.deletion_cost
         if pod.reservation:
@@ -170,6 +177,7 @@ class Books:
         if not keep:
             self._pods.pop(uid, None)
         self.cost.pop(uid, None)
+        self._gone_at.pop(uid, None)
         self.queue.pop(uid, None)
         self.arrived.pop(uid, None)
         self._guarded.pop(uid, None)

@@ -40,7 +40,7 @@ PATIENCE_SECONDS: Final = 4.0
 WANTED_SECONDS: Final = 10.0
 """So long after it was last asked for is a binding sent again; asking again renews it."""
 HORIZON_SECONDS: Final = REQUEST_SECONDS + 15.0
-"""So long can a request whose answer did not come still be under way: what the API server allows it, and the way there."""
+"""So long can a request whose answer did not come still be under way: as the API server allows, and the way there."""
 SEEN_SECONDS: Final = 30.0
 """A pod that is bound by the server's word shows up in the watch sooner, or the server is asked again."""
 _FIRST_WAIT: Final = 0.1

@@ -48,12 +48,12 @@ def test_daemons_neither_keep_a_node_nor_move():
     patient = Memory(unneeded={"light": 0.0})
 
     (drain,) = steps_of(observation, memory=patient)
-    machines = {**observation.machines, "light": Machine("light", "p", State.DRAINING, NOW)}
+    machines = {**observation.machines, "light": Machine("light", "p", State.DRAINING, NOW - 300)}
     left = replace(observation, machines=machines, on={**observation.on, "light": {daemon.uid: daemon}})
 
     assert ("light", (mover.uid,)) == (drain.node, tuple(home.pod for home in drain.homes))
     assert (drain,) == Plan(NOW, (drain,)).still_valid(observation).steps
-    assert (Delete("light", "empty"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
+    assert (Delete("light", "empty, tainted for 300 s"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
 
 
 def test_a_node_goes_only_if_those_who_came_lately_could_come_again():
