@@ -79,6 +79,8 @@ def leaving(
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.protected(pod) for pod in pods):
             continue
+        if any(pod.uid in seen.reserved for pod in pods):
+            continue  # a move that was begun comes to its end first
         if pods and weights and not weights.worth(weights.part_of_price(seen.pools[pool].price), pods):
             continue
         tried += 1

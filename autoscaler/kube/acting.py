@@ -51,7 +51,7 @@ class Actor:
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
         self.irremovable: dict[str, str] = {}
-        """Drained nodes that were not removed, and what the API server said against it; until their drain is called off."""
+        """Drained nodes that stay, and what the API server said against it, until their drain is called off"""
 
     def begin(self, seen: Seen, *, recheck: bool = False) -> None:
         """
@@ -216,14 +216,19 @@ class Actor:
             return
         # somebody may be bound there at this moment: from here on it goes the way of a node that is drained
         uid = seen.uids.get(node, "")
-        await self._marks.put(node, uid, step.reason, removing=True)
+        await self._marks.put(node, uid, step.reason, failed=True)
         await self._tools.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
 
     async def _empty(self, node: str) -> None:
         """Raise where a pod would be lost with the node, by the API server's own word at this moment."""
         late = await self._tools.lost_with(node)
         if late:
-            raise RefusedStepError(Kind.CONFLICT, f"node {node} is not empty: pod {late[0]}", node=node)
+            raise RefusedStepError(Kind.CONFLICT, _not_empty(node, late), node=node)
+
+    def _against(self, node: str, why: str) -> RefusedStepError:
+        """What keeps a drained node from being removed, so that the next turn calls its drain off."""
+        self.irremovable[node] = why
+        return RefusedStepError(Kind.CONFLICT, why, node=node)
 
     async def _remove(self, pool: str, names: Sequence[str]) -> None:
         gone = await self._tools.providers.remove(pool, names)
@@ -260,21 +265,26 @@ class Actor:
 
         An answer of the provider that was lost may yet come true: such a node stays sealed until it is gone.
         """
-        machine, uid = seen.observation.machines[step.node], seen.uids.get(step.node, "")
+        node, uid = step.node, seen.uids.get(step.node, "")
+        self._tools.allowed()
+        delay = self._limits.node_delete_delay_after_taint_seconds
+        if not await self._marks.seal(node, uid, self._tools.now() - delay):
+            raise self._against(node, f"node {node} no longer carries the drain taint")
+        late = await self._tools.lost_with(node)
+        if late:
+            await self._marks.open(node)
+            raise self._against(node, _not_empty(node, late))
         self._tools.allowed()
         try:
-            await self._marks.seal(step.node, uid)
-            await self._empty(step.node)
-        except RefusedStepError as exc:
-            self.irremovable[step.node] = str(exc)
-            raise
-        self._tools.allowed()
-        try:
-            await self._remove(machine.pool, (step.node,))
+            await self._remove(seen.observation.machines[node].pool, (node,))
         except (RefusedStepError, DeniedError, ChangedError):
-            await self._marks.seal(step.node, uid, removing=False)
+            await self._marks.open(node)
             raise
         await self._tools.events.node(step.node, uid, "NodeRemoved", step.reason)
+
+
+def _not_empty(node: str, pods: Sequence[str]) -> str:
+    return f"node {node} is not empty: pod {pods[0]}"
 
 
 def _name(step: Step) -> str:

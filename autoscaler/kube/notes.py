@@ -35,12 +35,12 @@ class Drain:
 
     since: float
     why: str = ""
-    removing: bool = False
-    """Its removal may have been ordered: no pod may be sent there any more, whoever waits."""
+    removing: float = 0.0
+    """When its removal was about to be ordered: no pod may be sent there any more, whoever waits; 0: it was not."""
 
     def text(self) -> str:
         """As the annotation has it."""
-        removing = {"removing": True} if self.removing else {}
+        removing = {"removing": round(self.removing, 3)} if self.removing else {}
         return json.dumps({"since": round(self.since, 3), "why": self.why[:500], **removing})
 
 
@@ -50,11 +50,15 @@ def drain_of(text: str) -> Drain | None:
         return None
     try:
         found = json.loads(text)
-        since = float(found["since"])
-        why, removing = str(found.get("why", "")), found.get("removing") is True
-        return Drain(since if abs(since) < 1e12 else 0.0, why, removing)  # noqa: PLR2004 (no NaN, no end of time)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        since, removing = (_moment(float(found.get(key, 0.0))) for key in ("since", "removing"))
+        return Drain(since, str(found.get("why", "")), removing)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return Drain(0.0)
+
+
+def _moment(seconds: float) -> float:
+    """No NaN, no end of time."""
+    return seconds if abs(seconds) < 1e12 else 0.0  # noqa: PLR2004
 
 
 @dataclass(frozen=True, slots=True)

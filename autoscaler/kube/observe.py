@@ -195,4 +195,4 @@ def _usable(fleet: Fleet, nodes: Mapping[str, Node], notes: Notes) -> dict[str, 
 
 
 def _sealed(note: NodeNote | None) -> bool:
-    return note is not None and note.drain is not None and note.drain.removing
+    return note is not None and note.drain is not None and note.drain.removing > 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LONG_TERMINATING_SECONDS: Final = 30.0
-"""A pod that ends for so long beyond its grace counts as gone (cluster-autoscaler: PodLongTerminatingExtraThreshold)."""
+"""A pod that has not ended so long after its grace counts as gone (PodLongTerminatingExtraThreshold)."""
 GRACE_SECONDS: Final = 30.0
 """Kubernetes' own terminationGracePeriodSeconds, where a pod names none."""
 _PAGE: Final = "500"

@@ -97,15 +97,18 @@ def test_a_node_is_given_back_only_empty():
         await stand.world.observe()
         untainted = await stand.world.apply(Delete("n1", "empty"))
         await stand.world.apply(drained())
+        early = await stand.world.apply(Delete("n1", "empty"))
+        stand.seconds = LIMITS.node_delete_delay_after_taint_seconds
         await stand.heard()
         full = await stand.world.apply(Delete("n1", "empty"))
         api.put("/api/v1/pods", a_pod("p1", "n1"), "DELETED")
         await stand.heard()
         given_up = [await stand.world.apply(Discard("n2", "a", "late", has_node=known)) for known in (False, True)]
-        return untainted, full, given_up, await stand.world.apply(Delete("n1", "empty")), stand.machines.nodes
+        return untainted, early, full, given_up, await stand.world.apply(Delete("n1", "empty")), stand.machines.nodes
 
-    untainted, full, given_up, empty, left = run(api, Machines("n1", "n2"), story)
+    untainted, early, full, given_up, empty, left = run(api, Machines("n1", "n2"), story)
     assert "no longer carries the drain taint" in str(untainted)
+    assert "node n1 was tainted only 0 s ago" in str(early)
     assert "node n1 is not empty: pod default/p1" in str(full)
     assert all("node n2 is not empty: pod default/p2" in str(each) for each in given_up)
     assert empty is None
@@ -198,15 +201,17 @@ def test_a_node_whose_removal_may_have_been_ordered_takes_no_pod_any_more(troubl
         await stand.world.observe()
         await stand.world.apply(Drain("n1", (), "idle"))
         await stand.heard()
-        stand.machines.trouble = trouble
+        stand.machines.trouble, stand.seconds = trouble, LIMITS.node_delete_delay_after_taint_seconds
         await stand.world.apply(Delete("n1", "empty"))
         api.put("/api/v1/pods", a_pod("waits", units=7), "ADDED")
         await stand.heard()
         plan, _ = await turn(stand.world, LIMITS, Memory())
-        return [type(step) for step in plan.steps]
+        said = await stand.world.apply(Keep("n1", "needed"))
+        return [type(step) for step in plan.steps], said
 
-    steps = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
-    assert ([Keep] if kept else [Buy]) == steps
+    steps, said = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
+    assert [Keep if kept else Buy] == [kind for kind in steps if kind is not Delete]
+    assert kept is (said is None)
 
 
 def test_a_machine_that_became_a_node_unseen_is_found_by_its_ids():

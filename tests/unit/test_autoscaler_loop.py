@@ -107,7 +107,7 @@ def test_nothing_is_drained_while_pods_wait_for_machines_or_after_a_purchase():
 
 def test_drain_goes_on_eviction_by_eviction_and_ends_with_the_node():
     """
-    A pod with a home is evicted, one whose owner is on the move waits; an empty node goes, once its taint is old enough.
+    A pod with a home is evicted, one whose owner is on the move waits; an empty node goes once its taint is old enough.
     """
     observation, (moving,) = draining()
     plan, memory = decide(observation, LIMITS, Memory())
