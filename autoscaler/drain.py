@@ -55,8 +55,13 @@ def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
         and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
-        and all(pod.evictable or pod.deleting or resident(pod) for pod in seen.on.get(machine.name, {}).values())
+        and not any(_stays(pod, seen.blocked) for pod in seen.on.get(machine.name, {}).values())
     )
+
+
+def _stays(pod: Pod, blocked: Mapping[str, str]) -> bool:
+    """Whether it keeps its node: it does not go with it, does not end, and may not be moved."""
+    return not (pod.deleting or resident(pod)) and (not pod.evictable or pod.uid in blocked)
 
 
 def leaving(

@@ -58,7 +58,9 @@ class Memory:
         resting = {owner: rest.until for owner, rest in self.refused.items() if seen.at < rest.until}
         pods = sum(map(len, seen.on.values()))
         promised = sum(uid in seen.pods and not seen.pods[uid].deleting for uid in seen.reserved)
-        return Budget(limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, resting, promised)
+        return Budget(
+            limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, seen.blocked, resting, promised
+        )
 
     def shut(self, now: float) -> frozenset[str]:
         """Pools that are not asked for nodes now."""

@@ -93,6 +93,8 @@ class Observation:
     """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
     guarded: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """By UID: why a pod may not be evicted now (a disruption budget that has nothing left)."""
+    blocked: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """By UID: why a pod keeps its node and its place by the rules of its pool (`drain_rules`)."""
     deletion_cost: Mapping[str, int] = field(default_factory=lambda: _NONE)
     """By UID, as the pod's owner set it (`controller.kubernetes.io/pod-deletion-cost`)."""
     heat: Mapping[str, float] = field(default_factory=lambda: _NONE)

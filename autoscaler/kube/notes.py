@@ -8,19 +8,20 @@ pod look freer than it is: then the pod counts as one whose constraints cannot b
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from autoscaler.drain_rules import Said
 from autoscaler.kube.on_node import gone_at
 from isolation.cluster.store import Store
-from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_pod import safe_to_evict, seconds_of
 from isolation.contract.codec_shape import At, CodecError
-from isolation.contract.names import DELETION_COST, DRAIN, EVICT
+from isolation.contract.names import DELETION_COST, DRAIN, EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.contract.model import Taint
 
@@ -90,8 +91,8 @@ class PodNote:
 
     scheduler: str = ""
     deletion_cost: int = 0
-    asks_to_move: bool = False
-    """Its annotation says that it may be moved, whoever made it."""
+    said: Said = field(default_factory=Said)
+    """What its owner says about moving it."""
     spreads: tuple[Spread, ...] = ()
     beyond: tuple[str, ...] = ()
     """Hard constraints that nothing here understands."""
@@ -126,6 +127,7 @@ class _PodSpec(msgspec.Struct):
     affinity: Any = None
     topologySpreadConstraints: Any = None  # noqa: N815
     schedulingGates: Any = None  # noqa: N815
+    volumes: Any = None
     terminationGracePeriodSeconds: Any = None  # noqa: N815
 
 
@@ -218,11 +220,21 @@ def _pod_note(pod: _Pod) -> PodNote:
     return PodNote(
         scheduler=At(pod.spec.schedulerName).text(),
         deletion_cost=_cost(said.get(DELETION_COST, "")),
-        asks_to_move=said.get(EVICT) == "true",
+        said=Said(safe_to_evict(said), said.get(EVICT) == "true", tuple(_local_volumes(pod.spec.volumes, said))),
         spreads=tuple(spreads),
         beyond=tuple(beyond),
         gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
+
+
+def _local_volumes(volumes: object, annotations: Mapping[str, str]) -> Iterator[str]:
+    """Names of volumes whose contents go with the node, less those that may; memory is no storage."""
+    may_go = annotations.get(SAFE_TO_EVICT_LOCAL_VOLUMES, "").split(",")
+    for volume in At(volumes).items():
+        fields = dict(volume.fields())
+        on_disk = "emptyDir" in fields and volume["emptyDir"]["medium"].text() != "Memory"
+        if ("hostPath" in fields or on_disk) and volume["name"].text() not in may_go:
+            yield volume["name"].text()
 
 
 def _spread(item: At) -> Spread | None:

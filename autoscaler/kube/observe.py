@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.homes import used_by
 from autoscaler.kube.observe_books import Books
 from autoscaler.kube.observe_doubts import doubts_of, unready
@@ -148,6 +149,7 @@ def observing(
             deletion_cost=dict(books.cost),
             heat=now.measured.heat,
             busy=books.busy(pods),
+            blocked=books.blocked(_rules(configs, fleet)),
             long_terminating=books.long_terminating(now.at),
             with_node=frozenset(name for name in fleet.machines if name in nodes),
             irremovable=now.irremovable,
@@ -192,6 +194,12 @@ def _usable(fleet: Fleet, nodes: Mapping[str, Node], notes: Notes) -> dict[str, 
         for name, machine in sorted(fleet.machines.items())
         if name in nodes and machine.state in (State.READY, State.DRAINING) and not _sealed(notes.of_node.get(name))
     }
+
+
+def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]:
+    """By node, the drain rules of pools that have others than the default ones."""
+    own = {one.name: one.drain_rules for one in configs if one.drain_rules != DrainRules()}
+    return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
 
 
 def _sealed(note: NodeNote | None) -> bool:
