@@ -9,6 +9,7 @@ round. Pure. It does not evict: `budget` says how fast a drained node's pods may
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from autoscaler.bins import Shape, largest_first, shape_of
@@ -65,9 +66,15 @@ def _stays(pod: Pod, blocked: Mapping[str, str]) -> bool:
 
 
 def leaving(
-    seen: Observation, limits: Limits, unneeded: Mapping[str, float], budget: Budget, weights: Weights | None = None
+    seen: Observation,
+    limits: Limits,
+    unneeded: Mapping[str, float],
+    budget: Budget,
+    weights: Weights | None = None,
+    *,
+    most: float = inf,
 ) -> tuple[Leaving, ...]:
-    """Nodes to drain now; `unneeded` says since when each was superfluous; without weights, all are worth it."""
+    """Nodes to drain now, `most` at most; `unneeded` says since when each was; without weights, all are worth it."""
     due = [name for name, since in unneeded.items() if seen.at - since >= limits.scale_down_unneeded_seconds]
     due.sort(key=lambda name: _effort(seen, name))
     spare = seen.spare()
@@ -76,11 +83,12 @@ def leaving(
     found: list[Leaving] = []
     trial: Engine | None = None
     moves, tried = budget.free, 0
+    most = min(most, limits.max_scale_down_parallelism)
     guests = lately(seen, limits) if due else ()
     for name in due:
         pool = seen.machines[name].pool
         pods = movers(seen, name)
-        if len(found) == limits.max_scale_down_parallelism or tried == limits.scale_down_non_empty_candidates_count:
+        if len(found) >= most or tried == limits.scale_down_non_empty_candidates_count:
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.protected(pod) for pod in pods):
             continue

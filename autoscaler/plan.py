@@ -124,6 +124,8 @@ class Plan:
 
     at: float
     steps: tuple[Step, ...] = ()
+    capped: tuple[str, ...] = ()
+    """Fleet-wide limits that keep something from being done, each with what."""
     homes: Mapping[str, Home] = field(default_factory=dict)
     """Where waiting pods go on machines that are still coming, by UID: an expectation, not a step."""
 

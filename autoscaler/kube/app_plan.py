@@ -119,7 +119,7 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
     reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
-    doubts = (*_nothing(options, wired), *(doubt.text for doubt in world.doubts()), *trouble)
+    doubts = (*_nothing(options, wired), *plan.capped, *(doubt.text for doubt in world.doubts()), *trouble)
     silent = world.seen.silent if world.seen is not None else {}
     return prospect_of(reading, plan.steps, Beside(doubts, _holds(options, switch), silent))
 

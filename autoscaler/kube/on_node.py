@@ -23,7 +23,7 @@ from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.names import MIRROR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LONG_TERMINATING_SECONDS: Final = 30.0
 """A pod that has not ended so long after its grace counts as gone (PodLongTerminatingExtraThreshold)."""
@@ -80,6 +80,18 @@ async def node_of(lists: Lists, machine: str) -> str:
         if not page.metadata.continue_:
             return ""
         query["continue"] = page.metadata.continue_
+
+
+class Occupants:
+    """Who would be lost with a machine that somebody else asks to remove; see `autoscaler.rpc.relay.Occupied`."""
+
+    def __init__(self, lists: Lists, wall: Callable[[], float]) -> None:
+        self._lists, self._wall = lists, wall
+
+    async def __call__(self, machine: str, node: str) -> str:
+        """Key of a pod; empty: nobody. By the machine's ID, where its node is not known. Raises ClusterError."""
+        node = node or await node_of(self._lists, machine)
+        return next(iter(await lost_with(self._lists, node, self._wall())), "") if node else ""
 
 
 def gone_at(deletion: object, grace: object) -> float:
