@@ -288,7 +288,7 @@ def test_a_pool_that_nobody_offers_cannot_be_commanded():
     ],
 )
 def test_a_machine_under_a_pod_is_not_deleted_whoever_asks(found, code):
-    """What cluster-autoscaler believes to be empty is asked of the API server once more; all of a request or nothing."""
+    """What cluster-autoscaler believes to be empty is asked of the API server again; all of a request or nothing."""
     shelf, asked = Shelf(2, ["n1", "n2"]), []
 
     async def occupied(machine, node):
