@@ -19,7 +19,7 @@ from autoscaler.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autoscaler.budget import Budget
     from autoscaler.limits import Limits
@@ -48,21 +48,31 @@ class Until:
 
 def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
     """Nodes so empty, for some time usable, that they should go, were there room for their pods elsewhere."""
+    return frozenset(name for name in _empty_enough(seen, limits) if next(_staying(seen, name), None) is None)
+
+
+def kept(seen: Observation, limits: Limits) -> dict[str, str]:
+    """By node that would be superfluous but for a pod: which pod that is, and why it stays."""
+    found = ((name, next(_staying(seen, name), None)) for name in _empty_enough(seen, limits))
+    never = "it can only run where it is, or must not be moved"
+    return {name: f"pod {pod.key}: {seen.blocked.get(pod.uid, never)}" for name, pod in found if pod is not None}
+
+
+def _empty_enough(seen: Observation, limits: Limits) -> Iterator[str]:
     spare = seen.spare()
-    return frozenset(
+    return (
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
         and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
-        and not any(_stays(pod, seen.blocked) for pod in seen.on.get(machine.name, {}).values())
     )
 
 
-def _stays(pod: Pod, blocked: Mapping[str, str]) -> bool:
-    """Whether it keeps its node: it does not go with it, does not end, and may not be moved."""
-    return not (pod.deleting or resident(pod)) and (not pod.evictable or pod.uid in blocked)
+def _staying(seen: Observation, name: str) -> Iterator[Pod]:
+    """Pods that keep a node: they do not go with it, do not end, and may not be moved."""
+    return (pod for pod in movers(seen, name) if not pod.evictable or pod.uid in seen.blocked)
 
 
 def leaving(

@@ -134,12 +134,12 @@ class Access:
         """
         One request: its answer, RefusedError, or UnreachableError (outcome unknown).
 
-        The server is told the deadline too: it drops what nobody waits for any more instead of carrying it out later.
+        The server is told a write's deadline: it drops what nobody waits for any more instead of carrying it out later.
         """
         seconds = self._deadlines.write if seconds is None else min(seconds, self._deadlines.write)
         if seconds <= 0:
             raise UnreachableError("no time left for the request")
-        query = {"timeout": f"{max(1, int(seconds * 1000))}ms"}
+        query = {} if method == "GET" else {"timeout": f"{max(1, int(seconds * 1000))}ms"}
         headers = {"Content-Type": "application/json" if kind == "json" else f"application/{kind}+json"}
         data = None if body is None else msgspec.json.encode(body)
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kube_world_stand import START, Api, Machines, a_node, a_pod, run
 
+from autoscaler.drain import kept
 from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.world import KubeWorld
 from autoscaler.limits import Limits
@@ -142,6 +143,11 @@ ROWS = (
 
 def outcome(row):
     """What becomes of the pod."""
+    return played(row)[0]
+
+
+def played(row):
+    """What becomes of the pod, and what is said of a node that stays."""
     pod = a_pod("p1", "n1")
     pod["metadata"] |= row.meta | {"annotations": pod["metadata"]["annotations"] | row.said}
     pod["spec"] |= row.spec
@@ -164,13 +170,13 @@ def outcome(row):
             await stand.heard()
             plan, memory = await turn(stand.world, LIMITS, memory)
             steps += [step for step in plan.steps if getattr(step, "node", "") == "n1"]
-        return steps
+        return steps, kept(await stand.world.observe(), LIMITS)
 
-    steps = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
+    steps, said = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
     drain = next((step for step in steps if isinstance(step, Drain)), None)
     if drain is None:
-        return KEEPS
-    return EVICTED if drain.homes else GOES if any(isinstance(step, Delete) for step in steps) else WAITS
+        return KEEPS, said
+    return EVICTED if drain.homes else GOES if any(isinstance(step, Delete) for step in steps) else WAITS, said
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.what) for row in ROWS])
@@ -179,6 +185,22 @@ def test_a_pod_keeps_its_node_or_leaves_it_as_the_row_says(row):
     On objects as the API server has them, through the whole turn.
     """
     assert row.ours == outcome(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (Row("", KEEPS, KEEPS, spec={"volumes": [DISK, HOST]}), "it has local storage (volumes: scratch, host)"),
+        (Row("", KEEPS, KEEPS, said=said(safe="false")), 'it is annotated safe-to-evict: "false"'),
+        (Row("", KEEPS, KEEPS, owned("CloneSet")), "its controller, a CloneSet, may not make it again"),
+        (Row("", KEEPS, KEEPS, {"ownerReferences": []}), "it can only run where it is, or must not be moved"),
+    ],
+)
+def test_a_node_that_stays_is_explained(row, why):
+    """
+    `gpushare autoscaler plan` says which pod it is, and why.
+    """
+    assert {"n1": f"pod default/p1: {why}"} == played(row)[1]
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "ReplicationController"])
