@@ -21,9 +21,14 @@ HOUR: Final = 3600.0
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+def goes_with_its_node(owner: str) -> bool:
+    """Whether pods of this controller, as `Kind/namespace/name`, end with their node and are made again on others."""
+    return owner.startswith(("DaemonSet/", "Node/"))
+
+
 def resident(pod: Pod) -> bool:
     """Whether the pod belongs to its node and goes with it (a DaemonSet's, or the kubelet's own)."""
-    return pod.request.owner.startswith(("DaemonSet/", "Node/"))
+    return pod.static or goes_with_its_node(pod.request.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Budget:
     """Running pods by owner; None: not known, nobody is protected for being the only one."""
     guarded: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     """By UID: why a pod may not be evicted now."""
+    blocked: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """By UID: why a pod may not be evicted as long as it is what it is."""
     resting: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
     """Owners whose pod the cluster would not let go, and until when they are left alone."""
 
@@ -81,7 +88,7 @@ class Budget:
             return f"its owner has fewer than {self.limits.min_replicas} running replicas"
         if self.resting.get(pod.request.owner, self.at) > self.at:
             return "an eviction for its owner was refused recently"
-        return self.guarded.get(pod.uid, "")
+        return self.blocked.get(pod.uid, "") or self.guarded.get(pod.uid, "")
 
     def evictions(self, ready: Iterable[Pod], restless: Iterable[str], moving: int = 0) -> tuple[Pod, ...]:
         """Which of the pods with a home may go now, beside `moving`; owners in `restless` have one on the move."""

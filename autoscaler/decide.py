@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.budget import resident
+from autoscaler.caps import Growth, removals_left
 from autoscaler.demand import demand, gist
 from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import State, overdue
+from autoscaler.memory import removes
 from autoscaler.phantom import phantoms
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
 from autoscaler.rebalance import calmly, rescued, watched
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
     """What to do now; the memory returned knows nothing yet of what will be done (`Memory.acted`)."""
+    left = removals_left(memory.removals, limits, seen.at)
     failed = tuple(_discards(seen, limits))
     want = demand(seen, limits, memory.shut(seen.at) | {step.pool for step in failed})
     weights = Weights.of(seen, limits)
@@ -43,12 +45,13 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
     empty = superfluous(seen, limits)
     unneeded = {name: memory.unneeded.get(name, seen.at) for name in sorted(empty)}
     moving = tuple(_draining(now, want, len(rescues)))
-    steps: list[Step] = [*failed, *_keeps(want), *rescues, *_buys(seen, want), *moving]
+    steps, held = _capped([*failed, *_keeps(want), *rescues, *_buys(seen, want, limits), *moving], left)
     # a node given back while another is bought would be a flap
     busy = want.lots or want.keep or want.homes or rescues
     memory = watched(now, replace(memory, unneeded=unneeded, demand=want))
     if not busy and seen.at - memory.last_add >= limits.scale_down_delay_after_add_seconds:
-        found = leaving(seen, limits, unneeded, now.budget, weights)
+        going = sum(machine.state is State.DRAINING for machine in seen.machines.values())
+        found = leaving(seen, limits, unneeded, now.budget, weights, most=left - going)
         steps += [_drain(each, seen, unneeded) for each in found]
         gone = sum(isinstance(step, Evict) for step in moving)
         if not found:
@@ -57,17 +60,42 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
             patient = all(seen.at - since >= limits.scale_down_unneeded_seconds for since in unneeded.values())
             shifts, memory = calmly(now, memory, most, defragment=patient)
             steps += shifts
-    return Plan(seen.at, tuple(steps), want.homes), memory
+    return Plan(seen.at, tuple(steps), tuple(_caps(want, held, limits)), want.homes), memory
+
+
+def _capped(steps: Iterable[Step], left: float) -> tuple[list[Step], int]:
+    """The steps without removals beyond those that the hour has left, and how many these are."""
+    found: list[Step] = []
+    held = 0
+    for step in steps:
+        if removes(step):
+            held += left < 1
+            if left < 1:
+                continue
+            left -= 1
+        found.append(step)
+    return found, held
+
+
+def _caps(want: Demand, held: int, limits: Limits) -> Iterable[str]:
+    """What fleet-wide limits keep from being done, for people."""
+    if want.refused_growth:
+        yield f"no scale-up for {len(want.capped)} pending pods: {want.refused_growth}"
+    if held:
+        most = limits.max_node_removals_per_hour
+        yield f"{held} empty or failed nodes are not removed yet: max_node_removals_per_hour is {most}"
 
 
 def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
     """Machines that failed, or that took too long to become nodes."""
     for machine in _sorted(seen.machines):
         if machine.state is State.FAILED:
-            yield Discard(machine.name, machine.pool, f"pool {machine.pool} failed to provision it")
+            why = f"pool {machine.pool} failed to provision it"
+            yield Discard(machine.name, machine.pool, why, has_node=machine.name in seen.with_node)
         elif overdue(machine, limits, seen.at) is State.FAILED:
             waited = f"{machine.state} for {seen.at - machine.since:.0f} s"
-            yield Discard(machine.name, machine.pool, f"not ready in time: {waited}")
+            has_node = machine.name in seen.with_node
+            yield Discard(machine.name, machine.pool, f"not ready in time: {waited}", has_node=has_node)
 
 
 def _keeps(want: Demand) -> Iterable[Keep]:
@@ -75,12 +103,13 @@ def _keeps(want: Demand) -> Iterable[Keep]:
         yield Keep(name, f"needed again by {named(pods)}")
 
 
-def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
+def _buys(seen: Observation, want: Demand, limits: Limits) -> Iterable[Buy]:
     """What waiting pods need, then what a pool's smallest size asks for."""
-    size = seen.sizes()
+    size, growth = seen.sizes(), Growth.of(seen, limits)
     phantom = {pod.uid for pod in phantoms(seen, (pod for lot in want.lots for pod in lot.serves))}
     for lot in want.lots:
         size[lot.pool] += 1
+        growth.bought(seen.pools[lot.pool])
         why = want.refusals[lot.serves[0].uid]
         serves = tuple(pod.uid for pod in lot.serves)
         places = tuple(each.cards for each in lot.places)
@@ -88,6 +117,9 @@ def _buys(seen: Observation, want: Demand) -> Iterable[Buy]:
         yield Buy(lot.pool, serves, reason, places, len(phantom.intersection(serves)))
     for name, pool in sorted(seen.pools.items()):
         for _ in range(size[name], pool.min_nodes):
+            if growth.refuses(pool):
+                break
+            growth.bought(pool)
             yield Buy(name, (), f"pool {name} is below its minimum of {pool.min_nodes} nodes")
 
 
@@ -99,9 +131,14 @@ def _draining(now: Situation, want: Demand, rescues: int) -> Iterable[Step]:
         if machine.state is not State.DRAINING or machine.name in want.keep:
             continue
         # pods that are ending still hold their room: the node goes when the last of them has ended
-        pods = [pod for pod in seen.on.get(machine.name, {}).values() if not resident(pod)]
-        if not pods:
-            yield Delete(machine.name, "empty")
+        pods = seen.keeping(machine.name)
+        since = seen.at - machine.since
+        if machine.name in seen.irremovable:
+            yield Keep(machine.name, seen.irremovable[machine.name])
+        elif not pods:
+            # binds that were under way when it was tainted come to their end first
+            if since >= now.limits.node_delete_delay_after_taint_seconds:
+                yield Delete(machine.name, f"empty, tainted for {since:.0f} s")
         elif overdue(machine, now.limits, seen.at) is State.READY:
             yield Keep(machine.name, f"drain not finished after {now.limits.drain_timeout_seconds:.0f} s")
         else:

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from autoscaler.bins import Bin, Group, Served, Shape, fill, groups_of, serve, shape_of
+from autoscaler.caps import Growth
 from autoscaler.lifecycle import State
 from autoscaler.market import Market
 from autoscaler.observation import Home
@@ -62,6 +63,8 @@ class Demand:
     """By UID: no pool could host it, however many nodes it had."""
     capped: dict[str, Refusal] = field(default_factory=dict)
     """By UID: a pool could, but may not grow now."""
+    refused_growth: str = ""
+    """Which fleet-wide limit keeps pools from growing for those in `capped`; empty: none does."""
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """By UID: why what stands has no room; for all that do not fit."""
 
@@ -83,12 +86,20 @@ def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> D
     market = Market(seen.pools, frozenset(closed), templates_of(tuple(seen.pools.values())))
     _fill_draining(seen, groups, found)
     _fill_coming(seen, market, seated, groups, found)
-    size = seen.sizes()
+    size, growth = seen.sizes(), Growth.of(seen, limits)
     free = {name: pool.max_nodes - size[name] for name, pool in seen.pools.items() if name not in closed}
+    _cap(free, growth, seen)
     for name, served in islice(market.opened(free, groups), limits.max_nodes_per_scaleup):
         found.lots.append(Lot(name, tuple(served)))
-    _explain(market, groups, found)
+        growth.bought(seen.pools[name])
+        _cap(free, growth, seen)
+    _explain(market, groups, found, growth)
     return found
+
+
+def _cap(free: dict[str, int], growth: Growth, seen: Observation) -> None:
+    """Pools that a fleet-wide limit keeps from growing have nothing free."""
+    free.update((name, 0) for name in free if growth.refuses(seen.pools[name]))
 
 
 def _without_room(seen: Observation, found: Demand) -> list[Pod]:
@@ -216,7 +227,7 @@ def _fill_coming(
         found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
 
 
-def _explain(market: Market, groups: list[Group], found: Demand) -> None:
+def _explain(market: Market, groups: list[Group], found: Demand, growth: Growth) -> None:
     """Why those stay waiting whom neither what stands nor what was bought serves."""
     for group in groups:
         if not group.pods:
@@ -227,10 +238,12 @@ def _explain(market: Market, groups: list[Group], found: Demand) -> None:
             continue
         why = found.refusals[group.pods[0].uid]
         limits = ", ".join(
-            f"{name} ({_why_closed(market, pool)})"
+            f"{name} ({_why_closed(market, pool, growth)})"
             for name, pool in sorted(market.pools.items())
             if market.templates.hosts(name, group.request)
         )
+        hosts = (pool for name, pool in sorted(market.pools.items()) if market.templates.hosts(name, group.request))
+        found.refused_growth = next(filter(None, map(growth.refuses, hosts)), found.refused_growth)
         capped = Refusal(why.why, f"no pool can scale up now: {limits}; {gist(why)}")
         found.capped |= {pod.uid: capped for pod in group.pods}
 
@@ -240,9 +253,9 @@ def gist(refusal: Refusal) -> str:
     return refusal.reason.partition(". ")[0]
 
 
-def _why_closed(market: Market, pool: Pool) -> str:
+def _why_closed(market: Market, pool: Pool, growth: Growth) -> str:
     if not pool.told:
         return "provider state unknown"
     if pool.name in market.closed:
         return "in backoff after a failed scale-up"
-    return f"at its maximum of {pool.max_nodes} nodes"
+    return growth.refuses(pool) or f"at its maximum of {pool.max_nodes} nodes"

@@ -9,6 +9,7 @@ round. Pure. It does not evict: `budget` says how fast a drained node's pods may
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from autoscaler.bins import Shape, largest_first, shape_of
@@ -18,7 +19,7 @@ from autoscaler.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autoscaler.budget import Budget
     from autoscaler.limits import Limits
@@ -47,22 +48,43 @@ class Until:
 
 def superfluous(seen: Observation, limits: Limits) -> frozenset[str]:
     """Nodes so empty, for some time usable, that they should go, were there room for their pods elsewhere."""
+    return frozenset(name for name in _empty_enough(seen, limits) if next(_staying(seen, name), None) is None)
+
+
+def kept(seen: Observation, limits: Limits) -> dict[str, str]:
+    """By node that would be superfluous but for a pod: which pod that is, and why it stays."""
+    found = ((name, next(_staying(seen, name), None)) for name in _empty_enough(seen, limits))
+    never = "it can only run where it is, or must not be moved"
+    return {name: f"pod {pod.key}: {seen.blocked.get(pod.uid, never)}" for name, pod in found if pod is not None}
+
+
+def _empty_enough(seen: Observation, limits: Limits) -> Iterator[str]:
     spare = seen.spare()
-    return frozenset(
+    return (
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
         and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
-        and all(pod.evictable or pod.deleting or resident(pod) for pod in seen.on.get(machine.name, {}).values())
     )
 
 
+def _staying(seen: Observation, name: str) -> Iterator[Pod]:
+    """Pods that keep a node: they do not go with it, do not end, and may not be moved."""
+    return (pod for pod in movers(seen, name) if not pod.evictable or pod.uid in seen.blocked)
+
+
 def leaving(
-    seen: Observation, limits: Limits, unneeded: Mapping[str, float], budget: Budget, weights: Weights | None = None
+    seen: Observation,
+    limits: Limits,
+    unneeded: Mapping[str, float],
+    budget: Budget,
+    weights: Weights | None = None,
+    *,
+    most: float = inf,
 ) -> tuple[Leaving, ...]:
-    """Nodes to drain now; `unneeded` says since when each was superfluous; without weights, all are worth it."""
+    """Nodes to drain now, `most` at most; `unneeded` says since when each was; without weights, all are worth it."""
     due = [name for name, since in unneeded.items() if seen.at - since >= limits.scale_down_unneeded_seconds]
     due.sort(key=lambda name: _effort(seen, name))
     spare = seen.spare()
@@ -71,14 +93,17 @@ def leaving(
     found: list[Leaving] = []
     trial: Engine | None = None
     moves, tried = budget.free, 0
+    most = min(most, limits.max_scale_down_parallelism)
     guests = lately(seen, limits) if due else ()
     for name in due:
         pool = seen.machines[name].pool
         pods = movers(seen, name)
-        if len(found) == limits.max_scale_down_parallelism or tried == limits.scale_down_non_empty_candidates_count:
+        if len(found) >= most or tried == limits.scale_down_non_empty_candidates_count:
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.protected(pod) for pod in pods):
             continue
+        if any(pod.uid in seen.reserved for pod in pods):
+            continue  # a move that was begun comes to its end first
         if pods and weights and not weights.worth(weights.part_of_price(seen.pools[pool].price), pods):
             continue
         tried += 1

@@ -38,11 +38,11 @@ MOVES: Final = MappingProxyType(
     {
         State.REQUESTED: frozenset({State.BOOTING, State.FAILED, State.DELETING}),
         State.BOOTING: frozenset({State.NO_DEVICES, State.FAILED, State.DELETING}),
-        State.NO_DEVICES: frozenset({State.READY, State.FAILED, State.DELETING}),
+        State.NO_DEVICES: frozenset({State.READY, State.DRAINING, State.FAILED, State.DELETING}),
         State.READY: frozenset({State.DRAINING, State.NO_DEVICES, State.FAILED}),
         State.DRAINING: frozenset({State.READY, State.DELETING, State.FAILED}),
         State.DELETING: frozenset({State.GONE}),
-        State.FAILED: frozenset({State.DELETING}),
+        State.FAILED: frozenset({State.DRAINING, State.DELETING}),
         State.GONE: frozenset(),
     }
 )

@@ -26,6 +26,7 @@ _TIMES: Final = frozenset(
         "max_node_provision_seconds",
         "max_device_registration_seconds",
         "drain_timeout_seconds",
+        "node_delete_delay_after_taint_seconds",
         "initial_pool_backoff_seconds",
         "max_pool_backoff_seconds",
         "pod_restart_seconds",
@@ -64,6 +65,9 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "scale_down_non_empty_candidates_count": (0, 1000),
     "scale_down_headroom_pod_shapes": (0, 1000),
     "max_nodes_per_scaleup": (0, 10_000),
+    "max_nodes_total": (0, 1_000_000),
+    "max_cost_per_hour": (0.0, 1e12),
+    "max_node_removals_per_hour": (0, 100_000),
     "max_moves_per_cycle": (0, 1000),
     "max_moves_per_hour": (0, 100_000),
     "min_moves_per_hour": (0, 1000),
@@ -103,6 +107,12 @@ class Limits:
     """Maximum number of recent pod shapes for which a scale-down must leave room, in case such pods arrive again."""
     max_nodes_per_scaleup: int = 1000
     """Maximum number of nodes added in one cycle (cluster-autoscaler: --max-nodes-per-scaleup)."""
+    max_nodes_total: int = 0
+    """Maximum number of nodes in all pools together; 0: no limit (cluster-autoscaler: --max-nodes-total)."""
+    max_cost_per_hour: float = 0.0
+    """Maximum sum of the prices of all nodes of the pools, per hour; 0: no limit."""
+    max_node_removals_per_hour: int = 100
+    """Maximum number of nodes removed in any hour, failed ones included; 0: no limit."""
     max_moves_per_cycle: int = 10
     """Maximum number of pods evicted in one cycle."""
     max_moves_per_hour: int = 1000
@@ -147,6 +157,8 @@ class Limits:
     """A registered node whose cards have not appeared by then has failed."""
     drain_timeout_seconds: float = 900.0
     """A drain that has not finished by then is cancelled, and the node takes pods again."""
+    node_delete_delay_after_taint_seconds: float = 300.0
+    """Minimum time from tainting a node to removing it (cluster-autoscaler: --node-delete-delay-after-taint)."""
     initial_pool_backoff_seconds: float = 300.0
     """Backoff of a pool after a failed scale-up, doubled after each failure (--initial-node-group-backoff-duration)."""
     max_pool_backoff_seconds: float = 1800.0

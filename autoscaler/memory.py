@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.budget import HOUR, Budget
-from autoscaler.plan import Buy, Discard, Evict, Keep, Move
+from autoscaler.plan import Buy, Delete, Discard, Evict, Keep, Move
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -40,6 +40,8 @@ class Memory:
     """When a node was last bought, or kept after all."""
     moves: tuple[float, ...] = ()
     """When pods were evicted, in the last hour."""
+    removals: tuple[float, ...] = ()
+    """When machines were removed, in the last hour."""
     moved: Mapping[str, float] = field(default_factory=dict)
     """When a pod of an owner was last evicted."""
     closed: Mapping[str, Backoff] = field(default_factory=dict)
@@ -58,7 +60,9 @@ class Memory:
         resting = {owner: rest.until for owner, rest in self.refused.items() if seen.at < rest.until}
         pods = sum(map(len, seen.on.values()))
         promised = sum(uid in seen.pods and not seen.pods[uid].deleting for uid in seen.reserved)
-        return Budget(limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, resting, promised)
+        return Budget(
+            limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, seen.blocked, resting, promised
+        )
 
     def shut(self, now: float) -> frozenset[str]:
         """Pools that are not asked for nodes now."""
@@ -68,6 +72,7 @@ class Memory:
         """What to remember of the steps that were taken, and of those the cluster would not have."""
         done = [step for step in plan.steps if step not in refused] if refused else list(plan.steps)
         gone = [step for step in done if isinstance(step, Evict | Move)]
+        removed = [step for step in done if removes(step)]
         added = any(isinstance(step, Buy | Keep) for step in done)
         failed = sorted({step.pool for step in done if isinstance(step, Discard)})
         # what is measured next is of before the move: a card that was relieved must be hot anew for as long
@@ -79,11 +84,19 @@ class Memory:
             self,
             last_add=plan.at if added else self.last_add,
             moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in gone)),
+            removals=(*(at for at in self.removals if plan.at - at < HOUR), *(plan.at for _ in removed)),
             moved=moved | {step.owner: plan.at for step in gone},
             closed={**self.closed, **{pool: _longer(self.closed.get(pool), limits, plan.at) for pool in failed}},
             hot={uuid: at for uuid, at in self.hot.items() if uuid not in relieved} if relieved else self.hot,
             refused=resting | {owner: _longer(self.refused.get(owner), limits, plan.at) for owner in stuck},
         )
+
+
+def removes(step: Step) -> bool:
+    """Whether a machine goes: what was only asked for is none yet, and a failed one with a node is tainted first."""
+    if isinstance(step, Delete):
+        return True
+    return isinstance(step, Discard) and not step.has_node and not step.node.startswith(f"{step.pool}/")
 
 
 def _longer(before: Backoff | None, limits: Limits, now: float) -> Backoff:

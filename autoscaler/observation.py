@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from autoscaler.budget import resident
 from autoscaler.lifecycle import COMING, STANDING, Machine, State
 from autoscaler.pools import load_of
 from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
@@ -92,12 +93,29 @@ class Observation:
     """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
     guarded: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """By UID: why a pod may not be evicted now (a disruption budget that has nothing left)."""
+    blocked: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """By UID: why a pod keeps its node and its place by the rules of its pool (`drain_rules`)."""
     deletion_cost: Mapping[str, int] = field(default_factory=lambda: _NONE)
     """By UID, as the pod's owner set it (`controller.kubernetes.io/pod-deletion-cost`)."""
     heat: Mapping[str, float] = field(default_factory=lambda: _NONE)
     """Measured use of each card's compute by UUID, 0..1; a card that cannot be told is absent."""
     busy: Mapping[str, float] = field(default_factory=lambda: _NONE)
     """By UID: what a pod uses of the compute of each of its cards, 0..1; absent where it cannot be told."""
+
+    long_terminating: frozenset[str] = frozenset()
+    """UIDs of pods that should have ended long ago, grace included: they keep no node."""
+    with_node: frozenset[str] = frozenset()
+    """Machines whose Node object exists, whatever their state; where none of them can fail, they need not be told."""
+    irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """Nodes that were to be removed, and what the API server then said that speaks against it (a pod there)."""
+
+    def keeping(self, node: str) -> tuple[Pod, ...]:
+        """Pods for which a node cannot be removed now: those that do not go with it and have not ended."""
+        return tuple(
+            pod
+            for pod in self.on.get(node, {}).values()
+            if not resident(pod) and not (pod.deleting and pod.uid in self.long_terminating)
+        )
 
     def sizes(self) -> dict[str, int]:
         """Machines that count towards each pool's size."""

@@ -95,6 +95,8 @@ class Discard:
     node: str
     pool: str
     reason: str
+    has_node: bool = False
+    """Its node exists: it is tainted first, and removed as a drained one is."""
 
 
 Step: TypeAlias = Buy | Keep | Drain | Evict | Move | Delete | Discard
@@ -122,6 +124,8 @@ class Plan:
 
     at: float
     steps: tuple[Step, ...] = ()
+    capped: tuple[str, ...] = ()
+    """Fleet-wide limits that keep something from being done, each with what."""
     homes: Mapping[str, Home] = field(default_factory=dict)
     """Where waiting pods go on machines that are still coming, by UID: an expectation, not a step."""
 
@@ -159,7 +163,7 @@ class _Check:
             return state in {State.DRAINING, State.READY} and self._there(step) and step.pod in self._fresh.reserved
         if state is not State.DRAINING or isinstance(step, Keep):
             return state is State.DRAINING
-        return all(resident(pod) for pod in self._fresh.on.get(step.node, {}).values())
+        return not self._fresh.keeping(step.node)
 
     def _there(self, step: Evict | Move) -> bool:
         pod = self._fresh.on.get(step.node, {}).get(step.pod)

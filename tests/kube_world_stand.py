@@ -18,6 +18,7 @@ from autoscaler.plan import Drain
 from autoscaler.providers.base import (
     ChangedError,
     Instance,
+    InstanceState,
     PoolState,
 )
 from autoscaler.providers.profile import template_of
@@ -96,9 +97,13 @@ class Api:
         self._news = {path: asyncio.Queue() for path in self.kinds}
         self._version = 1
 
-    async def page(self, path, _):
-        """As `Access.page`."""
+    async def page(self, path, query):
+        """As `Access.page`: what is stored, which the watches may not have told of yet."""
         items = list(self.kinds[path].values())
+        if "spec.nodeName=" in query.get("fieldSelector", ""):
+            node = query["fieldSelector"].rpartition("=")[2]
+            items = [item for item in items if item["spec"].get("nodeName") == node]
+            items = [item for item in items if item["status"]["phase"] not in ("Succeeded", "Failed")]
         return json.dumps({"metadata": {"resourceVersion": str(self._version)}, "items": items}).encode()
 
     async def lines(self, path, *_):
@@ -117,6 +122,11 @@ class Api:
 
     def put(self, path, thing, kind="MODIFIED"):
         """As if somebody had written it."""
+        name = thing["metadata"]["name"]
+        if kind == "DELETED":
+            self.kinds[path].pop(name, None)
+        else:
+            self.kinds[path][name] = thing
         self._version += 1
         thing["metadata"]["resourceVersion"] = str(self._version)
         self._news[path].put_nowait(json.dumps({"type": kind, "object": thing}).encode())
@@ -160,10 +170,15 @@ class Machines:
     def __init__(self, *nodes, target=None, trouble=None):
         self.nodes, self.trouble = list(nodes), trouble
         self.target = len(nodes) if target is None else target
+        self.failed = set()
 
     async def pools(self):
         """As a provider."""
-        return (PoolState("a", self.target, tuple(Instance(f"id-{name}", name) for name in self.nodes)),)
+        nodes = tuple(Instance(f"id-{name}", name, self._state(name)) for name in self.nodes)
+        return (PoolState("a", self.target, nodes),)
+
+    def _state(self, name):
+        return InstanceState.FAILED if name in self.failed else InstanceState.RUNNING
 
     async def grow(self, _, by, seen=None):
         """As a provider."""
@@ -176,6 +191,8 @@ class Machines:
 
     async def remove(self, _, names):
         """As a provider."""
+        if self.trouble is not None:
+            raise self.trouble
         gone = [name for name in names if name in self.nodes or name.removeprefix("id-") in self.nodes]
         self.nodes = [name for name in self.nodes if name not in names]
         self.target -= len(gone)

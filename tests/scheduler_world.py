@@ -61,6 +61,8 @@ class Server:
     posts: int = 0
     gate: asyncio.Event | None = None
     """Binds wait here, if there is one, before anything happens."""
+    under_way: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
+    """By UID, where and with which records: requests that nobody has answered and that were not carried out."""
 
     async def bind(self, target: Any, node: str, annotations: Any, seconds: float | None = None) -> Answer:
         """As `Writer.bind`."""
@@ -71,6 +73,7 @@ class Server:
         await asyncio.sleep(0)
         step = self.script.pop(0) if self.script else "ok"
         if self.down or step == "dropped":
+            self.under_way[target.uid] = node, dict(annotations)
             raise UnreachableError("request timed out after 5.0 s")
         if step in ("blocked", "refused"):
             return Answer(Outcome(step), "as scripted")
@@ -83,6 +86,10 @@ class Server:
         if step == "lost":
             raise UnreachableError("request timed out after 5.0 s")
         return Answer(Outcome.DONE)
+
+    def arrive(self, uid: str) -> None:
+        """A request that was taken for lost is carried out after all."""
+        self.nodes[uid], self.records[uid] = self.under_way.pop(uid)
 
     async def placed(self, target: Any, seconds: float | None = None) -> Whereabouts | None:
         """As `Writer.placed`."""

@@ -2,8 +2,9 @@
 Steps of a plan as real calls: each with a deadline, each asked for right before it is made, each safe to repeat.
 
 Decides what a step is outside and in which order its parts come, so that whoever ends in between leaves something that
-the next one understands: room is reserved before a node is marked, marked before anybody is evicted, empty before it is
-given back. A refusal of the cluster or of a provider is a value. Whether a step is wise was decided in the plan.
+the next one understands: room is reserved before a node is marked, marked before anybody is evicted; its removal is
+written into the mark, and its pods are listed past every cache, before it is given back. A refusal of the cluster or
+of a provider is a value. Whether a step is wise was decided in the plan.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.budget import resident
 from autoscaler.kube.doubt import Doubt, Kind
 from autoscaler.kube.drains import Marks
 from autoscaler.kube.moves import Moves
+from autoscaler.kube.on_node import node_of
 from autoscaler.kube.tools import RefusedStepError, Tools
 from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
 from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, action_of
-from autoscaler.providers.base import DeniedError, OutOfStockError, ProviderError
+from autoscaler.providers.base import ChangedError, DeniedError, OutOfStockError, ProviderError
 from isolation.cluster.failure import ClusterError, UnreachableError
 from isolation.contract.model import Refusal, Why
 
@@ -49,6 +50,8 @@ class Actor:
         self._doubts: list[Doubt] = []
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
+        self.irremovable: dict[str, str] = {}
+        """Drained nodes that stay, and what the API server said against it, until their drain is called off"""
 
     def begin(self, seen: Seen, *, recheck: bool = False) -> None:
         """
@@ -59,6 +62,8 @@ class Actor:
         if not recheck:
             self._targets = dict(seen.targets)
         self._slots, self._bought, self._doubts = {}, [], []
+        draining = {name for name, one in seen.observation.machines.items() if one.state is State.DRAINING}
+        self.irremovable = {name: why for name, why in self.irremovable.items() if name in draining}
 
     def doubts(self) -> tuple[Doubt, ...]:
         """What steps since the last reading ran into, and what keeps evictions from being made."""
@@ -199,22 +204,31 @@ class Actor:
         if step.node == f"{step.pool}/dry":
             self.dry.pop(step.pool, None)
             return
-        self._empty(step.node)
-        self._tools.allowed()
         if step.node in seen.fleet.slots:
+            self._tools.allowed()
             await self._tools.providers.cancel(step.pool, 1)
-        else:
+            return
+        node = step.node if step.has_node else await node_of(self._tools.access, step.node)
+        await self._empty(node or step.node)
+        if not node:
+            self._tools.allowed()
             await self._remove(step.pool, (step.node,))
-        if step.node in seen.uids:
-            await self._tools.events.node(
-                step.node, seen.uids[step.node], "ProvisioningFailed", step.reason, warning=True
-            )
+            return
+        # somebody may be bound there at this moment: from here on it goes the way of a node that is drained
+        uid = seen.uids.get(node, "")
+        await self._marks.put(node, uid, step.reason, failed=True)
+        await self._tools.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
 
-    def _empty(self, node: str) -> None:
-        """Raise where somebody runs there, by the watch's latest word."""
-        late = [pod.key for pod in self._tools.on(node) if not resident(pod)]
+    async def _empty(self, node: str) -> None:
+        """Raise where a pod would be lost with the node, by the API server's own word at this moment."""
+        late = await self._tools.lost_with(node)
         if late:
-            raise RefusedStepError(Kind.CONFLICT, f"node {node} is no longer empty: pod {late[0]}", node=node)
+            raise RefusedStepError(Kind.CONFLICT, _not_empty(node, late), node=node)
+
+    def _against(self, node: str, why: str) -> RefusedStepError:
+        """What keeps a drained node from being removed, so that the next turn calls its drain off."""
+        self.irremovable[node] = why
+        return RefusedStepError(Kind.CONFLICT, why, node=node)
 
     async def _remove(self, pool: str, names: Sequence[str]) -> None:
         gone = await self._tools.providers.remove(pool, names)
@@ -242,14 +256,35 @@ class Actor:
         staying = {uid for uid, pod in here.items() if not pod.deleting}
         await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
         await self._marks.take(step.node)
+        self.irremovable.pop(step.node, None)
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
 
     async def _delete(self, step: Delete, seen: Seen) -> None:
-        machine = seen.observation.machines[step.node]
-        self._empty(step.node)
+        """
+        The taint is old enough that no bind can be under way any more: who is not on the list now never will be.
+
+        An answer of the provider that was lost may yet come true: such a node stays sealed until it is gone.
+        """
+        node, uid = step.node, seen.uids.get(step.node, "")
         self._tools.allowed()
-        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "NodeRemoved", step.reason)
-        await self._remove(machine.pool, (step.node,))
+        delay = self._limits.node_delete_delay_after_taint_seconds
+        if not await self._marks.seal(node, uid, self._tools.now() - delay):
+            raise self._against(node, f"node {node} no longer carries the drain taint")
+        late = await self._tools.lost_with(node)
+        if late:
+            await self._marks.open(node)
+            raise self._against(node, _not_empty(node, late))
+        self._tools.allowed()
+        try:
+            await self._remove(seen.observation.machines[node].pool, (node,))
+        except (RefusedStepError, DeniedError, ChangedError):
+            await self._marks.open(node)
+            raise
+        await self._tools.events.node(step.node, uid, "NodeRemoved", step.reason)
+
+
+def _not_empty(node: str, pods: Sequence[str]) -> str:
+    return f"node {node} is not empty: pod {pods[0]}"
 
 
 def _name(step: Step) -> str:

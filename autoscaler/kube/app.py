@@ -20,6 +20,7 @@ from autoscaler.kube.app_turns import Surroundings, Turns
 from autoscaler.kube.app_voice import Voice
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.events import Recorder
+from autoscaler.kube.on_node import Occupants
 from autoscaler.kube.sources import Sources
 from autoscaler.kube.state import StateStore
 from autoscaler.kube.switch import Switch
@@ -60,7 +61,7 @@ class Autoscaler:
         self.election = Election(Leases(access, options.namespace, options.lease), me)
         self.switch = Switch(access, options.namespace, boottime)
         self.file = ConfigFile(options.config)
-        self._relay = Relay(()) if options.grpc.changing else None
+        self._relay = Relay((), Occupants(access, time.time)) if options.grpc.changing else None
         around = Surroundings(
             access=access,
             sources=self.sources,

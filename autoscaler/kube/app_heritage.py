@@ -103,6 +103,7 @@ def merged(ours: Memory, theirs: Memory) -> Memory:
         theirs,
         last_add=max(ours.last_add, theirs.last_add),
         moves=tuple(sorted({*ours.moves, *theirs.moves})),
+        removals=tuple(sorted({*ours.removals, *theirs.removals})),
         moved={**theirs.moved, **{who: max(at, theirs.moved.get(who, at)) for who, at in ours.moved.items()}},
         closed=_later(ours.closed, theirs.closed),
         refused=_later(ours.refused, theirs.refused),

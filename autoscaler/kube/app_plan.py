@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.decide import decide
+from autoscaler.drain import kept
 from autoscaler.kube.app_hold import Facts, Why, hold_of
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.doubt import DoubtError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 60.0
 """For the first whole list of a large cluster."""
 _READ: Final = ("/api/v1/nodes", "/api/v1/pods", RESERVATIONS_PATH, BUDGETS_PATH)
+_MOST_KEPT: Final = 20
 _NO_RIGHTS: Final = (401, 403)
 
 
@@ -119,7 +122,9 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
     reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
-    doubts = (*_nothing(options, wired), *(doubt.text for doubt in world.doubts()), *trouble)
+    stay = islice(kept(seen, wired.config.limits).items(), _MOST_KEPT)
+    told = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
+    doubts = (*_nothing(options, wired), *told, *(doubt.text for doubt in world.doubts()), *trouble)
     silent = world.seen.silent if world.seen is not None else {}
     return prospect_of(reading, plan.steps, Beside(doubts, _holds(options, switch), silent))
 

@@ -114,6 +114,8 @@ def _all(turns: Turns) -> dict[tuple[str, ...], str]:
         found[CONFIG, turns.problem] = text
     if turns.broken:
         found[FAILED, turns.broken] = f"reconcile cycle failed: {turns.broken}"
+    for text in turns.last.decided.capped if turns.last.decided is not None else ():
+        found[Kind.LIMITS.value, text] = text
     for doubt in turns.world.doubts() if turns.world is not None else ():
         found[doubt.kind.value, doubt.pool, doubt.node] = doubt.text
     return found

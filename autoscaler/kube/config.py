@@ -14,6 +14,8 @@ its settings, `autoscaler.providers.registry`.
         price: 3.1
         priority: 10
         spare_nodes: 1
+        skip_nodes_with_local_storage: true
+        skip_nodes_with_custom_controller_pods: true
         mode: cgpu
         placement: binpack
         node_template: {cpu: 16000, memory: 68719476736, cards: {...}}
@@ -26,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from autoscaler.drain_rules import DrainRules
 from autoscaler.limits import Limits
 
 if TYPE_CHECKING:
@@ -62,6 +65,9 @@ class PoolConfig:
     choice: CardChoice | None = None
     profile: NodeTemplate | None = None
     """A fresh node as its operator describes it; None: from the provider, or learnt from the first node."""
+
+    drain_rules: DrainRules = field(default_factory=DrainRules)
+    """Which pods keep its nodes."""
 
     def shaped(self, known: NodeTemplate | None) -> NodeTemplate | None:
         """What a fresh node is like, given what was learnt or told: what is configured here is not overruled."""

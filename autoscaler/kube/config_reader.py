@@ -12,6 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.kube.config_yaml import document
 from autoscaler.limits import BOUNDS, Limits, LimitsError
@@ -41,6 +42,7 @@ _POOL_KEYS: Final = (
     "name", "provider", "settings", "min_nodes", "max_nodes", "price", "priority", "spare_nodes", "mode", "placement",
     "node_template",
 )  # fmt: skip
+_RULES: Final = tuple(f.name for f in fields(DrainRules))
 _COUNTS: Final = frozenset(f.name for f in fields(Limits) if f.type == "int")
 
 
@@ -90,7 +92,7 @@ class _Reader:
     def _pool(self, at: At) -> PoolConfig | None:
         if not self._mapping(at):
             return None
-        self._only(at, *_POOL_KEYS)
+        self._only(at, *_POOL_KEYS, *_RULES)
         name = self._try(at["name"].label_name, "")
         provider = self._try(lambda: _needed(at["provider"]), "")
         min_nodes = self._try(lambda: at["min_nodes"].integer(0, 0, _LARGEST_POOL), 0)
@@ -107,6 +109,7 @@ class _Reader:
             spare_nodes=self._try(lambda: at["spare_nodes"].integer(0, 0, _LARGEST_POOL), 0),
             mode=self._try(lambda: _choice(at["mode"], Mode), None),
             choice=self._try(lambda: _choice(at["placement"], CardChoice), None),
+            drain_rules=DrainRules(**{key: self._try(partial(_flag, at[key]), default=True) for key in _RULES}),
             profile=self._try(lambda: profile.template_at(at["node_template"]) if at["node_template"] else None, None),
         )
         return pool if name and provider else None
@@ -179,6 +182,14 @@ def _version(at: At) -> int:
     if at.integer(VERSION) != VERSION:
         raise at.wrong(f"unsupported version {show(at.value)}; this program reads version {VERSION}")
     return VERSION
+
+
+def _flag(at: At) -> bool:
+    if at.value is None:
+        return True
+    if not isinstance(at.value, bool):
+        raise at.wrong(f"{show(at.value)} is not true or false")
+    return at.value
 
 
 def _needed(at: At) -> str:

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """Pods with constraints that are not understood: not bought for, not moved."""
     TEMPLATE = "unknown_template"
     """A pool of which nobody knows what a fresh node looks like: it cannot grow."""
+    LIMITS = "limits"
+    """A fleet-wide limit is reached: no more nodes are bought, or removed, than it allows."""
     UNREADABLE = "unreadable"
     """Objects that cannot be read."""
 

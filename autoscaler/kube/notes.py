@@ -8,18 +8,20 @@ pod look freer than it is: then the pod counts as one whose constraints cannot b
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from autoscaler.drain_rules import Said
+from autoscaler.kube.on_node import gone_at
 from isolation.cluster.store import Store
-from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_pod import safe_to_evict, seconds_of
 from isolation.contract.codec_shape import At, CodecError
-from isolation.contract.names import DELETION_COST, DRAIN, EVICT
+from isolation.contract.names import DELETION_COST, DRAIN, EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.contract.model import Taint
 
@@ -34,10 +36,13 @@ class Drain:
 
     since: float
     why: str = ""
+    removing: float = 0.0
+    """When its removal was about to be ordered: no pod may be sent there any more, whoever waits; 0: it was not."""
 
     def text(self) -> str:
         """As the annotation has it."""
-        return json.dumps({"since": round(self.since, 3), "why": self.why[:500]})
+        removing = {"removing": round(self.removing, 3)} if self.removing else {}
+        return json.dumps({"since": round(self.since, 3), "why": self.why[:500], **removing})
 
 
 def drain_of(text: str) -> Drain | None:
@@ -46,10 +51,15 @@ def drain_of(text: str) -> Drain | None:
         return None
     try:
         found = json.loads(text)
-        since = float(found["since"])
-        return Drain(since if abs(since) < 1e12 else 0.0, str(found.get("why", "")))  # noqa: PLR2004 (no NaN, no end of time)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        since, removing = (_moment(float(found.get(key, 0.0))) for key in ("since", "removing"))
+        return Drain(since, str(found.get("why", "")), removing)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return Drain(0.0)
+
+
+def _moment(seconds: float) -> float:
+    """No NaN, no end of time."""
+    return seconds if abs(seconds) < 1e12 else 0.0  # noqa: PLR2004
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +91,13 @@ class PodNote:
 
     scheduler: str = ""
     deletion_cost: int = 0
-    asks_to_move: bool = False
-    """Its annotation says that it may be moved, whoever made it."""
+    said: Said = field(default_factory=Said)
+    """What its owner says about moving it."""
     spreads: tuple[Spread, ...] = ()
     beyond: tuple[str, ...] = ()
     """Hard constraints that nothing here understands."""
+    gone_at: float = 0.0
+    """From when a pod that ends counts as gone, in seconds since the epoch (`on_node.gone_at`); 0: it does not end."""
 
 
 class _Meta(msgspec.Struct):
@@ -93,6 +105,7 @@ class _Meta(msgspec.Struct):
     name: str = ""
     creationTimestamp: Any = None  # noqa: N815 (Kubernetes' spelling, here and below)
     annotations: Any = None
+    deletionTimestamp: Any = None  # noqa: N815
 
 
 class _NodeSpec(msgspec.Struct):
@@ -114,6 +127,8 @@ class _PodSpec(msgspec.Struct):
     affinity: Any = None
     topologySpreadConstraints: Any = None  # noqa: N815
     schedulingGates: Any = None  # noqa: N815
+    volumes: Any = None
+    terminationGracePeriodSeconds: Any = None  # noqa: N815
 
 
 class _Pod(msgspec.Struct):
@@ -205,10 +220,21 @@ def _pod_note(pod: _Pod) -> PodNote:
     return PodNote(
         scheduler=At(pod.spec.schedulerName).text(),
         deletion_cost=_cost(said.get(DELETION_COST, "")),
-        asks_to_move=said.get(EVICT) == "true",
+        said=Said(safe_to_evict(said), said.get(EVICT) == "true", tuple(_local_volumes(pod.spec.volumes, said))),
         spreads=tuple(spreads),
         beyond=tuple(beyond),
+        gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
+
+
+def _local_volumes(volumes: object, annotations: Mapping[str, str]) -> Iterator[str]:
+    """Names of volumes whose contents go with the node, less those that may; memory is no storage."""
+    may_go = annotations.get(SAFE_TO_EVICT_LOCAL_VOLUMES, "").split(",")
+    for volume in At(volumes).items():
+        fields = dict(volume.fields())
+        on_disk = "emptyDir" in fields and volume["emptyDir"]["medium"].text() != "Memory"
+        if ("hostPath" in fields or on_disk) and volume["name"].text() not in may_go:
+            yield volume["name"].text()
 
 
 def _spread(item: At) -> Spread | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.homes import used_by
 from autoscaler.kube.observe_books import Books
 from autoscaler.kube.observe_doubts import doubts_of, unready
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.doubt import Doubt
     from autoscaler.kube.figures import Measured
     from autoscaler.kube.kept import Kept
-    from autoscaler.kube.notes import Notes
+    from autoscaler.kube.notes import NodeNote, Notes
     from autoscaler.kube.sources import Budget, Stored
     from autoscaler.limits import Limits
     from autoscaler.providers.base import PoolState, ProviderError
@@ -56,6 +57,8 @@ class Snapshot:
     measured: Measured
     dry: Mapping[str, str] = field(default_factory=dict)
     """Pools whose provider would not sell when it was last asked, and what it said."""
+    irremovable: Mapping[str, str] = field(default_factory=dict)
+    """Drained nodes that were not removed, and what the API server said against it."""
     held_still: str = ""
     """Why nothing may be moved now; empty: it may."""
     schedulers: frozenset[str] = frozenset({SCHEDULER})
@@ -122,7 +125,7 @@ def observing(
     vain = in_vain(missed, limits, now.at)
     queue = Cluster(pods=tuple(pod for uid, pod in books.queue.items() if uid not in vain)).pending
     yield
-    yield from books.room.follow(_usable(fleet, nodes), on)
+    yield from books.room.follow(_usable(fleet, nodes, now.notes), on)
     found = waiting(queue, pods.values(), now.notes.of_pod, books.room.nodes, tuple(pools.values()))
     yield
     engine = books.room.engine()
@@ -146,6 +149,10 @@ def observing(
             deletion_cost=dict(books.cost),
             heat=now.measured.heat,
             busy=books.busy(pods),
+            blocked=books.blocked(_rules(configs, fleet)),
+            long_terminating=books.long_terminating(now.at),
+            with_node=frozenset(name for name in fleet.machines if name in nodes),
+            irremovable=now.irremovable,
         ),
         doubts=(
             *unready(now, nodes, limits),
@@ -180,10 +187,20 @@ def _standing(
             yield machine.pool, node, on.get(name, _EMPTY)
 
 
-def _usable(fleet: Fleet, nodes: Mapping[str, Node]) -> dict[str, Usable]:
-    """Nodes whose room is room: usable ones, and those being drained, which may be kept after all."""
+def _usable(fleet: Fleet, nodes: Mapping[str, Node], notes: Notes) -> dict[str, Usable]:
+    """Nodes whose room is room: usable ones, and those being drained, unless their removal may have been ordered."""
     return {
         name: Usable(nodes[name], machine.pool, machine.state is State.DRAINING)
         for name, machine in sorted(fleet.machines.items())
-        if name in nodes and machine.state in (State.READY, State.DRAINING)
+        if name in nodes and machine.state in (State.READY, State.DRAINING) and not _sealed(notes.of_node.get(name))
     }
+
+
+def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]:
+    """By node, the drain rules of pools that have others than the default ones."""
+    own = {one.name: one.drain_rules for one in configs if one.drain_rules != DrainRules()}
+    return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
+
+
+def _sealed(note: NodeNote | None) -> bool:
+    return note is not None and note.drain is not None and note.drain.removing > 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.budget import resident
+from autoscaler.drain_rules import DrainRules, blocks_of, kept_by
 from autoscaler.kube.figures import spots_of
 from autoscaler.kube.notes import PodNote
 from autoscaler.kube.observe_pods import guarded, movable
@@ -22,6 +23,7 @@ from isolation.contract.names import SCHEDULER
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from autoscaler.drain_rules import Block
     from autoscaler.kube.figures import Measured
     from autoscaler.kube.observe import Snapshot
     from autoscaler.kube.sources import Budget
@@ -59,6 +61,8 @@ class Books:
         self._guarded: dict[str, str] = {}
         self._measured: Measured | None = None
         self._busy: dict[str, float] = {}
+        self._gone_at: dict[str, float] = {}
+        self._blocks: dict[str, tuple[Block, ...]] = {}
         self.queue: dict[str, Pod] = {}
         """Pods that wait for cards, by UID."""
         self.cost: dict[str, int] = {}
@@ -122,6 +126,20 @@ class Books:
             return {uid: still for uid, pod in pods.items() if pod.placement is not None and pod.evictable}
         return {uid: why for uid, why in self._guarded.items() if uid in pods}
 
+    def blocked(self, rules: Mapping[str, DrainRules]) -> dict[str, str]:
+        """Who may not be moved by the drain rules, and why; `rules`: by node, where they are not the default ones."""
+        usual, found = DrainRules(), {}
+        for uid, blocks in self._blocks.items():
+            placement = self._reads[uid].pod.placement
+            why = kept_by(blocks, rules.get(placement.node, usual) if placement is not None else usual)
+            if why:
+                found[uid] = why
+        return found
+
+    def long_terminating(self, at: float) -> frozenset[str]:
+        """Who should have ended long before this moment."""
+        return frozenset(uid for uid, gone in self._gone_at.items() if gone < at)
+
     def busy(self, pods: Mapping[str, Pod]) -> dict[str, float]:
         """By UID: the most that a pod uses of the compute of one of its cards."""
         return {uid: part for uid, part in self._busy.items() if uid in pods}
@@ -148,6 +166,11 @@ class Books:
         if pod.placement is not None and pod.evictable and not movable(pod, note, self._schedulers):
             pod = replace(pod, evictable=False)
         self._reads[uid] = Read(found, note, pod, spots_of(pod))
+        blocks = blocks_of(pod.request.owner, note.said) if pod.evictable and pod.placement is not None else ()
+        if blocks:
+            self._blocks[uid] = blocks
+        if note.gone_at:
+            self._gone_at[uid] = note.gone_at
         if note.deletion_cost:
             self.cost[uid] = note.deletion_cost
         if pod.reservation:
@@ -170,6 +193,8 @@ class Books:
         if not keep:
             self._pods.pop(uid, None)
         self.cost.pop(uid, None)
+        self._gone_at.pop(uid, None)
+        self._blocks.pop(uid, None)
         self.queue.pop(uid, None)
         self.arrived.pop(uid, None)
         self._guarded.pop(uid, None)

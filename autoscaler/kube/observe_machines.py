@@ -137,7 +137,7 @@ def _instance(fleet: Fleet, now: Standing, state: PoolState, named: tuple[Instan
     node = now.nodes.get(name)
     if one.state is InstanceState.LEAVING:
         now.put(fleet, Machine(name, state.name, State.DELETING, now.at))
-    elif one.state is InstanceState.FAILED:
+    elif one.state is InstanceState.FAILED and (node is None or not _marked(node, now)):
         fleet.trouble[name] = one.note
         now.put(fleet, Machine(name, state.name, State.FAILED, now.at))
     elif node is None:
@@ -151,7 +151,7 @@ def _instance(fleet: Fleet, now: Standing, state: PoolState, named: tuple[Instan
 
 def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None) -> None:
     note = now.note(node.name)
-    if note.drain is not None or any(ours(taint.key) for taint in node.taints):
+    if _marked(node, now):
         # half a mark, left by a crash or a stranger's hand, is an overdue drain: it is called off
         now.put(fleet, Machine(node.name, pool, State.DRAINING, note.drain.since if note.drain is not None else 0.0))
         return
@@ -165,6 +165,11 @@ def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None
         now.put(fleet, Machine(node.name, pool, State.DELETING, now.at))
     else:
         now.put(fleet, Machine(node.name, pool, State.READY, note.created))
+
+
+def _marked(node: Node, now: Standing) -> bool:
+    """Whether it is being drained."""
+    return now.note(node.name).drain is not None or any(ours(taint.key) for taint in node.taints)
 
 
 def _registered(node: Node, shape: Mode | None) -> bool:

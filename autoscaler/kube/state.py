@@ -74,6 +74,7 @@ def _encoded(remembered: Remembered) -> str:
         "unneeded": _times(memory.unneeded),
         "last_add": round(memory.last_add, 3) if isfinite(memory.last_add) else None,
         "moves": [round(at, 3) for at in memory.moves[-_MOST_ENTRIES:]],
+        "removals": [round(at, 3) for at in memory.removals[-_MOST_ENTRIES:]],
         "moved": _times(memory.moved),
         "closed": _rests(memory.closed),
         "refused": _rests(memory.refused),
@@ -97,12 +98,16 @@ def decode(text: str, now: float) -> Remembered:
     moves = memory["moves"].items()
     if len(moves) > _MOST_ENTRIES:
         raise memory["moves"].wrong(f"{len(moves)} entries: the maximum is {_MOST_ENTRIES}")
+    removals = memory["removals"].items()
+    if len(removals) > _MOST_ENTRIES:
+        raise memory["removals"].wrong(f"{len(removals)} entries: the maximum is {_MOST_ENTRIES}")
     last_add = memory["last_add"]
     return Remembered(
         Memory(
             unneeded=_times_at(memory["unneeded"], now),
             last_add=_time_at(last_add, now) if last_add else float("-inf"),
             moves=tuple(_time_at(each, now) for each in moves),
+            removals=tuple(_time_at(each, now) for each in removals),
             moved=_times_at(memory["moved"], now),
             closed=_rests_at(memory["closed"], now),
             refused=_rests_at(memory["refused"], now),

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autoscaler.kube.doubt import Kind
+from autoscaler.kube.on_node import lost_with
 from isolation.cluster.failure import MalformedError
 from isolation.cluster.wire import identity_of, page_of
 from isolation.cluster.writes import object_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from autoscaler.kube.sources import Sources
     from autoscaler.providers.registry import Providers
     from isolation.cluster.access import Access
-    from isolation.contract.model import Pod
 
 
 class RefusedStepError(Exception):
@@ -75,8 +75,6 @@ class Tools:
         page = page_of(await self.access.page(path, {"fieldSelector": f"metadata.name={name}"}))
         return any(identity_of(raw).name == name for raw in page.items or ())
 
-    def on(self, node: str) -> Iterator[Pod]:
-        """Pods on a node by the watch's latest word."""
-        return (
-            pod for pod in self.sources.notes.pods.values() if pod.placement is not None and pod.placement.node == node
-        )
+    async def lost_with(self, node: str) -> list[str]:
+        """Keys of the pods that would be lost with a node at this moment, past every cache."""
+        return await lost_with(self.access, node, self.now())

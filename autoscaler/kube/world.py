@@ -177,6 +177,7 @@ class KubeWorld:
             failed=reading.failed,
             measured=measured,
             dry=dict(self._actor.dry),
+            irremovable=dict(self._actor.irremovable),
             held_still=self._clock_step(),
         )
 

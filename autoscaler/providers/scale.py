@@ -145,10 +145,18 @@ class ScaleProvider:
     async def cancel(self, pool: str, by: int) -> int:
         """Lower the wish by as many as are missing."""
         async with deadline(WRITE_SECONDS, f"{pool}: cancelling missing nodes"):
-            look = await self._look(pool)
-            target = look.scale.replicas
-            fewer = max(min(target, len(look.live)), target - max(0, by))
-            return target if fewer == target else await self._write(pool, look.scale, fewer)
+            before = None
+            for _ in range(_TRIES):
+                # a machine that came meanwhile is missing no more: its controller would take another one for it
+                look = await self._look(pool)
+                target = look.scale.replicas
+                if before not in (None, target):
+                    break
+                before = target
+                fewer = max(min(target, len(look.live)), target - max(0, by))
+                if fewer == target or await self._client(pool).put(look.scale, fewer):
+                    return fewer
+            raise ChangedError(f"{pool}: another client changes the target size; nothing was written")
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
         """Mark, then lower; may be repeated."""

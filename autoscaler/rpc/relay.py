@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.providers import base
 from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from isolation.cluster.failure import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from autoscaler.providers.profile import NodeTemplate
     from isolation.contract.model import Node
 
     T = TypeVar("T")
+    Occupied = Callable[[str, str], Awaitable[str]]
+    """From a machine's ID and its node (empty: not known) to a pod that would be lost with it; empty: none."""
 
 _STANDINGS: Final = {
     base.InstanceState.COMING: Standing.CREATING,
@@ -55,9 +58,10 @@ class Offer:
 
 
 class Relay:
-    """A `State` over providers."""
+    """A `State` over providers; `occupied` is asked of each machine right before its removal."""
 
-    def __init__(self, offers: Iterable[Offer]) -> None:
+    def __init__(self, offers: Iterable[Offer], occupied: Occupied | None = None) -> None:
+        self._occupied = occupied
         self._offers = {offer.name: offer for offer in offers}
         self._known: dict[str, base.PoolState] = {}
         self._commanded: dict[str, int] = {}
@@ -120,6 +124,9 @@ class Relay:
         """See `State`."""
         provider = self._offers[group].provider
         real = [one.id for one in instances if not one.id.startswith(_MISSING)]
+        for one in instances:
+            if one.id in real:
+                await self._refuse_occupied(one)
         if real:
             gone = set(await _asked(provider.remove(group, real)))
             known = self._known[group]
@@ -137,6 +144,15 @@ class Relay:
         self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
 
     # -- inside --------------------------------------------------------------------------------
+
+    async def _refuse_occupied(self, one: Instance) -> None:
+        """Raise where a pod would be lost with the machine: whoever asks believes its own watch."""
+        try:
+            pod = "" if self._occupied is None else await self._occupied(one.id, one.node)
+        except ClusterError as exc:
+            raise StateError(f"cannot tell which pods are on {one.node or one.id}: {exc}; no node was deleted") from exc
+        if pod:
+            raise StateError(f"pod {pod} is on {one.node or one.id}; no node was deleted")
 
     async def _look(self) -> None:
         providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())

@@ -131,16 +131,24 @@ class Access:
     async def send(
         self, method: str, path: str, body: object = None, kind: str = "json", seconds: float | None = None
     ) -> bytes:
-        """One request: its answer, RefusedError, or UnreachableError (outcome unknown)."""
+        """
+        One request: its answer, RefusedError, or UnreachableError (outcome unknown).
+
+        The server is told a write's deadline: it drops what nobody waits for any more instead of carrying it out later.
+        """
         seconds = self._deadlines.write if seconds is None else min(seconds, self._deadlines.write)
         if seconds <= 0:
             raise UnreachableError("no time left for the request")
+        query = {} if method == "GET" else {"timeout": f"{max(1, int(seconds * 1000))}ms"}
         headers = {"Content-Type": "application/json" if kind == "json" else f"application/{kind}+json"}
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._asked(method, path, data=data, headers=headers, timeout=_patience(seconds)) as (line, answer),
+                self._asked(method, path, params=query, data=data, headers=headers, timeout=_patience(seconds)) as (
+                    line,
+                    answer,
+                ),
             ):
                 text = await _bounded(answer, _LONGEST_ANSWER)
         except TimeoutError:

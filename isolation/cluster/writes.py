@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     from isolation.cluster.access import Access
 
+REQUEST_SECONDS: Final = 60.0
+"""
+So long may a request whose sender has given up still take effect: kube-apiserver's --request-timeout, 1m0s by default.
+
+https://kubernetes.io/docs/reference/command-line-tools-reference/kube-apiserver/
+"""
 _NOT_FOUND, _CONFLICT, _TOO_MANY, _UNPROCESSABLE = 404, 409, 429, 422
 _REPORTER: Final = "gpushare.dev"
 _LONGEST_NOTE: Final = 1000  # the API's bound is 1 KiB

@@ -16,7 +16,16 @@ from isolation.contract.codec_allocation import decode_allocation, decode_vendor
 from isolation.contract.codec_request import owner_of, owner_uid_of, request_of
 from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
-from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, RESERVATION, Dialect
+from isolation.contract.names import (
+    ACK,
+    ALLOCATION,
+    EVICT,
+    MIRROR,
+    RESERVATION,
+    SAFE_TO_EVICT,
+    USER_SAFE_TO_EVICT,
+    Dialect,
+)
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -78,6 +87,18 @@ def pod_of(
         static=MIRROR in annotations,
         preempts=spec["preemptionPolicy"].text() != "Never",
     )
+
+
+def safe_to_evict(annotations: Mapping[str, str]) -> bool | None:
+    """
+    What the pod's owner says of evicting it by cluster-autoscaler's annotation; None: nothing.
+
+    The only reader of it. Whoever sets that annotation in the owner's place moves the owner's own value (an empty one
+    where there is none) to `USER_SAFE_TO_EVICT`: where that stands, it alone is the owner's word. As for
+    cluster-autoscaler every other value says nothing.
+    """
+    said = annotations.get(USER_SAFE_TO_EVICT, annotations.get(SAFE_TO_EVICT))
+    return {"true": True, "false": False}.get(said or "")
 
 
 def seconds_of(at: At) -> float:

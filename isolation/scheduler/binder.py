@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.cluster.election import boottime
 from isolation.cluster.failure import ClusterError
-from isolation.cluster.writes import Outcome, Target
+from isolation.cluster.writes import REQUEST_SECONDS, Outcome, Target
 from isolation.contract.codec import CodecError, decode_allocation, encode_allocation, encode_vendor
 from isolation.contract.model import Placement, Refusal
 from isolation.contract.names import ACK, ALLOCATION, RESERVATION, Dialect
@@ -39,8 +39,8 @@ PATIENCE_SECONDS: Final = 4.0
 """Who asked for a bind gets an answer by then (kube-scheduler's own limit is 5 s unless configured)."""
 WANTED_SECONDS: Final = 10.0
 """So long after it was last asked for is a binding sent again; asking again renews it."""
-HORIZON_SECONDS: Final = 30.0
-"""So long can a request whose answer did not come still be under way."""
+HORIZON_SECONDS: Final = REQUEST_SECONDS + 15.0
+"""So long can a request whose answer did not come still be under way: as the API server allows, and the way there."""
 SEEN_SECONDS: Final = 30.0
 """A pod that is bound by the server's word shows up in the watch sooner, or the server is asked again."""
 _FIRST_WAIT: Final = 0.1

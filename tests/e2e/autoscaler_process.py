@@ -39,6 +39,7 @@ QUICK = {
     "scale_down_unneeded_seconds": 1.0,
     "scale_down_delay_after_add_seconds": 1.0,
     "min_node_age_seconds": 1.0,
+    "node_delete_delay_after_taint_seconds": 1.0,
     "min_pod_age_seconds": 0.0,
     "initial_pool_backoff_seconds": 5.0,
 }

@@ -72,6 +72,7 @@ def quick(**more: Any) -> Limits:
         "max_node_provision_seconds": 300.0,
         "max_device_registration_seconds": 200.0,
         "drain_timeout_seconds": 600.0,
+        "node_delete_delay_after_taint_seconds": 1.0,
         "initial_pool_backoff_seconds": 5.0,
         "move_timeout_seconds": 600.0,
         "max_moves_per_hour_ratio": 1.0,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
+from e2e.apiclient import connected
 from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
+from e2e.kubelets import share_pod, shared_node
 from e2e.sharing import PODS, our_pod, untainted, workload
 from waiting import PATIENCE_SECONDS
 
+from autoscaler.kube.on_node import lost_with, node_of
 from autoscaler.plan import Drain, Evict, Keep
+from isolation.cluster.access import Access
+from isolation.cluster.writes import Target, Writer
 from isolation.contract.names import MOVED
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -161,3 +167,35 @@ def test_scattered_pods_are_packed_and_as_many_cards_come_free_as_were_promised(
     assert 6 == len({step.pod for step in evicted})
     assert seen.fewest >= 3
     assert seen.longest_wait < NO_HOME_SECONDS
+
+
+def test_the_api_servers_own_list_tells_who_would_be_lost_with_a_node(plane):
+    """
+    Whoever is bound there and has not ended, but for a DaemonSet's pods; a machine's node is found by both its names.
+    """
+    controller = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "d", "controller": True}
+
+    async def story():
+        async with connected(plane) as client, Access(plane.kubeconfig) as access:
+            node = shared_node("lost-node", 0) | {"spec": {"providerID": "test://lost/7", "unschedulable": True}}
+            await client.create(node)
+            try:
+                for name, owners in (("runs", []), ("over", []), ("agent", [controller]), ("elsewhere", [])):
+                    pod = share_pod(name, 0, schedulerName="nobody")
+                    pod["metadata"]["ownerReferences"] = owners
+                    made = await client.create(pod)
+                    target = Target("default", name, made["metadata"]["uid"])
+                    assert await Writer(access, "test").bind(
+                        target, "other" if name == "elsewhere" else "lost-node", {}
+                    )
+                await client.merge(f"{PODS}/over/status", {"status": {"phase": "Succeeded"}})
+                found = [await node_of(access, name) for name in ("lost-node", "test://lost/7", "test://lost/8")]
+                return await lost_with(access, "lost-node", time.time()), found
+            finally:
+                for name in ("runs", "over", "agent", "elsewhere"):
+                    await client.delete(f"{PODS}/{name}", force=True)
+                await client.delete("/api/v1/nodes/lost-node")
+
+    lost, found = asyncio.run(story())
+    assert ["default/runs"] == lost
+    assert ["lost-node", "lost-node", ""] == found

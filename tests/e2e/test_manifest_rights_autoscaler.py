@@ -86,7 +86,7 @@ def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of
                     "scale_down_unneeded_seconds": 1.0,
                     "scale_down_delay_after_add_seconds": 1.0,
                 }
-                more |= {"min_node_age_seconds": 1.0}
+                more |= {"min_node_age_seconds": 1.0, "node_delete_delay_after_taint_seconds": 1.0}
                 one.config.write_text(config(one_pool(), unknown, limits=more | {"min_pod_age_seconds": 0.0}))
                 one.start()
                 try:

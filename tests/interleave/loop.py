@@ -10,13 +10,17 @@ a last word. Knows nothing of clusters.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import gc
 import heapq
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 MOST_STEPS: Final = 2_000_000
 """Of one run: whoever needs more spins."""
@@ -63,6 +67,23 @@ class Process:
 PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("process", default=None)
 OUTSIDE: Final = contextvars.Context()
 """The context of what no process does: servers, networks, kernels."""
+
+
+@contextlib.contextmanager
+def thrown_away() -> Iterator[None]:
+    """What a run leaves cut off in the middle of something goes in silence, at the end of the block."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    collecting = gc.isenabled()
+    gc.disable()  # the collector has its own times, which would be part of the interleaving
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        if collecting:
+            gc.enable()
 
 
 def touch_world() -> None:

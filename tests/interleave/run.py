@@ -9,10 +9,7 @@ time for what is due, and nothing may be left.
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
-import sys
-import warnings
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +23,7 @@ from interleave.clocks import run_time
 from interleave.judge import Judge
 from interleave.kubelet import Kubelet
 from interleave.kubescheduler import KubeScheduler
-from interleave.loop import StuckError, VirtualLoop
+from interleave.loop import StuckError, VirtualLoop, thrown_away
 from interleave.machine import Machine
 from interleave.objects import PROTECTED, cards_of, drawn_crowd, drawn_plan, node_object, plain, pod_object
 from interleave.replica import Replica
@@ -208,20 +205,9 @@ class Run:
 
 
 def play(setup: Setup) -> Result:
-    """One run, and nothing of it left: what is cut off in the middle of something is thrown away in silence."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    collecting = gc.isenabled()
-    gc.disable()  # the collector has its own times, which would be part of the interleaving
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            result = Run(setup).result()
-            gc.collect()
-        return result
-    finally:
-        sys.unraisablehook = hook
-        if collecting:
-            gc.enable()
+    """One run, and nothing of it left."""
+    with thrown_away():
+        return Run(setup).result()
 
 
 def _old_agent(net: Net, _world: World, machine: Machine) -> ClassicAgent:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Thing = dict[str, Any]
-_PLURALS: Final = frozenset({"pods", "nodes", "leases", "reservations", "events", "namespaces"})
+_PLURALS: Final = frozenset({"pods", "nodes", "leases", "reservations", "events", "namespaces", "poddisruptionbudgets"})
 _MERGE: Final = "merge-patch"
 EPOCH: Final = 1_795_262_400.0
 """2026-11-21T12:00:00Z, at which every run begins."""

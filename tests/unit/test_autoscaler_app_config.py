@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.config import Config, ConfigError
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.config_reader import read_config
@@ -64,6 +65,22 @@ def test_everything_that_may_be_said_is_read():
     assert ("prometheus", "http://prometheus:9090", 90.0) == (
         found.metrics.source, found.metrics.url, found.metrics.stale_seconds
     )  # fmt: skip
+
+
+def test_what_keeps_a_pools_nodes_is_its_operators_word():
+    """
+    As for cluster-autoscaler where nothing is said; a word for a flag is a mistake.
+    """
+    pool = "pools: [{name: a, provider: scale, settings: {name: a}%s}]"
+    (usual,) = read_config((pool % "").encode()).pools
+    (lax,) = read_config((pool % ", skip_nodes_with_local_storage: false").encode()).pools
+    assert DrainRules() == usual.drain_rules
+    assert DrainRules(skip_nodes_with_local_storage=False) == lax.drain_rules
+    (said,) = wrong(pool % ', skip_nodes_with_custom_controller_pods: "false"')
+    assert "skip_nodes_with_custom_controller_pods" in said
+    assert "is not true or false" in said
+    (unknown,) = wrong(pool % ", skip_nodes_with_system_pods: false")
+    assert "unknown key" in unknown
 
 
 def test_every_mistake_is_named_with_its_line_and_the_remedy():

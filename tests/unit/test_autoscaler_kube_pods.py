@@ -40,15 +40,8 @@ def node(name, zone=""):
         pytest.param(pod(static=True), OURS, False, id="static"),
         pytest.param(pod(request=Request(cards=1, whole=True, owner=SHARE.owner)), OURS, False, id="whole card"),
         pytest.param(pod(request=Request(owner=SHARE.owner)), OURS, False, id="no card: no home can be reserved"),
-        pytest.param(
-            pod(request=Request(1, GIB, owner="Job/default/train")), OURS, False, id="a Job counts it as failed"
-        ),
-        pytest.param(
-            pod(request=Request(1, GIB, owner="Job/default/train")),
-            PodNote(scheduler="ours", asks_to_move=True),
-            True,
-            id="a Job that says yes",
-        ),
+        pytest.param(pod(namespace="kube-system"), OURS, False, id="the system's"),
+        pytest.param(pod(namespace="gpushare-system"), OURS, False, id="our own"),
         pytest.param(pod(), PodNote(scheduler="ours", beyond=("pod affinity",)), False, id="not understood"),
     ],
 )

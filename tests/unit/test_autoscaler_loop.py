@@ -107,15 +107,16 @@ def test_nothing_is_drained_while_pods_wait_for_machines_or_after_a_purchase():
 
 def test_drain_goes_on_eviction_by_eviction_and_ends_with_the_node():
     """
-    A pod with a home is evicted, one whose owner is on the move waits; an empty node goes.
+    A pod with a home is evicted, one whose owner is on the move waits; an empty node goes once its taint is old enough.
     """
     observation, (moving,) = draining()
     plan, memory = decide(observation, LIMITS, Memory())
-    empty, _ = draining(pods_on_light=0)
-    last, _ = decide(empty, LIMITS, Memory())
+    delay = LIMITS.node_delete_delay_after_taint_seconds
+    soon, _ = decide(draining(pods_on_light=0, since=NOW - delay + 1)[0], LIMITS, Memory())
+    last, _ = decide(draining(pods_on_light=0, since=NOW - delay)[0], LIMITS, Memory())
 
     assert [(Evict, moving.uid)] == [(type(step), step.pod) for step in plan.steps]
-    assert [Delete] == [type(step) for step in last.steps]
+    assert ((), [Delete]) == (soon.steps, [type(step) for step in last.steps])
     acted = memory.acted(plan, LIMITS)
     assert ((NOW,), {"R/0": NOW}) == (acted.moves, dict(acted.moved))
 

@@ -107,6 +107,32 @@ def test_every_question_ends_by_its_deadline(tmp_path, answer, error, seconds, a
         against(tmp_path, answer, ask, seconds)
 
 
+def test_the_server_is_told_until_when_an_answer_is_awaited(tmp_path):
+    """
+    What nobody waits for any more is dropped there, not carried out later: the caller's own deadline, if sooner.
+    """
+    heard = []
+
+    async def serve(reader, writer):
+        heard.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode())
+        await reader.readexactly(2)
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def story():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        deadlines = Deadlines(write=PATIENCE_SECONDS)
+        async with Access(kubeconfig(tmp_path / "config", url), deadlines=deadlines) as access:
+            await access.send("POST", "/x", {})
+            await access.send("POST", "/x", {}, seconds=4.25)
+        server.close()
+
+    asyncio.run(story())
+    assert [f"/x?timeout={int(PATIENCE_SECONDS * 1000)}ms", "/x?timeout=4250ms"] == heard
+
+
 def test_an_answer_without_end_is_cut_off(tmp_path, monkeypatch):
     """
     Beyond the bound nothing is read.

@@ -168,3 +168,24 @@ def test_a_purchase_is_in_the_target_once_or_not_at_all(by, trouble):
         return bought
 
     assert 2 + by == asyncio.run(story()) == server.replicas
+
+
+def test_a_machine_that_comes_while_it_is_given_up_is_not_paid_for_with_another():
+    """
+    Its controller was slow and makes it between the look and the write: the wish is not lowered below what stands.
+    """
+    server = Server(2)
+    server.replicas = 3
+    plain = server.send
+
+    async def send(method, path, body=None, kind="json"):
+        if method == "PUT" and len(server.machines) < server.replicas:
+            server.control()
+            server.version += 1
+        return await plain(method, path, body, kind)
+
+    server.send = send
+    settings = settings_of(At({"name": "a"}))
+    assert 3 == asyncio.run(ScaleProvider(server, {"a": settings}).cancel("a", 1))
+    server.control()
+    assert (3, []) == (len(server.machines), server.gone)

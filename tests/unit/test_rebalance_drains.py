@@ -16,7 +16,8 @@ from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import Machine, State
 from autoscaler.limits import Limits, LimitsError
 from autoscaler.memory import Memory
-from autoscaler.plan import Delete, Drain, Move, Plan
+from autoscaler.observation import Reservation
+from autoscaler.plan import Delete, Drain, Evict, Move, Plan
 from autoscaler.rebalance_worth import Weights, disruption
 from isolation.contract.model import Placement
 from isolation.contract.quantity import gib
@@ -48,12 +49,27 @@ def test_daemons_neither_keep_a_node_nor_move():
     patient = Memory(unneeded={"light": 0.0})
 
     (drain,) = steps_of(observation, memory=patient)
-    machines = {**observation.machines, "light": Machine("light", "p", State.DRAINING, NOW)}
+    machines = {**observation.machines, "light": Machine("light", "p", State.DRAINING, NOW - 300)}
     left = replace(observation, machines=machines, on={**observation.on, "light": {daemon.uid: daemon}})
 
     assert ("light", (mover.uid,)) == (drain.node, tuple(home.pod for home in drain.homes))
     assert (drain,) == Plan(NOW, (drain,)).still_valid(observation).steps
-    assert (Delete("light", "empty"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
+    assert (Delete("light", "empty, tainted for 300 s"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
+
+
+def test_a_node_whose_pod_is_on_the_move_already_is_not_drained_yet():
+    """
+    A move that was cut off between its reservation and its eviction comes to its end first: one home for each pod.
+    """
+    left, right = node("left", 1, 15, pool="p"), node("right", 1, 15, pool="p")
+    mover = pod(ask(2, owner="R/a"), on=on_card(left, 0, 2))
+    observation = seen([pool(min_nodes=1)], [mover, pod(ask(8, owner="R/b"), on=on_card(right, 0, 8))], [left, right])
+    home = Reservation(mover.uid, mover.request, on_card(right, 0, 2), NOW)
+    observation = replace(observation, at=NOW, reserved={mover.uid: home})
+    observation.engine.hold(home.hold, home.request, home.placement)
+
+    steps = steps_of(observation, memory=Memory(unneeded={"left": 0.0}))
+    assert [(Evict, mover.uid)] == [(type(step), step.pod) for step in steps]
 
 
 def test_a_node_goes_only_if_those_who_came_lately_could_come_again():

@@ -13,6 +13,7 @@ from autoscaler.providers import base
 from autoscaler.rpc.cloud import CloudProvider
 from autoscaler.rpc.relay import Commanding, Offer, Relay
 from autoscaler.rpc.state import StateError
+from isolation.cluster.failure import UnreachableError
 
 CODE = grpc.StatusCode
 CLIENT = GENERATIONS[1]
@@ -67,11 +68,11 @@ class Shelf:
             raise self.fails
 
 
-def played(shelf, play, **offer):
+def played(shelf, play, occupied=None, **offer):
     """Run `play(relay, client)` with a server in between, after a first look."""
 
     async def run():
-        relay = Relay([Offer("a", shelf, **offer)])
+        relay = Relay([Offer("a", shelf, **offer)], occupied)
         async with channel_to(CloudProvider(relay)) as channel:
             client = CLIENT.provider(channel)
             await client["Refresh"]()
@@ -276,3 +277,30 @@ def test_a_pool_that_nobody_offers_cannot_be_commanded():
     """
     with pytest.raises(StateError, match="pool b does not exist"):
         Relay([Offer("a", Shelf())]).command("b", 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ("", CODE.OK),
+        ("default/web-0", CODE.FAILED_PRECONDITION),
+        (UnreachableError("no answer"), CODE.FAILED_PRECONDITION),
+    ],
+)
+def test_a_machine_under_a_pod_is_not_deleted_whoever_asks(found, code):
+    """What cluster-autoscaler believes to be empty is asked of the API server again; all of a request or nothing."""
+    shelf, asked = Shelf(2, ["n1", "n2"]), []
+
+    async def occupied(machine, node):
+        asked.append((machine, node))
+        if isinstance(found, Exception):
+            raise found
+        return found if machine == "shelf://n2" else ""
+
+    async def play(_relay, client):
+        nodes = [{"providerID": f"shelf://{name}", "name": name} for name in ("n1", "n2")]
+        return await status(client["NodeGroupDeleteNodes"](id="a", nodes=nodes))
+
+    assert code is played(shelf, play, occupied)
+    assert ("remove" in [each[0] for each in shelf.asked]) is (code is CODE.OK)
+    assert "shelf://n1" == asked[0][0]

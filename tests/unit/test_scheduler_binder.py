@@ -125,6 +125,26 @@ def test_a_request_that_may_still_be_under_way_keeps_its_room():
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("after", [1.0, 45.0, 60.0])
+def test_a_bind_that_commits_after_its_answer_was_lost_finds_its_room_still_kept(after):
+    """The API server may carry a request out until its --request-timeout, 60 s by default: nobody else has the card."""
+
+    async def story() -> None:
+        world = Scheduler(Server(script=["dropped"]), pod("a", 5), pod("b", 5))
+        bind = asyncio.create_task(world.binder.bind(pod("a", 5), "n"))
+        await until(lambda: world.server.posts)
+        began, world.clock.leads = world.clock.now, False
+        await until(lambda: world.clock.now >= began + after)
+        world.clock.leads = True
+        assert await world.binder.bind(pod("b", 5), "n")
+        world.clock.leads = False
+        world.server.arrive("a")
+        assert "" == await bind
+        assert (5, {"a": "n"}) == (world.used(), world.server.nodes)
+
+    asyncio.run(story())
+
+
 def test_the_last_request_that_may_still_be_under_way_counts():
     """Several got no answer: the room is kept until the last of them cannot come any more."""
 

@@ -1,0 +1,88 @@
+"""
+Which pods keep their node and their place: cluster-autoscaler's rules, one by one, and where we are stricter.
+
+Decides from what a pod and its owner's annotations say; two rules are switched by pool, as cluster-autoscaler's flags
+of the same names do it for all. What a disruption budget says, and whether a home can be reserved, is decided
+elsewhere (`budget`, `kube.observe_pods`). Pure. The table beside cluster-autoscaler's own is docs/autoscaler.md.
+
+Source: kubernetes/autoscaler, cluster-autoscaler/FAQ.md ("What types of pods can prevent CA from removing a node?") and
+simulator/drainability/rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REMADE: Final = ("ReplicaSet/", "StatefulSet/", "ReplicationController/")
+"""Controllers that make an evicted pod again, whatever it was doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRules:
+    """What keeps a pool's nodes; names and defaults are those of cluster-autoscaler's flags."""
+
+    skip_nodes_with_local_storage: bool = True
+    """A pod with a hostPath volume, or an emptyDir that is not in memory, stays."""
+    skip_nodes_with_custom_controller_pods: bool = True
+    """A pod of a controller that Kubernetes does not know stays."""
+
+
+class Rule(StrEnum):
+    """Which rule keeps a pod where it is."""
+
+    NOT_SAFE = "not_safe_to_evict"
+    CONTROLLER = "custom_controller"
+    JOB = "job"
+    LOCAL_STORAGE = "local_storage"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a pod's owner says about moving it."""
+
+    safe: bool | None = None
+    """`codec_pod.safe_to_evict`."""
+    asks: bool = False
+    """`gpushare.dev/evict: "true"`: whoever made it, it may be moved."""
+    local_volumes: tuple[str, ...] = ()
+    """Names of its volumes on the node's disk, less those that may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One rule against moving a pod."""
+
+    rule: Rule
+    why: str
+
+
+def blocks_of(owner: str, said: Said) -> tuple[Block, ...]:
+    """Every rule against moving a pod of this controller (`Kind/namespace/name`), where all of them are in force."""
+    if said.safe is False:
+        return (Block(Rule.NOT_SAFE, 'it is annotated safe-to-evict: "false"'),)
+    if said.safe:
+        return ()
+    found = []
+    if not said.asks and not owner.startswith(REMADE):
+        kind = owner.partition("/")[0]
+        rule = Rule.JOB if kind == "Job" else Rule.CONTROLLER
+        found.append(Block(rule, f"its controller, a {kind}, may not make it again"))
+    if said.local_volumes:
+        names = ", ".join(said.local_volumes[:3])
+        found.append(Block(Rule.LOCAL_STORAGE, f"it has local storage (volumes: {names})"))
+    return tuple(found)
+
+
+def kept_by(blocks: Iterable[Block], rules: DrainRules) -> str:
+    """The first of these that is in force under a pool's rules; empty: the pod may be moved."""
+    off = set()
+    if not rules.skip_nodes_with_local_storage:
+        off.add(Rule.LOCAL_STORAGE)
+    if not rules.skip_nodes_with_custom_controller_pods:
+        off.add(Rule.CONTROLLER)
+    return next((block.why for block in blocks if block.rule not in off), "")
