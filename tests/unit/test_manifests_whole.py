@@ -20,7 +20,12 @@ from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER
 VERSION = "1.36"
 FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/", "cluster.x-k8s.io/")
 """Kinds of others, whose schemas a cluster brings along."""
-PORTS = {SCHEDULER: {8443, 9446, 10259}, NODE_AGENT: {9447}, EXPORTER: {9445}, AUTOSCALER: {8086, 8087, 8444, 9448}}
+PORTS = {
+    SCHEDULER: {8441, 8443, 9446, 10259},
+    NODE_AGENT: {9447},
+    EXPORTER: {9445},
+    AUTOSCALER: {8086, 8087, 8444, 9448},
+}
 """DESIGN section 8, and the stock kube-scheduler's own."""
 each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
 
