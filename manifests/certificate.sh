@@ -12,7 +12,7 @@
 #
 # Again before they end (DAYS, 365), or at any time: they are read without a restart, and until every replica has read
 # the webhook's the API server believes the authority before as well. Callers' certificates are of a new authority each
-# time: hand them out again. Needs openssl and kubectl; the authorities' keys are thrown away.
+# time: hand them out again (admission believes the one before meanwhile). Needs openssl and kubectl; the authorities' keys are thrown away.
 set -eu
 umask 077
 namespace=gpushare-system days=${DAYS:-365}
@@ -78,6 +78,9 @@ admission() {
   at=${AT:-/etc/kubernetes/gpushare}
   authority admissions "gpushare admission callers"
   signed apiserver admissions kube-apiserver "extendedKeyUsage=clientAuth\n"
+  # The authority before is believed too, until every API server has its new files.
+  kubectl -n "$namespace" get secret gpushare-scheduler-admission-clients --ignore-not-found \
+    -o jsonpath='{.data.ca\.crt}' | base64 -d | sed '/END CERTIFICATE/q' >>admissions.crt
   kubectl -n "$namespace" create secret generic gpushare-scheduler-admission-clients --from-file=ca.crt=admissions.crt \
     --dry-run=client -o yaml | kubectl apply -f -
   cp apiserver.crt "$OUT/apiserver.crt"

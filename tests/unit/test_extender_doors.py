@@ -8,6 +8,7 @@ import json
 import os
 import ssl
 import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -20,6 +21,7 @@ from waiting import PATIENCE_SECONDS
 from isolation.cluster.certificate import first_end
 from isolation.cluster.listen import Address
 from isolation.scheduler import extender, wire
+from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates, TlsError
@@ -254,3 +256,23 @@ def test_until_when_the_certificate_in_use_is_valid(authority):
     assert min(first, root) == certificates.ends
     assert None is first_end(b"")
     assert None is first_end(old[0] + b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+
+
+def test_pages_take_a_tenth_of_the_time(monkeypatch):
+    """
+    Whoever scrapes without end gets the same page for ten times as long as it took.
+    """
+    now, read = [100.0], []
+    monkeypatch.setattr(metrics_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    metrics = Metrics()
+
+    def gauges():
+        read.append(now[0])
+        now[0] += 1.0
+        return {}
+
+    metrics.watch(gauges)
+    for now[0] in (100.0, 101.0, 110.9, 111.1, 120.0, 123.0):
+        metrics.page()
+
+    assert [100.0, 111.1, 123.0] == read
