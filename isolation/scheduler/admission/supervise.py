@@ -132,7 +132,7 @@ class Admission:
         self._report: Report | None = None
         self._heard = 0.0
         self._restarts = 0
-        self._dropped: dict[str, int] = {}
+        self._dropped = dict.fromkeys(("timeout", "evicted", "bytes"), 0)
 
     @property
     def pid(self) -> int | None:
@@ -236,7 +236,7 @@ class Admission:
         buckets = [new - old for old, new in zip(before.buckets, report.buckets, strict=True)]
         self._metrics.took("admission", buckets, report.seconds - before.seconds)
         for reason, number in report.dropped.items():
-            self._dropped[reason] = self._dropped.get(reason, 0) + number - before.dropped.get(reason, 0)
+            self._dropped[reason] += number - before.dropped.get(reason, 0)
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
         """Everything once, then what changes; a process that does not read is found silent by `_hear`."""
