@@ -75,7 +75,6 @@ class Scheduler:
         )
         self._extender = Extender(self.world)
         self._errands = Errands(self.world, self._objects, self._writer, self.metrics)
-        self._cluster = Cluster(self.picture, may_grow=settings.growing)
         self.admission: Admission | None = None
         self._certificates: Certificates | None = None
         store.listen(self._note)
@@ -102,9 +101,10 @@ class Scheduler:
         if settings.certificate is not None and settings.key is not None:
             if settings.admission is not None:
                 Certificates(settings.certificate, settings.key, settings.admission_client_ca)  # a mistake ends us now
-                sock = stack.enter_context(listener(settings.admission))
+                sock = listener(settings.admission)
                 ports["admission"] = sock.getsockname()[1]
-                self.admission = Admission(settings, self._cluster, sock, self.metrics)
+                known = Cluster(self.picture, may_grow=settings.growing)
+                self.admission = Admission(settings, known, sock, self.metrics)
                 background.keep(self.admission.run())
             if settings.extender is not None:
                 self._certificates = Certificates(settings.certificate, settings.key, settings.extender_client_ca)

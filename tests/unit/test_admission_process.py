@@ -62,15 +62,15 @@ async def admission(authority, **settings):
     pair = authority.issue("server", hosts=("127.0.0.1",))
     picture, metrics = Picture(), Metrics()
     told = Settings(certificate=pair.certificate, key=pair.key, **settings)
-    with listener(HERE) as sock:
-        made = Admission(told, Cluster(picture, may_grow=False), sock, metrics)
-        running = asyncio.create_task(made.run())
-        try:
-            await soon(lambda: not made.problem())
-            yield SimpleNamespace(it=made, port=sock.getsockname()[1], picture=picture, metrics=metrics)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    sock = listener(HERE)
+    made = Admission(told, Cluster(picture, may_grow=False), sock, metrics)
+    running = asyncio.create_task(made.run())
+    try:
+        await soon(lambda: not made.problem())
+        yield SimpleNamespace(it=made, port=sock.getsockname()[1], picture=picture, metrics=metrics)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def trusting(authority, pair=None):

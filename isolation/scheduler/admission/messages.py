@@ -49,7 +49,7 @@ class Report(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     """Requests answered, by outcome."""
     buckets: list[int]
-    """Answers by duration, as `metrics.BUCKETS`, and one more for the rest; not cumulative."""
+    """Answers by duration, as `metrics_scheduler.BUCKETS`, and one more for the rest; not cumulative."""
     seconds: float
     """Sum of the durations."""
     connections: int

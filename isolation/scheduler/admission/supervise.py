@@ -57,8 +57,7 @@ class Cluster:
 
     def __init__(self, picture: Picture, *, may_grow: bool) -> None:
         self._picture, self._may_grow = picture, may_grow
-        self.shared: dict[tuple[str, str], str] = {}
-        """UID by namespace and name of each pod with shares."""
+        self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
         self._fleet, self._fleet_stale, self._fleet_sent = fleet.UNKNOWN, True, fleet.UNKNOWN
         self._synced = False
@@ -70,7 +69,7 @@ class Cluster:
         self._changes.clear()
         self._fleet_sent = self._current_fleet()
         self._synced = not self._picture.missing()
-        names = list(self.shared)
+        names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
         return [
             *(Update(whole=False, synced=False, shared=batch) for batch in batches),
@@ -96,14 +95,14 @@ class Cluster:
     def _note(self, change: Change) -> None:
         if change.pod is not None:
             key = change.pod.namespace, change.pod.name
-            if self.shared.get(key) == change.pod.uid:
+            if self._shared.get(key) == change.pod.uid:
                 return
-            self.shared[key], self._changes[key] = change.pod.uid, True
+            self._shared[key], self._changes[key] = change.pod.uid, True
         elif change.pod_before is not None:
             key = change.pod_before.namespace, change.pod_before.name
-            if self.shared.get(key) != change.pod_before.uid:
+            if self._shared.get(key) != change.pod_before.uid:
                 return
-            del self.shared[key]
+            del self._shared[key]
             self._changes[key] = False
         else:
             before, after = change.node_before, change.node
@@ -165,16 +164,20 @@ class Admission:
         return (self._report.loaded, self._report.ends) if self._report is not None else None
 
     async def run(self) -> None:
-        """Until cancelled; then what it has begun is answered."""
+        """Until cancelled; then what it has begun is answered, and the listening socket is closed."""
         delay = FIRST_DELAY_SECONDS
-        while True:
-            began = time.monotonic()
-            why = await self._live()
-            self._restarts += 1
-            delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
-            log.error("admission process %s: restarting it in %.1f s", why, delay)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, MOST_DELAY_SECONDS)
+        with self._sock:
+            while True:
+                began = time.monotonic()
+                try:
+                    why = await self._live()
+                except OSError as exc:
+                    why = f"cannot be started ({exc})"
+                self._restarts += 1
+                delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
+                log.error("admission process %s: restarting it in %.1f s", why, delay)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, MOST_DELAY_SECONDS)
 
     async def _live(self) -> str:
         """One process, from its start to its end; how it ended."""
