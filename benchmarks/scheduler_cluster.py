@@ -1,11 +1,12 @@
 """
 The scheduler beside a real kube-scheduler on a real API server: pods a second, against vanilla in the same run.
 
-Three parts, each printed as a line of JSON with its bar:
-  flow     500 nodes: pods created through the API until all are bound, vanilla and ours in turn; CPU seconds a pod;
-           medians over the turns, since a machine's speed varies from one to the next
-  node     binds onto one node, asked for in parallel as kube-scheduler's bind cycles do
-  restart  5,000 nodes and 40,000 pods: a process from its start to leading, and its memory
+Four parts, each printed as a line of JSON with its bar:
+  flow       500 nodes: pods created through the API until all are bound, vanilla and ours in turn; CPU seconds a pod;
+             medians over the turns, since a machine's speed varies from one to the next
+  node       binds onto one node, asked for in parallel as kube-scheduler's bind cycles do
+  strangers  binds, reviews and probes while strangers attack the admission port, against quiet ones
+  restart    5,000 nodes and 40,000 pods: a process from its start to leading, and its memory
 Everything shares the same cores, the load generator included. Our processes have their ServiceAccount and environment
 as in the manifests. Needs the control plane of the tests.
 """
@@ -18,12 +19,13 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import sys
 import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -35,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # a file here has the name of the package that it measures
 FLOW_BAR, VANILLA_PART = 100.0, 0.6  # pods a second, or this part of vanilla's
 NODE_BAR = 100.0  # binds a second
+BESIEGED_RATIO_BAR, BESIEGED_BAR = 2.0, 2.0  # p99 of binds as a part of the quiet one; seconds of the slowest answer
 READY_BAR, MEMORY_BAR = 15.0, 500  # seconds, MiB
 STAMP = "2026-01-31T12:00:00Z"
 FILLER = "x" * 3000  # what nobody reads of a real object: managed fields, statuses
@@ -222,6 +225,53 @@ async def one_node(plane: Any, folder: Path, config: Path, count: int) -> dict[s
     }
 
 
+async def besieged(plane: Any, folder: Path, config: Path, count: int) -> dict[str, Any]:
+    """One pod after another, quiet and while strangers are at the admission port; seconds, and MiB of our processes."""
+    strangers, waiting = import_module("strangers"), import_module("e2e.honest")
+    port = import_module("ports").free_port()
+    pair = plane.serving_pair("webhook", ("127.0.0.1",))
+    context = ssl.create_default_context(cafile=str(plane.ca))
+    rows: dict[str, dict[str, float]] = {}
+    async with connected(plane) as client:
+        await sharing.prepare(client)
+        for name in ("quiet", *strangers.ATTACKS):
+            with sharing.replica(plane, folder, name, config) as ours:
+                door = f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}"
+                ours.start(f"--admission-listen=127.0.0.1:{port}", *door)
+                await ours.leads()
+                await ours.answers("/readyz")
+                honest = waiting.Honest(ours, port, context)
+                attack = strangers.attacking(name, port) if name != "quiet" else contextlib.nullcontext()
+                with attack:
+                    await asyncio.sleep(3)
+                    await honest.ask(client, name.lower(), count, "n0")
+                rows[name] = _worst(honest.seconds) | {"peak_mib": sum(map(peak_mib, family(ours.pid)))}
+                print(f"  {name}: {rows[name]}", flush=True)
+            await sharing.clear(client)
+    quiet = rows.pop("quiet")
+    slowest = max(value for row in rows.values() for key, value in row.items() if key.endswith("_max"))
+    most = max(row["bind_p99"] for row in rows.values()) / quiet["bind_p99"]
+    return {
+        "part": "strangers",
+        "bind_p99_ms_quiet": round(1000 * quiet["bind_p99"], 1),
+        "bind_p99_ratio": round(most, 2),
+        "slowest_seconds": round(slowest, 2),
+        "peak_mib": max(row["peak_mib"] for row in rows.values()),
+        "bars": [BESIEGED_RATIO_BAR, BESIEGED_BAR],
+        "held": most <= BESIEGED_RATIO_BAR and slowest <= BESIEGED_BAR,
+    }
+
+
+def _worst(seconds: dict[str, list[float]]) -> dict[str, float]:
+    found = {f"{who}_max": round(max(took), 4) for who, took in seconds.items()}
+    return found | {"bind_p99": round(quantiles(seconds["bind"], n=100)[98], 4)}
+
+
+def family(pid: int) -> list[int]:
+    """A process and its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 async def restart(plane: Any, folder: Path, config: Path, times: int) -> dict[str, Any]:
     """From the start of the process to leading, killed in between: the Lease has to run out too."""
     seconds, memory, cpu = [], [], []
@@ -250,7 +300,7 @@ async def restart(plane: Any, folder: Path, config: Path, times: int) -> dict[st
 def main() -> None:
     """The parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["flow", "node", "restart"])
+    parser.add_argument("parts", nargs="*", default=["flow", "node", "strangers", "restart"])
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=600, help="in each turn of flow")
     parser.add_argument("--turns", type=int, default=5, help="of flow: vanilla and ours in each")
@@ -264,6 +314,9 @@ def main() -> None:
     if "node" in chosen.parts:
         with planes(1) as world:
             lines.append(asyncio.run(one_node(*world, 600)))
+    if "strangers" in chosen.parts:
+        with planes(1) as world:
+            lines.append(asyncio.run(besieged(*world, 150)))
     if "restart" in chosen.parts:
         with planes(*chosen.large) as world:
             lines.append(asyncio.run(restart(*world, 3)))

@@ -1,8 +1,10 @@
 #!/bin/sh
 # Certificates by authorities of their own, for clusters without cert-manager. Once after `kubectl apply -k`:
-#   sh manifests/certificate.sh [scheduler] [extender] [metrics-api] [grpc]
+#   sh manifests/certificate.sh [scheduler] [admission] [extender] [metrics-api] [grpc]
 #
 #   scheduler    the webhook's (what is made where nothing is named); the API server is told whom to believe
+#   admission    one with which the API server calls the webhook, for components/admission-client-certificate: its files
+#                for --admission-control-config-file are put into $OUT, to be found there as $AT (/etc/kubernetes/gpushare)
 #   extender     the webhook's, and one with which an existing kube-scheduler asks us: its files are put into $OUT
 #   metrics-api  of components/metrics-api
 #   grpc         of components/grpc, and those of its callers: Secrets gpushare-cluster-autoscaler and gpushare-keda,
@@ -10,7 +12,7 @@
 #
 # Again before they end (DAYS, 365), or at any time: they are read without a restart, and until every replica has read
 # the webhook's the API server believes the authority before as well. Callers' certificates are of a new authority each
-# time: hand them out again. Needs openssl and kubectl; the authorities' keys are thrown away.
+# time: hand them out again (admission believes the one before meanwhile). Needs openssl and kubectl; the authorities' keys are thrown away.
 set -eu
 umask 077
 namespace=gpushare-system days=${DAYS:-365}
@@ -18,8 +20,8 @@ namespace=gpushare-system days=${DAYS:-365}
 for wanted in "$@"; do
   case $wanted in
     scheduler | metrics-api | grpc) ;;
-    extender) [ -n "${OUT:-}" ] || { echo "extender: say where its files go, OUT=folder" >&2; exit 2; } ;;
-    *) echo "$wanted: name scheduler, extender, metrics-api or grpc" >&2; exit 2 ;;
+    admission | extender) [ -n "${OUT:-}" ] || { echo "$wanted: say where its files go, OUT=folder" >&2; exit 2; } ;;
+    *) echo "$wanted: name scheduler, admission, extender, metrics-api or grpc" >&2; exit 2 ;;
   esac
 done
 [ -z "${OUT:-}" ] || { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd); }
@@ -72,6 +74,38 @@ webhook() {
   secret "$name-tls" tls
 }
 
+admission() {
+  at=${AT:-/etc/kubernetes/gpushare}
+  authority admissions "gpushare admission callers"
+  signed apiserver admissions kube-apiserver "extendedKeyUsage=clientAuth\n"
+  # The authority before is believed too, until every API server has its new files.
+  kubectl -n "$namespace" get secret gpushare-scheduler-admission-clients --ignore-not-found \
+    -o jsonpath='{.data.ca\.crt}' | base64 -d | sed '/END CERTIFICATE/q' >>admissions.crt
+  kubectl -n "$namespace" create secret generic gpushare-scheduler-admission-clients --from-file=ca.crt=admissions.crt \
+    --dry-run=client -o yaml | kubectl apply -f -
+  cp apiserver.crt "$OUT/apiserver.crt"
+  cp apiserver.key "$OUT/apiserver.key"
+  # Kubernetes, "Dynamic Admission Control", section "Authenticate API servers": a user by the webhook's DNS name.
+  cat >"$OUT/admission.yaml" <<END
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: MutatingAdmissionWebhook
+  configuration:
+    apiVersion: apiserver.config.k8s.io/v1
+    kind: WebhookAdmissionConfiguration
+    kubeConfigFile: $at/webhooks.kubeconfig
+END
+  cat >"$OUT/webhooks.kubeconfig" <<END
+apiVersion: v1
+kind: Config
+users:
+- name: ${WEBHOOK:-gpushare-scheduler.$namespace.svc}
+  user: {client-certificate: $at/apiserver.crt, client-key: $at/apiserver.key}
+END
+  echo "for every kube-apiserver, as $at: $OUT/admission.yaml (--admission-control-config-file), webhooks.kubeconfig, apiserver.crt, apiserver.key"
+}
+
 extender() {
   webhook
   authority clients "gpushare extender callers"
@@ -106,6 +140,7 @@ grpc() {
 for wanted in "$@"; do
   case $wanted in
     scheduler) webhook ;;
+    admission) admission ;;
     extender) extender ;;
     metrics-api) metrics_api ;;
     grpc) grpc ;;

@@ -108,6 +108,31 @@ SCHEDULER: Final = Section(
                 ),
             ),
         ),
+        even(
+            8,
+            lines(
+                "Admission process",
+                "Replicas whose admission process serves, and restarts per interval.",
+                (
+                    Query(f"sum({SCOPE(s.ADMISSION_UP)})", "up"),
+                    Query(total(increase(SCOPE(s.ADMISSION_RESTARTS))), "restarts"),
+                ),
+            ),
+            lines(
+                "Connections of admission",
+                "Open ones, and those per interval that were closed before they were answered, by reason.",
+                (
+                    Query(f"sum({SCOPE(s.ADMISSION_CONNECTIONS)})", "open"),
+                    Query(total(increase(SCOPE(s.ADMISSION_DROPPED)), "reason"), "closed: {{reason}}"),
+                ),
+            ),
+            lines(
+                "Memory of the admission process",
+                "Resident, by replica.",
+                (Query(target(SCOPE(s.ADMISSION_MEMORY)), "{{instance}}"),),
+                "bytes",
+            ),
+        ),
         wide(
             4,
             (

@@ -70,6 +70,14 @@ GROUP: Final = Group(
             "has the stack trace.",
         ),
         Alert(
+            "GpushareSchedulerAdmissionRestarted",
+            grew(of(metrics_scheduler.ADMISSION_RESTARTS), "10m"),
+            Severity.WARNING,
+            f"The scheduler at {TARGET} restarted its admission process",
+            f"Restarts within 10 minutes: {COUNT}. While it starts, the other replica admits pods that request shared "
+            "cards.",
+        ),
+        Alert(
             "GpushareSchedulerOvercommitted",
             f"max by (job) ({of(metrics_scheduler.OVERCOMMITTED)}) > 0",
             Severity.CRITICAL,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-LIMITS: Final = Limits(request_bytes=64 * 1024)
+LIMITS: Final = Limits(request_bytes=64 * 1024, bodies=False)
 _ANSWER_SECONDS: Final = 10.0
 """For a client to take an answer."""
 _STOP_SECONDS: Final = 1.0

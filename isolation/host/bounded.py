@@ -42,6 +42,8 @@ class Limits:
     """From the first byte of a request, or of the TLS handshake, until it is complete."""
     request_bytes: int | None = None
     """Until a request is complete; None: the server above has its own limit."""
+    bodies: bool = True
+    """Requests have bodies; where they have none, one whose head has come is not incomplete any more."""
     idle_seconds: float = 120.0
     """Between two requests: longer than Prometheus' longest usual interval, and than Go's clients keep a connection."""
     stalled_seconds: float = 1.0
@@ -104,7 +106,7 @@ class Connection(asyncio.Protocol):
             return
         else:
             self._received += len(data)
-        self.whole = data.endswith(_HEAD_END)
+        self.whole = not self._owner.limits.bodies and data.endswith(_HEAD_END)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:

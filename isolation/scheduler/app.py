@@ -1,9 +1,9 @@
 """
 The scheduler process: everything wired together, from the first open port to the Lease given back.
 
-Decides the order of life and nothing else. Doors open first (admission is served from the first second,
+Decides the order of life and nothing else. Listeners open first (admission is served from the first second,
 by every replica); then the cluster is read; whoever holds the Lease and has read it answers about pods.
-At the end the doors close, what is being answered is answered, and the Lease is given back.
+At the end the listeners close, what is being answered is answered, and the Lease is given back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from isolation.cluster.store import Store
 from isolation.cluster.writes import Leases, Writer
 from isolation.contract import metrics_scheduler as catalogue
 from isolation.scheduler import legacy
-from isolation.scheduler.admission import fleet
-from isolation.scheduler.admission.review import World as Admission
-from isolation.scheduler.admission.review import review
+from isolation.scheduler.admission.supervise import Admission, Cluster
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.books import Books
 from isolation.scheduler.errands import Errands
@@ -36,7 +34,8 @@ from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics, count
 from isolation.scheduler.objects import Objects
 from isolation.scheduler.picture import Picture
-from isolation.scheduler.server import Answers, Doors, serving
+from isolation.scheduler.server import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
+from isolation.scheduler.serving import listener
 from isolation.scheduler.tls import Certificates
 from isolation.scheduler.waiting import Waiting
 
@@ -76,9 +75,7 @@ class Scheduler:
         )
         self._extender = Extender(self.world)
         self._errands = Errands(self.world, self._objects, self._writer, self.metrics)
-        self._shared: dict[tuple[str, str], str] = {}
-        self._fleet = fleet.UNKNOWN
-        self._fleet_stale = True
+        self.admission: Admission | None = None
         self._certificates: Certificates | None = None
         store.listen(self._note)
         self.metrics.watch(self._gauges)
@@ -100,16 +97,26 @@ class Scheduler:
     async def _open(self, stack: contextlib.AsyncExitStack, background: Background) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
         settings, ports = self._settings, {}
-        doors = Doors(Answers(self._extender, self.admit, self.inspect, self.health, release()), self.metrics)
-        if settings.listen is not None and settings.certificate is not None and settings.key is not None:
-            self._certificates = Certificates(settings.certificate, settings.key, settings.client_ca)
-            background.keep(self._certificates.run())
-            app = doors.secure(trusts_clients=settings.client_ca is not None)
-            ports["tls"] = await stack.enter_async_context(serving(app, settings.listen, self._certificates.context))
+        doors = Doors(Answers(self._extender, self.inspect, self.health, release()), self.metrics)
+        if settings.certificate is not None and settings.key is not None:
+            if settings.admission is not None:
+                Certificates(settings.certificate, settings.key, settings.admission_client_ca)  # a mistake ends us now
+                sock = listener(settings.admission)
+                ports["admission"] = sock.getsockname()[1]
+                known = Cluster(self.picture, may_grow=settings.growing)
+                self.admission = Admission(settings, known, sock, self.metrics)
+                background.keep(self.admission.run())
+            if settings.extender is not None:
+                self._certificates = Certificates(settings.certificate, settings.key, settings.extender_client_ca)
+                background.keep(self._certificates.run())
+                made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates)
+                ports["extender-tls"] = await stack.enter_async_context(made)
         if settings.sidecar is not None:
-            ports["sidecar"] = await stack.enter_async_context(serving(doors.sidecar(), settings.sidecar))
+            made = serving(doors.extender(), settings.sidecar, EXTENDER_LIMITS)
+            ports["extender"] = await stack.enter_async_context(made)
         if settings.metrics is not None:
-            ports["metrics"] = await stack.enter_async_context(serving(doors.measured(), settings.metrics))
+            made = serving(doors.measured(), settings.metrics, METRICS_LIMITS)
+            ports["metrics"] = await stack.enter_async_context(made)
         return ports
 
     async def _wear_role(self, namespace: str, pod: str) -> None:
@@ -131,50 +138,27 @@ class Scheduler:
 
     # Answers that need the whole process.
 
-    def admit(self, body: bytes) -> bytes:
-        """One AdmissionReview."""
-        if self._fleet_stale and not self.picture.missing():
-            self._fleet = fleet.fleet_of(self.picture.store.nodes.values(), may_grow=self._settings.growing)
-            self._fleet_stale = False
-        world = Admission(
-            is_shared=self._is_shared,
-            fleet=self._fleet,
-            scheduler=self._settings.scheduler_name,
-            unit_bytes=self._settings.unit_bytes,
-        )
-        return review(body, world)
-
     def inspect(self, node: str | None) -> bytes:
         """The classic picture of all nodes or one."""
         return legacy.inspect(self.books.inspect(node), node)
 
     def health(self) -> dict[str, str]:
-        """What is wrong, by probe: serving admission needs nothing but us."""
+        """What is wrong, by probe: serving admission needs its process and nothing else."""
+        wrong = {}
+        if self.admission is not None and (problem := self.admission.problem()):
+            wrong["readyz"] = problem
         missing = self.picture.missing()
         if missing:
-            return {"leader": f"informer caches are not synced yet: {missing}"}
-        if self.leadership.fence() is None:
-            return {"leader": f"this replica is not the leader; Lease holder: {self.leadership.holder() or 'none'}"}
-        return {}
-
-    def _is_shared(self, namespace: str, name: str) -> bool | None:
-        if (namespace, name) in self._shared:
-            return True
-        return None if self.picture.missing() else False
+            wrong["leader"] = f"informer caches are not synced yet: {missing}"
+        elif self.leadership.fence() is None:
+            holder = self.leadership.holder() or "none"
+            wrong["leader"] = f"this replica is not the leader; Lease holder: {holder}"
+        return wrong
 
     def _note(self, change: Change) -> None:
-        """Names of pods with shares, and that the fleet may have changed."""
-        if change.pod is not None:
-            self._shared[change.pod.namespace, change.pod.name] = change.pod.uid
-        elif change.pod_before is not None:
-            gone = change.pod_before
-            if self._shared.get((gone.namespace, gone.name)) == gone.uid:
-                del self._shared[gone.namespace, gone.name]
-            self.world.waiting.served(gone.uid)
-        else:
-            before, after = change.node_before, change.node
-            if before is None or after is None or fleet.shape_of(before) != fleet.shape_of(after):
-                self._fleet_stale = True
+        """Pods that are gone wait no longer."""
+        if change.pod is None and change.pod_before is not None:
+            self.world.waiting.served(change.pod_before.uid)
 
     def _gauges(self) -> Mapping[MetricSpec, Mapping[tuple[str, ...], float]]:
         store, none = self.picture.store, ()
@@ -192,10 +176,16 @@ class Scheduler:
             catalogue.OVERCOMMITTED: {none: float(len(self.books.overcommitted()))},
             catalogue.UNREADABLE: {none: float(len(view.unreadable))},
         }
+        if self.admission is not None:
+            rows |= self.admission.rows()
         if self._certificates is not None:
-            rows[catalogue.CERTIFICATE] = {none: self._certificates.loaded}
-            if self._certificates.ends is not None:
-                rows[catalogue.CERTIFICATE_ENDS] = {none: self._certificates.ends}
+            certificate: tuple[float, float | None] | None = self._certificates.loaded, self._certificates.ends
+        else:
+            certificate = self.admission.certificate() if self.admission is not None else None
+        if certificate is not None:
+            rows[catalogue.CERTIFICATE] = {none: certificate[0]}
+            if certificate[1] is not None:
+                rows[catalogue.CERTIFICATE_ENDS] = {none: certificate[1]}
         return rows
 
 

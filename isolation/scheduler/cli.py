@@ -23,7 +23,7 @@ from isolation.contract.names import SCHEDULER
 from isolation.contract.quantity import UNITS
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler import config as kube
-from isolation.scheduler.settings import LISTEN, METRICS, SIDECAR, Settings
+from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,21 +33,25 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--listen",
+    "--admission-listen",
+    "admission",
     type=Listen(),
-    default=LISTEN,
+    default=ADMISSION,
     show_default=True,
-    help="Address for HTTPS: scheduler extender, classic gpushare paths and admission webhooks. none: disabled.",
+    help="Address for HTTPS: admission webhooks, served by a child process. none: disabled.",
 )
 @click.option(
-    "--tls-cert", "certificate", type=_FILE, help="Serving certificate of --listen; reloaded when it changes."
+    "--admission-client-ca",
+    type=_FILE,
+    help="CA file. Clients of --admission-listen (the API server) must present a certificate signed by this CA.",
+)
+@click.option(
+    "--tls-cert",
+    "certificate",
+    type=_FILE,
+    help="Serving certificate of --admission-listen and --extender-tls-listen; reloaded when it changes.",
 )
 @click.option("--tls-key", "key", type=_FILE, help="Private key of --tls-cert.")
-@click.option(
-    "--client-ca",
-    type=_FILE,
-    help="CA file. Clients of the extender on --listen must present a certificate signed by this CA.",
-)
 @click.option(
     "--extender-listen",
     "sidecar",
@@ -55,6 +59,19 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     default=SIDECAR,
     show_default=True,
     help="Loopback address for plain HTTP, used by the kube-scheduler in the same pod. none: disabled.",
+)
+@click.option(
+    "--extender-tls-listen",
+    "extender",
+    type=Listen(),
+    default="none",
+    show_default=True,
+    help="Address for HTTPS: scheduler extender and classic gpushare paths, for a kube-scheduler elsewhere.",
+)
+@click.option(
+    "--extender-client-ca",
+    type=_FILE,
+    help="CA file. Clients of --extender-tls-listen must present a certificate signed by this CA.",
 )
 @click.option(
     "--policy",
@@ -150,10 +167,12 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     return Settings(
         kubeconfig=given["kubeconfig"],
         context=given["kube_context"],
-        listen=given["listen"],
+        admission=given["admission"],
+        admission_client_ca=given["admission_client_ca"],
         certificate=given["certificate"],
         key=given["key"],
-        client_ca=given["client_ca"],
+        extender=given["extender"],
+        extender_client_ca=given["extender_client_ca"],
         sidecar=given["sidecar"],
         metrics=given["metrics"] if port is None else Address("0.0.0.0", port),  # noqa: S104 (Prometheus asks from outside)
         policy=given["policy"],
@@ -166,4 +185,6 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         host=os.environ.get("HOSTNAME") or socket.gethostname(),
         scheduler_name=given["scheduler_name"],
         growing=given["growing"],
+        log_format=given["log_format"],
+        log_level=given["log_level"],
     )

@@ -1,14 +1,12 @@
 """
-The doors: TLS for the API server and foreign schedulers, plain loopback for the kube-scheduler beside us, metrics.
+The listeners of this process: the extender on loopback or over TLS, metrics and probes.
 
-Decides who may ask what: over TLS the extender wants a client certificate, admission wants none (the API
-server has none); on the loopback address there is no admission. Bodies are bounded, slow ones are ended,
-and every question gets an answer. What the answer is, is decided elsewhere.
+Decides how much may be asked. Bodies and connections are bounded, slow ones are ended, and every question gets an
+answer. What the answer is, is decided elsewhere; admission has a process of its own (`admission.supervise`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -18,30 +16,27 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from isolation.cluster.garbage import bounded
+from isolation.host.bounded import Limits
 from isolation.scheduler import legacy, wire
-from isolation.scheduler.admission.question import MOST_BYTES as MOST_REVIEW_BYTES
+from isolation.scheduler import serving as bounded
 from isolation.scheduler.extender import VERBS
 from isolation.scheduler.metrics import CONTENT_TYPE
+from isolation.scheduler.serving import body_of, listener
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from isolation.cluster.listen import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
+    from isolation.scheduler.tls import Certificates
 
 log = logging.getLogger(__name__)
-BODY_SECONDS: Final = 10.0
-"""For a whole body to arrive."""
+EXTENDER_LIMITS: Final = Limits(connections=256, request_seconds=10.0)
+METRICS_LIMITS: Final = Limits(connections=64, request_seconds=5.0)
 EXTENDER: Final = "/extender"
-ADMIT: Final = "/admit"
 _MEASURED: Final = {"shortlist": "filter"}
 """Verbs that are another one, to a reader of metrics."""
-_HANDSHAKE_SECONDS: Final = 5.0
-_IDLE_SECONDS: Final = 75.0
-_BACKLOG: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,6 @@ class Answers:
     """Who answers what."""
 
     extender: Extender
-    admit: Callable[[bytes], bytes]
     inspect: Callable[[str | None], bytes]
     health: Callable[[], dict[str, str]]
     """What is wrong, by probe (`readyz`, `leader`); a probe that is not in it is well."""
@@ -62,18 +56,8 @@ class Doors:
     def __init__(self, answers: Answers, metrics: Metrics) -> None:
         self._answers, self._metrics = answers, metrics
 
-    def secure(self, *, trusts_clients: bool) -> web.Application:
-        """For the TLS port."""
-        app = web.Application(
-            client_max_size=MOST_REVIEW_BYTES, middlewares=[_certified(trusts_clients=trusts_clients)]
-        )
-        self._add_verbs(app)
-        app.router.add_post(f"{ADMIT}/{{name}}", self._admission)
-        self._add_probes(app)
-        return app
-
-    def sidecar(self) -> web.Application:
-        """For the loopback port."""
+    def extender(self) -> web.Application:
+        """For the loopback port and the TLS port, where the handshake wants a client certificate."""
         app = web.Application(client_max_size=wire.MOST_BYTES)
         self._add_verbs(app)
         self._add_probes(app)
@@ -102,7 +86,7 @@ class Doors:
 
     def _verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            body = await _whole(request, wire.MOST_BYTES)
+            body = await body_of(request, wire.MOST_BYTES)
             began = time.perf_counter()
             reply = await self._answers.extender.answer(verb, body)
             self._metrics.answered(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)
@@ -110,13 +94,6 @@ class Doors:
             return web.Response(body=reply.body, status=reply.status, content_type=kind)
 
         return answer
-
-    async def _admission(self, request: web.Request) -> web.Response:
-        body = await _whole(request, MOST_REVIEW_BYTES)
-        began = time.perf_counter()
-        answer = self._answers.admit(body)
-        self._metrics.answered("admission", "done", time.perf_counter() - began)
-        return web.Response(body=answer, content_type="application/json")
 
     async def _inspected(self, request: web.Request) -> web.Response:
         return web.Response(body=self._answers.inspect(request.match_info.get("node")), content_type="application/json")
@@ -137,58 +114,12 @@ class Doors:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, address: Address, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve while the block lasts; the port. What is being answered at the end is answered."""
-    runner = web.AppRunner(
-        app, access_log=None, logger=bounded(log), keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=BODY_SECONDS
-    )
-    await runner.setup()
-    try:
-        if runner.server is None:
-            raise RuntimeError("aiohttp runner has no server after setup")
-        timeout = _HANDSHAKE_SECONDS if context is not None else None
-        server = await asyncio.get_running_loop().create_server(
-            runner.server, address.host, address.port, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=timeout
-        )
-        try:
-            port: int = server.sockets[0].getsockname()[1]
-            yield port
-        finally:
-            server.close()
-    finally:
-        await runner.cleanup()
-
-
-async def _whole(request: web.Request, most: int) -> bytes:
-    """The body; too large is 413, too slow is 408, undecodable is 400."""
-    size = request.content_length or 0
-    if size <= most:
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(text="request body timed out") from None
-        except web.RequestPayloadError:
-            raise web.HTTPBadRequest(text="cannot decode request body") from None
-        if len(body) <= most:
-            return body
-        size = len(body)
-    raise web.HTTPRequestEntityTooLarge(most, size)
-
-
-def _certified(*, trusts_clients: bool) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Over TLS only admission and probes are for everybody."""
-
-    @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if request.path.startswith((f"{EXTENDER}/", f"{legacy.PREFIX}/")):
-            if not trusts_clients:
-                raise web.HTTPForbidden(text="client certificates are not configured: set --client-ca\n")
-            transport = request.transport
-            if transport is None or not transport.get_extra_info("peercert"):
-                raise web.HTTPForbidden(text="present a client certificate that is signed by the CA of --client-ca\n")
-        return await handler(request)
-
-    return guard
+async def serving(
+    app: web.Application, address: Address, limits: Limits, certificates: Certificates | None = None
+) -> AsyncIterator[int]:
+    """Serve while the block lasts; the port."""
+    sock = listener(address)
+    port: int = sock.getsockname()[1]
+    context = (lambda: certificates.context) if certificates is not None else None
+    async with bounded.serving(app, sock, limits, log, context):
+        yield port

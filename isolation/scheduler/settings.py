@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from isolation.cluster.listen import Address
 
-LISTEN: Final = "0.0.0.0:8443"
+ADMISSION: Final = "0.0.0.0:8443"
 SIDECAR: Final = "127.0.0.1:8442"
 METRICS: Final = "0.0.0.0:9446"
 _LEASE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -33,12 +33,16 @@ class Settings:
 
     kubeconfig: Path | None = None
     context: str | None = None
-    listen: Address | None = None
-    """TLS: extender, classic paths, admission. None: not served."""
+    admission: Address | None = None
+    """TLS: admission webhooks, in a process of their own. None: not served."""
+    admission_client_ca: Path | None = None
+    """Whoever asks admission shows a certificate of this authority; None: everybody may ask."""
+    extender: Address | None = None
+    """TLS: extender and classic paths, for a scheduler elsewhere. None: not served."""
+    extender_client_ca: Path | None = None
+    """Whoever asks the extender over TLS shows a certificate of this authority."""
     certificate: Path | None = None
     key: Path | None = None
-    client_ca: Path | None = None
-    """Whoever asks the extender over TLS shows a certificate of this authority; without one nobody may."""
     sidecar: Address | None = None
     """Plain HTTP on a loopback address, for the kube-scheduler beside us. None: not served."""
     metrics: Address | None = None
@@ -58,15 +62,23 @@ class Settings:
     """`schedulerName` that admission gives to pods that ask for shares."""
     growing: bool = False
     """Whether nodes may come whose like is not here now: admission then warns of what no node holds."""
+    log_format: str = "text"
+    log_level: str = "info"
 
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
-        if self.listen is not None and (self.certificate is None or self.key is None):
-            yield "--listen needs a certificate: set --tls-cert and --tls-key, or --listen none"
-        if self.listen is None and self.sidecar is None:
-            yield "nothing to serve: set --listen or --extender-listen"
-        if self.client_ca is not None and self.listen is None:
-            yield "--client-ca has no effect with --listen none: set --listen, or remove --client-ca"
+        served = [name for name, where in self._tls().items() if where is not None]
+        if served and (self.certificate is None or self.key is None):
+            yield f"{' and '.join(served)} need a certificate: set --tls-cert and --tls-key, or {served[0]} none"
+        if not served and self.sidecar is None:
+            yield "nothing to serve: set --admission-listen, --extender-listen or --extender-tls-listen"
+        if self.extender is not None and self.extender_client_ca is None:
+            yield "--extender-tls-listen needs --extender-client-ca: the extender protocol has no other authentication"
+        given = (self.admission_client_ca, self.extender_client_ca)
+        for (name, where), authority in zip(self._tls().items(), given, strict=True):
+            if authority is not None and where is None:
+                option = name.replace("-tls-listen", "").replace("-listen", "") + "-client-ca"
+                yield f"{option} has no effect with {name} none: set {name}, or remove {option}"
         if self.sidecar is not None and not _loopback(self.sidecar.host):
             yield f"--extender-listen {self.sidecar} has no authentication: use a loopback address such as {SIDECAR}"
         if self.policy not in POLICIES:
@@ -74,6 +86,9 @@ class Settings:
         for option, name in (("--kube-scheduler-lease", self.beside), ("--lease-name", self.lease)):
             if (name or option == "--lease-name") and not _LEASE.fullmatch(name):
                 yield f"{option} {name!r} is not a valid Lease name: use lower-case letters, digits, - and ."
+
+    def _tls(self) -> dict[str, Address | None]:
+        return {"--admission-listen": self.admission, "--extender-tls-listen": self.extender}
 
 
 def _loopback(host: str) -> bool:

@@ -2,9 +2,9 @@
 The certificate we serve, read again whenever its files change; connections that are open go on.
 
 Decides when a pair is good enough to take: whole, and certificate and key of each other. Half a pair on
-its way to the disk keeps the old one in force, with a line in the log. Who may come is decided by the
-server: with an authority for clients a certificate is asked for and checked, but not demanded here, since
-the API server, which asks for admission, has none.
+its way to the disk keeps the old one in force, with a line in the log. With an authority for clients, a
+handshake without a certificate that it signed fails. No session outlives its connection: a resumed one would not be
+checked against the authority that is in force now.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Certificates:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._stamp = self._look()
         try:
-            self._current, self.ends = self._load()
+            self.context, self.ends = self._load()
         except (OSError, ssl.SSLError, ValueError) as exc:
             raise TlsError(f"cannot load certificate {certificate} with key {key}: {exc}") from exc
         self.loaded = time.time()
-        """When the pair in force was read; `ends`: until when it is valid, None: that cannot be told."""
-        self.context, _ = self._load()
-        """For the listening socket: hands every connection the pair that is in force."""
-        self.context.sni_callback = self._choose
+        """
+        When the pair in force was read; `ends`: until when it is valid, None: that cannot be told. `context` is for
+        the next connection.
+        """
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -64,20 +64,20 @@ class Certificates:
         # Changed again while it was read: what was read may be of two generations.
         if self._look() != stamp:
             return
-        self._stamp, (self._current, self.ends), self.loaded = stamp, fresh, time.time()
+        self._stamp, (self.context, self.ends), self.loaded = stamp, fresh, time.time()
         log.info("reloaded certificate")
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
 
     def _look(self) -> pem.Stamp:
         return pem.stamp((self._certificate, self._key, self._client_ca))
 
     def _load(self) -> tuple[ssl.SSLContext, float | None]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Before 1.3 sessions can be resumed without tickets, from a cache that Python cannot switch off.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
         context.load_cert_chain(self._certificate, self._key, password=pem.no_password)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
+            context.verify_mode = ssl.CERT_REQUIRED
         return context, first_end(self._certificate.read_bytes())

@@ -144,7 +144,7 @@ async def passing(client: ApiClient) -> AsyncIterator[None]:
 async def scheduling(plane: ControlPlane, folder: Path) -> AsyncIterator[tuple[ApiClient, Replica]]:
     """Our scheduler with its certificate, and a kube-scheduler beside it."""
     pair = plane.serving_pair("dashboards", ("127.0.0.1",))
-    door = (f"--listen=127.0.0.1:{free_port()}", f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
+    door = (f"--admission-listen=127.0.0.1:{free_port()}", f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
     async with connected(plane) as client:
         await prepare(client)
         with replica(plane, folder, "dash") as ours:

@@ -23,7 +23,10 @@ MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 OVERLAYS = tuple(sorted(path.name for path in (MANIFESTS / "overlays").iterdir()))
 EXAMPLES = ("keda-prometheus", "prometheus-adapter")
 """For copying; no part of ours."""
-OPTIONS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api", "monitoring", "views")
+OPTIONS = (
+    *("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api", "monitoring", "views"),
+    *("admission-network", "admission-client-certificate"),
+)
 """In an order in which they can be listed: what patches comes after what it patches."""
 BUILDS = tuple((overlay, ()) for overlay in OVERLAYS) + tuple((overlay, OPTIONS + EXAMPLES) for overlay in OVERLAYS)
 IDS = [f"{overlay}{'-with-everything' if components else ''}" for overlay, components in BUILDS]

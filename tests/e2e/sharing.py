@@ -64,7 +64,7 @@ class Replica:
         """Begin; `up` waits until it serves."""
         options = {
             "kubeconfig": self._kubeconfig,
-            "listen": "none",
+            "admission-listen": "none",
             "extender-listen": f"127.0.0.1:{self.sidecar}",
             "metrics-listen": f"127.0.0.1:{self.metrics}",
         }

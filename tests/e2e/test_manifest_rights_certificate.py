@@ -155,7 +155,7 @@ def test_callers_of_grpc_get_certificates_with_their_names(plane, tmp_path):
     assert ["cluster-autoscaler", "keda-operator"] == asyncio.run(story())
 
 
-@pytest.mark.parametrize("words", [["what"], ["extender"]], ids=["unknown", "nowhere-to-put-it"])
+@pytest.mark.parametrize("words", [["what"], ["extender"], ["admission"]])
 def test_what_makes_no_sense_changes_nothing_and_says_what_to_write(words, tmp_path):
     """
     Before anything is asked of a cluster: there is none here.
@@ -166,4 +166,4 @@ def test_what_makes_no_sense_changes_nothing_and_says_what_to_write(words, tmp_p
     )
 
     assert (2, "") == (done.returncode, done.stdout)
-    assert any(word in done.stderr for word in ("name scheduler, extender", "OUT=folder"))
+    assert any(word in done.stderr for word in ("name scheduler, admission, extender", "OUT=folder"))

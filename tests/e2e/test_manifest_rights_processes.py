@@ -122,7 +122,12 @@ async def scheduling(client, plane, tmp_path, logs):
     await client.call("POST", path, made)
     tls, sidecar = free_port(), free_port()
     logs |= {"ours": tmp_path / "scheduler.log", "stock": tmp_path / "kube-scheduler.log"}
-    ours = [*OURS, f"--kubeconfig={config}", f"--listen=127.0.0.1:{tls}", f"--extender-listen=127.0.0.1:{sidecar}"]
+    ours = [
+        *OURS,
+        f"--kubeconfig={config}",
+        f"--admission-listen=127.0.0.1:{tls}",
+        f"--extender-listen=127.0.0.1:{sidecar}",
+    ]
     ours += [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--metrics-listen=none"]
     ours += [f"--kube-scheduler-lease={SCHEDULER}-kube"]
     stock = [*STOCK, str(plane._programs["kube-scheduler"]), f"--config={configuration(config, sidecar, tmp_path)}"]

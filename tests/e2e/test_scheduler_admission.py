@@ -20,7 +20,7 @@ from isolation.scheduler.admission.review import BINDER
 def door(plane, port):
     """Options of a replica that serves admission on this port."""
     pair = plane.serving_pair("webhook", ("127.0.0.1",))
-    return f"--listen=127.0.0.1:{port}", f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}"
+    return f"--admission-listen=127.0.0.1:{port}", f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}"
 
 
 @contextlib.asynccontextmanager

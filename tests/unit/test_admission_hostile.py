@@ -11,6 +11,7 @@ import base64
 import gc
 import json
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -343,3 +344,23 @@ def test_three_megabytes_of_anything_do_not_hold_up_the_others(what):
     reading = min(cpu_seconds(lambda: json.loads(body)) for _ in range(3))
     tries = (cpu_seconds(lambda: told(body)) for _ in range(3))
     assert any(took < 5 * reading for took in tries), (reading, len(body))
+
+
+@pytest.mark.parametrize("inner", ["[]", '{"":1}', "0", '""'])
+def test_what_would_be_large_in_memory_is_refused_before_it_is_read(inner):
+    """
+    Two bytes of JSON may take a hundred in memory; counting them takes none.
+    """
+    text = "[" + ",".join([inner] * (3_000_000 // (len(inner) + 1))) + "]"
+    made = pod()
+    made["spec"]["x"] = None
+    body = json.dumps(enveloped(made)).replace('"x": null', f'"x": {text}').encode()
+    tracemalloc.start()
+    try:
+        response = told(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "too many values" in response["status"]["message"]
+    assert peak < 1 << 20

@@ -36,6 +36,7 @@ SOURCES = {
     if path.suffix in {".py", ".h", ".c", ".sh", ".yaml"} or path.name == "Containerfile"
 }
 FOREIGN = {
+    "--admission-control-config-file": "kube-apiserver",
     "--build-arg": "podman and docker",
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",

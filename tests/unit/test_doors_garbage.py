@@ -24,7 +24,7 @@ from exporter.http.server import MetricsServer
 from isolation.cluster.garbage import EVERY_SECONDS, Once, bounded
 from isolation.cluster.listen import Address
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.server import Answers, Doors, serving
+from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates
 
 WORLD = ("isolation.scheduler.picture", "isolation.cluster.election", "isolation.cluster.perhaps")
@@ -57,12 +57,11 @@ def anew():
 
 
 @contextlib.asynccontextmanager
-async def doors(context=None):
-    """The scheduler's TLS door, or the sidecar's where there is no context; the port."""
+async def doors(certificates=None):
+    """The extender over TLS, or on loopback where there are no certificates; the port."""
     async with extending(Server()) as (verbs, _):
-        made = Doors(Answers(verbs, bytes, lambda _: b"", dict, "1.2.3"), Metrics())
-        app = made.secure(trusts_clients=False) if context else made.sidecar()
-        async with serving(app, Address("127.0.0.1", 0), context) as port:
+        app = Doors(Answers(verbs, lambda _: b"", dict, "1.2.3"), Metrics()).extender()
+        async with serving(app, Address("127.0.0.1", 0), EXTENDER_LIMITS, certificates) as port:
             yield port
 
 
@@ -107,7 +106,7 @@ def test_a_request_that_is_none_leaves_one_line_at_most(text, caplog):
     with caplog.at_level(logging.INFO):
         said, after = asyncio.run(story())
     found = lines(caplog)
-    assert said in (b"", b"HTTP/1.0 400", b"HTTP/1.1 400", b"HTTP/1.1 200")
+    assert said in (b"", b"HTTP/1.0 400", b"HTTP/1.1 400", b"HTTP/1.1 415", b"HTTP/1.1 200")
     assert b"HTTP/1.1 200" == after
     assert len(found) <= 1, found
     assert is_clean(found), found
@@ -137,7 +136,7 @@ def test_over_tls_too(name, tmp_path, caplog):
     pair = authority.issue("server", hosts=("127.0.0.1",))
 
     async def story():
-        async with doors(Certificates(pair.certificate, pair.key).context) as port:
+        async with doors(Certificates(pair.certificate, pair.key)) as port:
             await send(port, CASES[name], ssl.create_default_context(cafile=str(authority.certificate)))
             await send(port, CASES[name])
 

@@ -216,7 +216,8 @@ def test_every_mistake_is_said_at_once():
     An open sidecar, TLS without a certificate, unknown policy, odd Lease names: one message with what to do.
     """
     settings = Settings(
-        listen=Address("0.0.0.0", 8443),  # noqa: S104 (that is the point)
+        admission=Address("0.0.0.0", 8443),  # noqa: S104 (that is the point)
+        extender=Address("0.0.0.0", 8441),  # noqa: S104
         sidecar=Address("0.0.0.0", 8442),  # noqa: S104
         policy="magic",
         beside="No Lease",
@@ -224,11 +225,11 @@ def test_every_mistake_is_said_at_once():
 
     said = list(settings.problems())
 
-    assert 4 == len(said)
-    assert ["--tls-cert", "loopback", "magic", "--kube-scheduler-lease"] == [
-        next(word for word in ("--tls-cert", "loopback", "magic", "--kube-scheduler-lease") if word in line)
-        for line in said
-    ]
+    words = ("--tls-cert", "needs --extender-client-ca", "loopback", "magic", "--kube-scheduler-lease")
+    assert len(words) == len(said)
+    assert all(word in line for word, line in zip(words, said, strict=True)), said
+    alone = Settings(sidecar=Address("127.0.0.1", 1), admission_client_ca=Path("a"), extender_client_ca=Path("b"))
+    assert ["--admission-client-ca", "--extender-client-ca"] == [line.split()[0] for line in alone.problems()]
     assert [] == list(Settings(sidecar=Address("127.0.0.1", 1)).problems())
 
 
@@ -236,7 +237,7 @@ def test_bad_options_end_with_status_two():
     """
     Before anything is opened.
     """
-    done = CliRunner().invoke(scheduler, ["--extender-listen", "0.0.0.0:1", "--listen", "none"])
+    done = CliRunner().invoke(scheduler, ["--extender-listen", "0.0.0.0:1", "--admission-listen", "none"])
 
     assert 2 == done.exit_code
     assert "loopback" in done.output
@@ -306,7 +307,8 @@ def test_metrics_are_those_of_the_catalogue():
     Types, labels and help; what cannot be told is absent.
     """
     metrics = Metrics()
-    gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE}
+    told = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
+    gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in told}
     metrics.watch(lambda: gauges)
     metrics.answered("filter", "fit", 0.001)
     metrics.relieved("done")
@@ -329,6 +331,6 @@ def test_the_catalogue_keeps_its_rules():
     for name, spec in CATALOGUE.items():
         assert (spec.kind is Kind.COUNTER) == name.endswith("_total")
         assert not spec.unit or name.endswith(spec.unit)
-        assert spec.unit in (Unit.NONE, Unit.SECONDS)
+        assert spec.unit in (Unit.NONE, Unit.SECONDS, Unit.BYTES)
         assert f"`{name}`" in handbook
     assert set(LABELS) == {label for spec in CATALOGUE.values() for label in spec.labels}

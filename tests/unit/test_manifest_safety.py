@@ -83,7 +83,7 @@ def test_services_find_all_replicas_and_the_leader():
     """
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     every = thing("scheduler/service.yaml", "Service", SCHEDULER)["spec"]["selector"]
-    leader = thing("scheduler/service.yaml", "Service", f"{SCHEDULER}-leader")["spec"]["selector"]
+    leader = thing("../overlays/existing-scheduler/service.yaml", "Service", f"{SCHEDULER}-leader")["spec"]["selector"]
 
     assert every.items() <= labels.items()
     assert every | {ROLE: LEADER} == leader

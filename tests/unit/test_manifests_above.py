@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +103,25 @@ def test_what_the_page_forbids_would_come_apart(tmp_path, what):
     assert f"`{word}:`" in PAGE
     assert SYSTEM_NAMESPACE in PAGE
     assert [] != lost(above(tmp_path, "self-signed", **what))
+
+
+@pytest.mark.processes
+def test_the_webhook_port_is_for_the_api_server_alone_where_its_address_is_given(tmp_path):
+    """
+    The component by itself lets nobody in; with the patch of the page, the addresses that stand there.
+    """
+    block = next(
+        one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "components/admission-network" in one
+    )
+    component = {"components": [os.path.relpath(MANIFESTS / "components/admission-network", tmp_path.resolve())]}
+    found = []
+    for more in (component, component | {"patches": yaml.safe_load(block)["patches"]}):
+        (policy,) = (
+            one["spec"]["ingress"]
+            for one in above(tmp_path, "self-signed", **more)
+            if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", SCHEDULER)
+        )
+        assert [[{"port": "webhook"}], [{"port": "metrics"}]] == [rule["ports"] for rule in policy]
+        found.append([source["ipBlock"]["cidr"] for source in policy[0]["from"]])
+
+    assert [["192.0.2.0/24"], ["10.0.0.10/32", "10.0.0.11/32"]] == found

@@ -22,7 +22,12 @@ FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/", "cluster.x-
 """Kinds of others, whose schemas a cluster brings along."""
 MORE = {EXPORTER: {"add": ["SETUID", "SETGID"]}}
 """Capabilities beside none: the exporter's process with the port gives up root."""
-PORTS = {SCHEDULER: {8443, 9446, 10259}, NODE_AGENT: {9447}, EXPORTER: {9445}, AUTOSCALER: {8086, 8087, 8444, 9448}}
+PORTS = {
+    SCHEDULER: {8441, 8443, 9446, 10259},
+    NODE_AGENT: {9447},
+    EXPORTER: {9445},
+    AUTOSCALER: {8086, 8087, 8444, 9448},
+}
 """DESIGN section 8, and the stock kube-scheduler's own."""
 each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
 

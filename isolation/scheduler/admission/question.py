@@ -17,8 +17,13 @@ import msgspec
 
 from isolation.contract.codec_shape import At, CodecError
 
-MOST_BYTES: Final = 16 << 20
-"""Of a review: the API server takes bodies of 3 MiB, and an update carries the old object too."""
+MOST_OBJECT_BYTES: Final = 3 << 20
+"""Of one object: what the API server reads of a request (`MaxRequestBodyBytes`, k8s.io/apiserver/pkg/server/config.go,
+twice etcd's `--max-request-bytes` of 1.5 MiB)."""
+MOST_BYTES: Final = 2 * MOST_OBJECT_BYTES + (64 << 10)
+"""Of a review: the new object, the old one at an update, and who asks for what."""
+MOST_VALUES: Final = 1 << 19
+"""JSON values in a review: a value of two bytes takes up to a hundred times as many in memory."""
 GROUP_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 _LONGEST_UID: Final = 128
@@ -84,6 +89,9 @@ def read(body: bytes) -> Question | Unreadable:
     """What a body asks."""
     if len(body) > MOST_BYTES:
         return Unreadable("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
+    # Commas and openers inside of strings count too: more than there are, and cheap to count.
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
+        return Unreadable("", f"the {KIND} has too many values; at most {MOST_VALUES} are accepted")
     try:
         review = At(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError, ValueError):

@@ -1,0 +1,244 @@
+"""
+The admission process: judges what the API server asks, apart from the process that binds pods.
+
+    python -m isolation.scheduler.admission.serve CONTROL LISTENER
+
+Started by `supervise` with two open sockets: one to the scheduler, one that listens. Decides how much may be on its
+way at once, and in which order complete reviews are judged: the smallest first. Knows of the cluster only what
+the scheduler has sent; ends when the scheduler does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import gc
+import itertools
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from isolation.cluster import logs
+from isolation.contract.metrics_scheduler import BUCKETS
+from isolation.host.bounded import Bounded, Connection, Limits
+from isolation.scheduler.admission.messages import (
+    MOST_LINE,
+    Configuration,
+    Known,
+    Report,
+    Update,
+    decode,
+    encode,
+)
+from isolation.scheduler.admission.question import MOST_BYTES
+from isolation.scheduler.admission.review import World, review
+from isolation.scheduler.serving import body_of, connection_of, serving
+from isolation.scheduler.tls import Certificates, TlsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("isolation.scheduler.admission")  # this module runs as __main__
+REQUEST_SECONDS: Final = 2.0
+"""For the handshake, and for a request to arrive as a whole; the API server sends one in milliseconds."""
+MOST_CONNECTIONS: Final = 256
+"""An API server has at most 200 writes in flight by default; more connections wait in the kernel's queue."""
+MOST_HELD_BYTES: Final = 16 << 20
+"""Of bodies that are incomplete or wait to be judged."""
+MOST_MEMORY_BYTES: Final = 640 << 20
+"""Of this process, by the kernel: what all bounds together allow, and as much again."""
+REPORT_SECONDS: Final = 1.0
+_NICE: Final = 5
+"""The scheduler goes first where both want the same core."""
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """One that is on its way, or waits."""
+
+    connection: Connection
+    number: int
+    size: int = 0
+    whole: bytes | None = None
+    judged: asyncio.Future[bytes] | None = None
+
+
+class Reviews:
+    """Bodies from the first byte to the answer."""
+
+    def __init__(self, judge: Callable[[bytes], bytes], most_held: int = MOST_HELD_BYTES) -> None:
+        self._judge, self._most_held = judge, most_held
+        self._held: set[_Body] = set()
+        self._numbers = itertools.count()
+        self._waiting = asyncio.Event()
+        self.outcomes: Counter[str] = Counter()
+        self.buckets, self.seconds = [0] * (len(BUCKETS) + 1), 0.0
+        self.dropped: Counter[str] = Counter()
+
+    def application(self) -> web.Application:
+        """`/admit/*`, and nothing else."""
+        app = web.Application(client_max_size=MOST_BYTES)
+        app.router.add_post("/admit/{name}", self._answer)
+        return app
+
+    async def run(self) -> None:
+        """Judge what is complete, one after another."""
+        while True:
+            waiting = [body for body in self._held if body.whole is not None]
+            if not waiting:
+                self._waiting.clear()
+                await self._waiting.wait()
+                continue
+            body = min(waiting, key=lambda one: (one.size, one.number))
+            self._held.discard(body)
+            if body.judged is not None and not body.judged.done() and body.whole is not None:
+                body.judged.set_result(self._judge(body.whole))
+            await asyncio.sleep(0)  # what arrived meanwhile is read, and may be smaller
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        body = _Body(connection_of(request), next(self._numbers))
+        self._held.add(body)
+        try:
+            whole = await body_of(request, MOST_BYTES, lambda size: self._grown(body, size))
+            began = time.perf_counter()
+            body.judged = asyncio.get_running_loop().create_future()
+            body.whole = whole
+            del whole
+            self._waiting.set()
+            answer = await body.judged
+        except web.HTTPException as exc:
+            self.outcomes[
+                "too_large" if exc.status == web.HTTPRequestEntityTooLarge.status_code else "bad_request"
+            ] += 1
+            raise
+        finally:
+            self._held.discard(body)
+            body.whole = None
+        took = time.perf_counter() - began
+        self.outcomes["done"] += 1
+        self.buckets[bisect.bisect_left(BUCKETS, took)] += 1
+        self.seconds += took
+        return web.Response(body=answer, content_type="application/json")
+
+    def _grown(self, body: _Body, size: int) -> None:
+        """Where all bodies together are too large, the largest goes: an honest one is small."""
+        body.size = size
+        while sum(one.size for one in self._held) > self._most_held:
+            largest = max(self._held, key=lambda one: (one.size, -one.number))
+            self._held.discard(largest)
+            self.dropped["bytes"] += 1
+            largest.connection.drop()
+            if largest.judged is not None:
+                largest.judged.cancel()
+
+
+class _Scheduler:
+    """The other end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.known = Known()
+
+    async def configuration(self) -> Configuration:
+        """The first message."""
+        return decode(await self._reader.readuntil(), Configuration)
+
+    async def whole(self) -> None:
+        """Read until everything has been said once."""
+        while not await self._update():
+            pass
+
+    async def run(self) -> None:
+        """Read until the scheduler closes its end, which is its way to say stop."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await self._update()
+
+    async def report(self, made: Callable[[], Report]) -> None:
+        """Until cancelled."""
+        while True:
+            self._writer.write(encode(made()))
+            await self._writer.drain()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    async def _update(self) -> bool:
+        update = decode(await self._reader.readuntil(), Update)
+        self.known.take(update)
+        return update.whole
+
+
+async def run(control: socket.socket, listener: socket.socket) -> None:
+    """The whole life of the process."""
+    scheduler = _Scheduler(*await asyncio.open_connection(sock=control, limit=MOST_LINE))
+    told = await scheduler.configuration()
+    logs.set_up(told.log_format, told.log_level)
+    client_ca = Path(told.client_ca) if told.client_ca is not None else None
+    certificates = Certificates(Path(told.certificate), Path(told.key), client_ca)
+    known = scheduler.known
+
+    def judge(body: bytes) -> bytes:
+        return review(body, World(known.is_shared, known.fleet, told.scheduler, unit_bytes=told.unit_bytes))
+
+    await scheduler.whole()
+    gc.collect()
+    gc.freeze()
+    reviews, limits = Reviews(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)
+    background: list[asyncio.Task[None]] = []
+    async with serving(reviews.application(), listener, limits, log, lambda: certificates.context) as connections:
+        works = (
+            reviews.run(),
+            certificates.run(),
+            scheduler.report(lambda: _report(reviews, connections, certificates)),
+        )
+        background = [asyncio.create_task(work) for work in works]
+        over = asyncio.create_task(scheduler.run())
+        await asyncio.wait((over, *background), return_when=asyncio.FIRST_COMPLETED)
+        for task in (over, *background):
+            if task.done():
+                task.result()
+    for task in background:
+        task.cancel()
+
+
+def _report(reviews: Reviews, connections: Bounded, certificates: Certificates) -> Report:
+    return Report(
+        outcomes=dict(reviews.outcomes),
+        buckets=list(reviews.buckets),
+        seconds=reviews.seconds,
+        connections=len(connections),
+        dropped=dict(connections.dropped + reviews.dropped),
+        loaded=certificates.loaded,
+        ends=certificates.ends,
+    )
+
+
+def main(control: int, listener: int) -> None:
+    """Descriptors of the two sockets."""
+    import uvloop  # noqa: PLC0415 (for serving only)
+
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.SIG_IGN)  # of a terminal or a supervisor: the scheduler decides when we end
+    os.nice(_NICE)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = MOST_MEMORY_BYTES if most == resource.RLIM_INFINITY else min(most, MOST_MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    try:
+        uvloop.run(run(socket.socket(fileno=control), socket.socket(fileno=listener)))
+    except TlsError as exc:
+        log.error("%s", exc)  # noqa: TRY400 (one line: the files are the operator's)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*(int(number) for number in sys.argv[1:]))

@@ -1,0 +1,267 @@
+"""
+The admission process as the scheduler sees it: started, told what the cluster holds, watched, started again.
+
+Decides when it counts as serving and when as dead. The socket that it listens on is bound once, here: while there is
+no process, connections wait in the kernel's queue, and nobody else can take the port. Nothing that a caller of
+admission sends reaches this process, but numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from isolation.contract import metrics_scheduler as catalogue
+from isolation.scheduler.admission import fleet
+from isolation.scheduler.admission.messages import Configuration, Report, Update, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.cluster.gauges import Rows
+    from isolation.cluster.store import Change
+    from isolation.contract.metrics import MetricSpec
+    from isolation.scheduler.metrics import Metrics
+    from isolation.scheduler.picture import Picture
+    from isolation.scheduler.settings import Settings
+
+log = logging.getLogger(__name__)
+START_SECONDS: Final = 60.0
+"""To the first report; half a second on a machine that has nothing else to do."""
+SILENT_SECONDS: Final = 10.0
+"""Without a report (one a second) it hangs, and is killed."""
+STOP_SECONDS: Final = 3.0
+"""To answer what it has begun."""
+FIRST_DELAY_SECONDS: Final = 0.1
+MOST_DELAY_SECONDS: Final = 10.0
+_LIVED_SECONDS: Final = 60.0
+"""Who lived so long is started again without a delay that grows."""
+_BATCH: Final = 5000
+_SETTLE_SECONDS: Final = 0.05
+"""Changes of so long go into one message."""
+_LOOK_SECONDS: Final = 0.2
+_MODULE: Final = "isolation.scheduler.admission.serve"
+
+
+class Cluster:
+    """What the admission process has to know, kept by listening to the store."""
+
+    def __init__(self, picture: Picture, *, may_grow: bool) -> None:
+        self._picture, self._may_grow = picture, may_grow
+        self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
+        self._changes: dict[tuple[str, str], bool] = {}
+        self._fleet, self._fleet_stale, self._fleet_sent = fleet.UNKNOWN, True, fleet.UNKNOWN
+        self._synced = False
+        self.changed = asyncio.Event()
+        picture.store.listen(self._note)
+
+    def everything(self) -> list[Update]:
+        """For a process that knows nothing; the last update says that it was all."""
+        self._changes.clear()
+        self._fleet_sent = self._current_fleet()
+        self._synced = not self._picture.missing()
+        names = list(self._shared)
+        batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
+        return [
+            *(Update(whole=False, synced=False, shared=batch) for batch in batches),
+            Update(whole=True, synced=self._synced, fleet=self._fleet_sent),
+        ]
+
+    def update(self) -> Update | None:
+        """What has changed since the last one."""
+        changes, self._changes = self._changes, {}
+        synced, shapes = not self._picture.missing(), self._current_fleet()
+        if not changes and (synced, shapes) == (self._synced, self._fleet_sent):
+            return None
+        self._synced, self._fleet_sent = synced, shapes
+        shared = [key for key, there in changes.items() if there]
+        return Update(True, synced, shared, [key for key, there in changes.items() if not there], shapes)
+
+    def _current_fleet(self) -> fleet.Fleet:
+        if self._fleet_stale and not self._picture.missing():
+            self._fleet = fleet.fleet_of(self._picture.store.nodes.values(), may_grow=self._may_grow)
+            self._fleet_stale = False
+        return self._fleet
+
+    def _note(self, change: Change) -> None:
+        if change.pod is not None:
+            key = change.pod.namespace, change.pod.name
+            if self._shared.get(key) == change.pod.uid:
+                return
+            self._shared[key], self._changes[key] = change.pod.uid, True
+        elif change.pod_before is not None:
+            key = change.pod_before.namespace, change.pod_before.name
+            if self._shared.get(key) != change.pod_before.uid:
+                return
+            del self._shared[key]
+            self._changes[key] = False
+        else:
+            before, after = change.node_before, change.node
+            if before is not None and after is not None and fleet.shape_of(before) == fleet.shape_of(after):
+                return
+            self._fleet_stale = True
+        self.changed.set()
+
+
+class Admission:
+    """One process after another, over one listening socket."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, sock: socket.socket, metrics: Metrics) -> None:
+        """The settings have a certificate and a key."""
+        self._configuration = Configuration(
+            str(settings.certificate),
+            str(settings.key),
+            str(settings.admission_client_ca) if settings.admission_client_ca is not None else None,
+            settings.scheduler_name,
+            settings.unit_bytes,
+            settings.log_format,
+            settings.log_level,
+        )
+        self._cluster, self._sock, self._metrics = cluster, sock, metrics
+        self._process: asyncio.subprocess.Process | None = None
+        self._report: Report | None = None
+        self._heard = 0.0
+        self._restarts = 0
+        self._dropped = dict.fromkeys(("timeout", "evicted", "bytes"), 0)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._process.pid if self._process is not None else None
+
+    def problem(self) -> str:
+        """Why it does not serve; empty where it does."""
+        if self._report is None:
+            return "admission process is starting"
+        silent = time.monotonic() - self._heard
+        return f"admission process has not reported for {silent:.0f} s" if silent > SILENT_SECONDS / 2 else ""
+
+    def rows(self) -> Rows:
+        """For a scrape."""
+        none = ()
+        rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
+            catalogue.ADMISSION_UP: {none: float(not self.problem())},
+            catalogue.ADMISSION_RESTARTS: {none: float(self._restarts)},
+            catalogue.ADMISSION_DROPPED: {(reason,): float(number) for reason, number in self._dropped.items()},
+        }
+        if self._report is not None:
+            rows[catalogue.ADMISSION_CONNECTIONS] = {none: float(self._report.connections)}
+        if self.pid is not None and (resident := _resident(self.pid)) is not None:
+            rows[catalogue.ADMISSION_MEMORY] = {none: resident}
+        return rows
+
+    def certificate(self) -> tuple[float, float | None] | None:
+        """When the certificate in use was loaded, and when it expires; None: no process has said."""
+        return (self._report.loaded, self._report.ends) if self._report is not None else None
+
+    async def run(self) -> None:
+        """Until cancelled; then what it has begun is answered, and the listening socket is closed."""
+        delay = FIRST_DELAY_SECONDS
+        with self._sock:
+            while True:
+                began = time.monotonic()
+                try:
+                    why = await self._live()
+                except OSError as exc:
+                    why = f"cannot be started ({exc})"
+                self._restarts += 1
+                delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
+                log.error("admission process %s: restarting it in %.1f s", why, delay)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, MOST_DELAY_SECONDS)
+
+    async def _live(self) -> str:
+        """One process, from its start to its end; how it ended."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+            descriptors = theirs.fileno(), self._sock.fileno()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _MODULE, *map(str, descriptors)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=descriptors,
+                env=os.environ | {"PYTHONPATH": path},
+            )
+        self._process = process
+        reader, writer = await asyncio.open_connection(sock=ours)
+        telling = asyncio.create_task(self._tell(writer))
+        try:
+            return await self._hear(reader, process)
+        except asyncio.CancelledError:
+            writer.close()  # which asks it to stop
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            raise
+        finally:
+            self._process = self._report = None
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            writer.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _hear(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> str:
+        before = Report({}, [0] * (len(catalogue.BUCKETS) + 1), 0.0, 0, {}, 0.0, None)
+        while True:
+            patience = START_SECONDS if self._report is None else SILENT_SECONDS
+            try:
+                async with asyncio.timeout(patience):
+                    report = decode(await reader.readuntil(), Report)
+            except TimeoutError:
+                return f"has not reported for {patience:.0f} s"
+            except (asyncio.IncompleteReadError, ConnectionError):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_SECONDS):
+                        await process.wait()
+                return f"ended with status {process.returncode}" if process.returncode is not None else "hung up"
+            except (msgspec.MsgspecError, ValueError) as exc:
+                return f"sent an invalid report ({exc})"
+            if self._report is None:
+                log.info("admission process %d serves", process.pid)
+            self._count(before, report)
+            self._report, self._heard, before = report, time.monotonic(), report
+
+    def _count(self, before: Report, report: Report) -> None:
+        for outcome, number in report.outcomes.items():
+            self._metrics.admitted(outcome, number - before.outcomes.get(outcome, 0))
+        buckets = [new - old for old, new in zip(before.buckets, report.buckets, strict=True)]
+        self._metrics.took("admission", buckets, report.seconds - before.seconds)
+        for reason, number in report.dropped.items():
+            self._dropped[reason] += number - before.dropped.get(reason, 0)
+
+    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+        """Everything once, then what changes; a process that does not read is found silent by `_hear`."""
+        with contextlib.suppress(ConnectionError):
+            writer.write(encode(self._configuration))
+            for update in self._cluster.everything():
+                writer.write(encode(update))
+                await writer.drain()
+            while True:
+                self._cluster.changed.clear()
+                if (changed := self._cluster.update()) is not None:
+                    writer.write(encode(changed))
+                    await writer.drain()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._cluster.changed.wait()
+                await asyncio.sleep(_SETTLE_SECONDS)
+
+
+def _resident(pid: int) -> float | None:
+    """Bytes; None: the process is gone."""
+    try:
+        return float(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, IndexError, ValueError):
+        return None
