@@ -102,7 +102,7 @@ class MetricsApi:
         if not _SERVICE.fullmatch(self.service):
             yield f"--metrics-api-service {self.service!r} is not valid; write {SERVICE.namespace}/{SERVICE.name}"
 
-    def settings(self, fresh_seconds: float) -> ApiSettings | None:
+    def settings(self) -> ApiSettings | None:
         """For the server; None where it is not served."""
         if not self.groups or self.listen is None or self.certificate is None or self.key is None:
             return None
@@ -116,7 +116,6 @@ class MetricsApi:
             authority=self.authority,
             service=Service(namespace, name),
             enter=self.enter,
-            fresh_seconds=fresh_seconds,
         )
 
 

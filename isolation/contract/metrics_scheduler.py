@@ -17,6 +17,9 @@ LABELS: Final = MappingProxyType(
         "not the leader or has not synced its caches yet), bad_request (the request cannot be "
         "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
         "failed. Evictions: done, gone, refused, blocked.",
+        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, election, leadership "
+        "(starts and stops what only the leader does), kube-scheduler-lease, preemption (also requeues pods and "
+        "deletes reservations), leader-label (of this pod), certificates.",
         "reason": "Reason of the reservation: preemption, or the reason that its creator set.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
         "resource": "Watched resource: nodes, pods, reservations, namespaces.",
@@ -37,6 +40,16 @@ DURATION: Final = _scheduler(
     "Time to answer a request, by verb; bind includes the write to the API server.",
     "verb",
     kind=Kind.HISTOGRAM,
+)
+FAILURES: Final = _scheduler(
+    "task_failures_total", Unit.NONE, "Failures of background tasks of the process.", "task", kind=Kind.COUNTER
+)
+HEALTHY: Final = _scheduler(
+    "task_healthy",
+    Unit.NONE,
+    "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
+    "names it).",
+    "task",
 )
 LEADS: Final = _scheduler("leader", Unit.NONE, "Whether this replica is the leader and may bind pods: 1 yes, 0 no.")
 SYNCED: Final = _scheduler("synced", Unit.NONE, "Whether all informer caches are synced: 1 yes, 0 no.")

@@ -80,30 +80,36 @@ class Scheduler:
         self._fleet = fleet.UNKNOWN
         self._fleet_stale = True
         self._certificates: Certificates | None = None
+        self.background = Background()
         store.listen(self._note)
         self.metrics.watch(self._gauges)
+        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
 
     # Life.
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
-        """Serve until told to stop; what breaks for good ends it with its error."""
+        """Serve until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
-            background = await stack.enter_async_context(Background(stop))
-            background.keep(self.picture.run(), self.leadership.run(), self._errands.run())
+            keep = self.background.keep
+            for name, follower in self.picture.followers.items():
+                await stack.enter_async_context(keep(f"watch-{name}", follower.run))
+            for name, work in self.leadership.works().items():
+                await stack.enter_async_context(keep(name, work))
+            await stack.enter_async_context(keep("preemption", self._errands.run))
             if self._settings.pod:
-                background.keep(self._wear_role(self._settings.namespace, self._settings.pod))
+                await stack.enter_async_context(keep("leader-label", self._wear_role))
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)
-            opened(await self._open(stack, background))
+            opened(await self._open(stack))
             await stop.wait()
             log.info("stopping: finish open requests, then release the Lease")
 
-    async def _open(self, stack: contextlib.AsyncExitStack, background: Background) -> Mapping[str, int]:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
         settings, ports = self._settings, {}
         doors = Doors(Answers(self._extender, self.admit, self.inspect, self.health, release()), self.metrics)
         if settings.listen is not None and settings.certificate is not None and settings.key is not None:
             self._certificates = Certificates(settings.certificate, settings.key, settings.client_ca)
-            background.keep(self._certificates.run())
+            await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
             app = doors.secure(trusts_clients=settings.client_ca is not None)
             ports["tls"] = await stack.enter_async_context(serving(app, settings.listen, self._certificates.context))
         if settings.sidecar is not None:
@@ -112,14 +118,14 @@ class Scheduler:
             ports["metrics"] = await stack.enter_async_context(serving(doors.measured(), settings.metrics))
         return ports
 
-    async def _wear_role(self, namespace: str, pod: str) -> None:
+    async def _wear_role(self) -> None:
         """The label by which a Service finds the leader, kept true; also of a container that was killed leading."""
         worn: bool | None = None
         while True:
             leads = self.leadership.fence() is not None
             if leads != worn:
                 try:
-                    said = await self._objects.role(namespace, pod, leads=leads)
+                    said = await self._objects.role(self._settings.namespace, self._settings.pod, leads=leads)
                 except ClusterError as exc:
                     said = str(exc)
                 if said:
@@ -150,12 +156,13 @@ class Scheduler:
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe: serving admission needs nothing but us."""
+        wrong = {"healthz": self.background.unwell()}
         missing = self.picture.missing()
         if missing:
-            return {"leader": f"informer caches are not synced yet: {missing}"}
-        if self.leadership.fence() is None:
-            return {"leader": f"this replica is not the leader; Lease holder: {self.leadership.holder() or 'none'}"}
-        return {}
+            wrong["leader"] = f"informer caches are not synced yet: {missing}"
+        elif self.leadership.fence() is None:
+            wrong["leader"] = f"this replica is not the leader; Lease holder: {self.leadership.holder() or 'none'}"
+        return wrong
 
     def _is_shared(self, namespace: str, name: str) -> bool | None:
         if (namespace, name) in self._shared:
