@@ -140,7 +140,8 @@ CONFIG_LOADED: Final = _autoscaler(
 CONFIG_OK: Final = _autoscaler(
     "config_last_reload_successful",
     Unit.NONE,
-    "Whether the last reload of the configuration file succeeded: 1 yes, 0 no (the previous one stays active).",
+    "Whether the configuration file was valid when last read: 1 yes, 0 no (the previous one stays active; after a "
+    "restart there is none).",
 )
 CALLS: Final = _autoscaler(
     "grpc_requests_total", Unit.NONE, "gRPC requests by method and status code.", "method", "code", kind=Kind.COUNTER
