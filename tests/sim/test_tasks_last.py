@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from device_manager import DeviceManager
 from simbox import boxes
-from waiting import PATIENCE_SECONDS, soon
+from waiting import PATIENCE_SECONDS, soon, until
 
 from autoscaler.kube.app import Autoscaler
 from autoscaler.kube.options import Options
@@ -29,6 +29,7 @@ from isolation.scheduler.app import Scheduler
 from isolation.scheduler.settings import Settings as SchedulerSettings
 
 OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("isolation", "autoscaler", "exporter"))
+THREADS = {"card-events", "gpu-time"}
 POOLS = ("asyncio_", "Thread-", "Dummy-", "kubelet_")
 NODE = {
     "metadata": {"name": "n", "uid": "n", "labels": {ACK.mode_label: "share"}},
@@ -81,7 +82,18 @@ def agent(folder):
             port=0,
         )
         settings.run_dir.mkdir()
-        yield lambda: NodeAgent(settings, ApiServer()), lambda made: made.registrar.standing.registered
+        agents = []
+
+        def make():
+            agents.append(NodeAgent(settings, ApiServer()))
+            return agents[-1]
+
+        yield make, lambda made: made.registrar.standing.registered
+        # What ends with the agent's process does not end with this one, and other tests have other cards.
+        until(lambda: not THREADS & {thread.name for thread in threading.enumerate()})
+        for made in agents:
+            for nvml in (made._alarms._alarms, made.inventory._machine, made._feeding._machine):
+                nvml.close()
 
 
 @contextlib.contextmanager
@@ -209,5 +221,5 @@ def test_every_thread_is_looked_after(process, monkeypatch):
             return {name for name in ours if not name.startswith(POOLS)}, set(tasks)
 
     threads, tasks = asyncio.run(story())
-    assert {"card-events", "gpu-time"} == threads
+    assert threads == THREADS
     assert {(name,) for name in threads} <= tasks
