@@ -18,6 +18,10 @@ from setuptools.command.build_ext import build_ext
 
 # Warnings are errors in our own tests (tests/native), not on a user's newer compiler.
 CFLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra", "-fvisibility=hidden"]
+HARDENING = [
+    *("-fstack-protector-strong", "-fstack-clash-protection", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+    *("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"),
+]
 KERNEL = Path("isolation/placement/kernel")
 LIBRARY = Path("isolation/lib")
 SIMULATOR = Path("isolation/simgpu/driver")
@@ -48,6 +52,7 @@ class BuildC(build_ext):
         command = [
             os.environ.get("CC", "gcc"),
             *CFLAGS,
+            *HARDENING,
             *(ext.extra_compile_args or []),
             "-o",
             str(target),

@@ -25,6 +25,7 @@ for room in sys.argv[1:]:
 '
 CARDS='gpushare simgpu create /tmp/cards --model t4 --cards 2
 gpushare exporter --once --simgpu=/tmp/cards | grep card_info'
+SBOM='grep -q CycloneDX /opt/gpushare/sbom.cdx.json'
 ABSENT='! command -v pip && ! command -v gcc && ! touch /opt/gpushare/x 2>/dev/null'
 
 begin() { # <image>: what follows is of it
@@ -45,14 +46,14 @@ begin exporter
 inside 0:0 python -c "$EVERY" exporter isolation.contract
 inside 0:0 gpushare exporter --help >/dev/null
 inside 0:0 sh -ec "$CARDS"
-inside 0:0 sh -ec "$ABSENT"
+inside 0:0 sh -ec "$SBOM; $ABSENT"
 
 begin node
 inside 0:0 python -c "$EVERY" isolation.node isolation.doctor isolation.simgpu isolation.host
 inside 0:0 gpushare node --help >/dev/null
 inside 65532:65532 gpushare lib
 inside 65532:65532 gpushare lib --strict
-inside 65532:65532 sh -ec "$ABSENT"
+inside 65532:65532 sh -ec "$SBOM; $ABSENT"
 
 begin controller
 inside 65532:65532 python -c "$EVERY" isolation.scheduler isolation.cluster
@@ -61,6 +62,6 @@ inside 65532:65532 gpushare scheduler --help >/dev/null
 inside 65532:65532 gpushare autoscaler --help >/dev/null
 inside 65532:65532 gpushare autoscaler plan --help >/dev/null
 inside 65532:65532 gpushare sim --synthetic --fleet-scale 0.01 --seeds 1 --workers 1 --policy best-fit
-inside 65532:65532 sh -ec "$ABSENT"
+inside 65532:65532 sh -ec "$SBOM; $ABSENT"
 
 echo "all three build, and start as their pods start them"

@@ -13,6 +13,7 @@ from typing import Self
 
 from waiting import PATIENCE_SECONDS
 
+from isolation.cluster.background import Background
 from isolation.node.plugin import Plugin
 from isolation.node.register import Registrar
 from isolation.node.world import Device, Granted
@@ -96,9 +97,7 @@ class PluginHost:
         self._over = asyncio.Event()
         self.plugin = Plugin(self.mind, self.kubelet.plugins / "gpushare.sock", self.times)
         self.registrar = Registrar(self.plugin, self.kubelet.plugins, self._resource)
-        task = asyncio.create_task(self.registrar.run())
-        self._ready.set()
-        await self._over.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with Background().cycles("registration", self.registrar.cycle):
+            self._ready.set()
+            await self._over.wait()
         await self.plugin.stop(0.5)

@@ -26,17 +26,19 @@ from autoscaler.kube.state import StateStore
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.telemetry import Telemetry
 from autoscaler.kube.telemetry_certificates import Certificates
-from autoscaler.kube.telemetry_process import ProcessRows
+from autoscaler.kube.telemetry_process import WATCHES, ProcessRows
 from autoscaler.kube.wiring import KnownPools
 from autoscaler.kube.wiring_doors import measured_app, serving
 from autoscaler.metrics_api.app import metrics_api
 from autoscaler.metrics_api.readings import Board
 from autoscaler.rpc.ports import ports
 from autoscaler.rpc.relay import Relay
+from autoscaler.rpc.serving import ServingError
 from isolation.cluster.access import Access
 from isolation.cluster.background import Background
 from isolation.cluster.election import Election, boottime
 from isolation.cluster.writes import Leases
+from isolation.contract import metrics_autoscaler as catalogue
 from isolation.contract.names import AUTOSCALER
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.2
+AGAIN_SECONDS: Final = 5.0
+CYCLE_SECONDS: Final = 900.0
+"""A reconcile cycle that takes longer hangs: each of its requests has a deadline."""
 GRACE_SECONDS: Final = 20.0
 """For the step under way when we are told to stop: as long as a provider may take."""
 
@@ -82,42 +87,64 @@ class Autoscaler:
         self.voice = Voice(leads, self.sources, about, boottime)
         self.telemetry.watch(ProcessRows(self.turns, self.voice, self.sources, self.file, self.board))
         self.telemetry.watch(Certificates(options.certificates()))
+        self.background = Background()
+        self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self._closed = ""
+        """Why the gRPC ports are not open although they should be."""
 
     def _fence(self) -> str:
         return self.turns.fence()
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
-        """Turn until told to stop; what breaks for good ends it with its error."""
-        self.turns.start()
+        """
+        Turn until told to stop.
+
+        Whoever serves the metrics APIs does so without a valid configuration too: an API without a server keeps every
+        namespace of the cluster from being deleted.
+        """
+        self.turns.start(strict=not self._options.metrics_api.groups)
         async with contextlib.AsyncExitStack() as stack:
+            enter, keep = stack.enter_async_context, self.background.keep
             stack.push_async_callback(self.turns.close)
-            background = await stack.enter_async_context(Background(stop))
             found = {}
             if self._options.metrics is not None:
-                doors = measured_app(self.telemetry.page, self.unready)
-                found["metrics"] = await stack.enter_async_context(serving(doors, self._options.metrics))
-            await stack.enter_async_context(self.sources.following())
+                doors = measured_app(self.telemetry.page, self.background.unwell, self.unready)
+                found["metrics"] = await enter(serving(doors, self._options.metrics))
+            for name, follower in self.sources.followers.items():
+                await enter(keep(f"watch-{WATCHES.get(name, name)}", follower.run))
             await self.switch.look()
-            background.keep(self.election.run(), self.switch.run())
+            await enter(keep("election", self._campaign))
+            await enter(keep("switch", self.switch.run))
             if self._options.grpc.listen is not None or self._options.grpc.expander is not None:
-                background.keep(self._grpc())
+                await enter(keep("grpc", self._grpc))
             found |= await self._more_doors(stack)
             opened(found)
-            turning = asyncio.create_task(self._turn(stop))
-            stack.push_async_callback(self._end, turning)
-            stopped = asyncio.create_task(stop.wait())
-            stack.callback(stopped.cancel)
-            await asyncio.wait((turning, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if turning.done():
-                turning.result()
+            stack.push_async_callback(self.turns.finish)
+            await enter(self.background.cycles("reconcile", self._cycle, limit=CYCLE_SECONDS, grace=GRACE_SECONDS))
+            await stop.wait()
+            self.turns.stopping = True
+            log.info("stopping: taking no further steps, then releasing the Lease")
+
+    async def _campaign(self) -> None:
+        """For the Lease, as soon as there is a configuration: who has none leaves it to the other replicas."""
+        while not self.turns.configured:  # noqa: ASYNC110 (a look at a value)
+            await asyncio.sleep(LOOK_SECONDS)
+        await self.election.run()
 
     async def _more_doors(self, stack: contextlib.AsyncExitStack) -> dict[str, int]:
         """What was asked for besides metrics; their ports."""
-        options, found = self._options, {}
-        settings = options.metrics_api.settings(self.turns.wired.config.metrics.stale_seconds)
-        if settings is not None:
-            found["metrics-api"] = await stack.enter_async_context(metrics_api(self._access, self.board, settings))
-        return found
+        settings = self._options.metrics_api.settings()
+        if settings is None:
+            return {}
+        api = metrics_api(
+            self._access,
+            self.board,
+            settings,
+            self.background,
+            closed=lambda: self.turns.unconfigured,
+            fresh=lambda: self.turns.wired.config.metrics.stale_seconds,
+        )
+        return {"metrics-api": await stack.enter_async_context(api)}
 
     async def _grpc(self) -> None:
         """
@@ -136,46 +163,43 @@ class Autoscaler:
                 readings=self.board if grpc.listen is not None else None,
                 tally=self.telemetry,
             )
-            async with given as there:
-                log.info(
-                    "serving gRPC: cloud provider and KEDA scaler port=%s, expander port=%s",
-                    there.number,
-                    there.expander_number,
-                )
-                await self._until(leads=False)
-            log.info("gRPC is not served any more: another replica leads")
+            try:
+                async with given as there:
+                    self._closed = ""
+                    log.info(
+                        "serving gRPC: cloud provider and KEDA scaler port=%s, expander port=%s",
+                        there.number,
+                        there.expander_number,
+                    )
+                    await self._until(leads=False)
+            except ServingError as exc:
+                # A mistake in the options or files: a restart would mend nothing, and take the metrics APIs away.
+                if str(exc) != self._closed:
+                    log.error("gRPC is not served: %s", exc)  # noqa: TRY400 (its text is the whole story)
+                self._closed = str(exc)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                log.info("gRPC is not served any more: another replica leads")
 
     async def _until(self, *, leads: bool) -> None:
         while (self.election.fence() is not None) != leads:  # noqa: ASYNC110 (a right that ends by the clock tells nobody)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _turn(self, stop: asyncio.Event) -> None:
-        """One turn every period, counted from beginning to beginning."""
+    async def _cycle(self) -> float:
+        """One turn; the next begins a period after its beginning."""
         loop = asyncio.get_running_loop()
-        while not stop.is_set():
-            began = loop.time()
-            await self.turns.once()
-            self._known.seen = self.turns.last.seen or self._known.seen
-            await self.voice.say(self.turns)
-            rest = self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), max(0.0, rest))
-
-    async def _end(self, turning: asyncio.Task[None]) -> None:
-        """No further step; what was done is written."""
-        self.turns.stopping = True
-        log.info("stopping: taking no further steps, then releasing the Lease")
-        done, _ = await asyncio.wait((turning,), timeout=GRACE_SECONDS)
-        if not done:
-            log.warning("cancelling the running reconcile cycle: it did not end within %.0f s", GRACE_SECONDS)
-            turning.cancel()
-            await asyncio.gather(turning, return_exceptions=True)
-        await self.turns.finish()
+        began = loop.time()
+        await self.turns.once()
+        self._known.seen = self.turns.last.seen or self._known.seen
+        await self.voice.say(self.turns)
+        return max(0.0, self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began))
 
     def unready(self) -> str:
         """Why readiness is denied; empty: ready."""
         missing = self.sources.missing()
-        return f"waiting for the initial list of: {missing}" if missing else ""
+        grpc = f"gRPC is not served: {self._closed}" if self._closed else ""
+        lists = f"waiting for the initial list of: {missing}" if missing else ""
+        return "; ".join(filter(None, (self.turns.unconfigured, grpc, lists)))
 
 
 async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from autoscaler.kube.app_guard import GuardedWorld, Manners, Turn
 from autoscaler.kube.app_heritage import Heritage
 from autoscaler.kube.app_hold import Facts, Hold, Why, hold_of
+from autoscaler.kube.config import Config
+from autoscaler.kube.config import ConfigError as FileError
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.kept import Kept
 from autoscaler.kube.state import Remembered
@@ -28,7 +30,6 @@ from autoscaler.providers.registry import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.config import Config
     from autoscaler.kube.config_file import ConfigFile
     from autoscaler.kube.sources import Sources
     from autoscaler.kube.state import StateStore
@@ -96,10 +97,27 @@ class Turns:
         """Seconds on a clock that nobody can set."""
         return self._around.steady()
 
-    def start(self) -> None:
-        """Take the configuration over; raises its errors."""
-        self._take(self._file.first())
-        self._file.accept()
+    @property
+    def configured(self) -> bool:
+        """Whether a configuration is in force; without one no turn is made."""
+        return self._file.loaded is not None
+
+    @property
+    def unconfigured(self) -> str:
+        """Why none is; empty: one is."""
+        return "" if self.configured else f"{self._file.instead}: {self._file.problem}"
+
+    def start(self, *, strict: bool = True) -> None:
+        """Take the configuration over; raises its errors, or if not `strict` waits for a file that can be used."""
+        try:
+            self._take(self._file.first())
+        except (FileError, ConfigError, MissingError) as exc:
+            if strict:
+                raise
+            self._take(Config())
+            self._file.refuse(str(exc))
+        else:
+            self._file.accept()
 
     async def close(self) -> None:
         """Let everything go that was opened."""
@@ -137,6 +155,9 @@ class Turns:
     async def once(self) -> str:
         """One turn; its outcome."""
         await self._reconfigured()
+        if not self.configured:
+            self._around.telemetry.turned("failed")
+            return "failed"
         await self._inherit()
         if self.world is None:
             raise RuntimeError("not started yet")

@@ -110,7 +110,7 @@ def _all(turns: Turns) -> dict[tuple[str, ...], str]:
     if hold is not None and hold.doubt:
         found[hold.why.value, hold.text if hold.why is Why.SWITCH else ""] = hold.text
     if turns.problem:
-        text = f"invalid configuration file, the previous configuration stays active: {turns.problem}"
+        text = turns.unconfigured or f"invalid configuration file, the previous one stays in force: {turns.problem}"
         found[CONFIG, turns.problem] = text
     if turns.broken:
         found[FAILED, turns.broken] = f"reconcile cycle failed: {turns.broken}"

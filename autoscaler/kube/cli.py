@@ -65,7 +65,16 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
             help="TLS certificate of --grpc-listen and --expander-listen; reloaded when it changes.",
         ),
         click.option("--grpc-key", type=_FILE, help="Private key of --grpc-cert."),
-        click.option("--grpc-client-ca", type=_FILE, help="CA that signs the client certificates for --grpc-listen."),
+        click.option(
+            "--grpc-client-ca",
+            type=_FILE,
+            help="CA that signs the client certificates for --grpc-listen and --expander-listen.",
+        ),
+        click.option(
+            "--expander-allow-anonymous",
+            is_flag=True,
+            help="Let clients without a certificate use --expander-listen; cluster-autoscaler's expander has none.",
+        ),
         click.option(
             "--metrics-api",
             "api_groups",
@@ -202,6 +211,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     grpc = Grpc(
         listen=given["grpc_listen"],
         expander=given["expander_listen"],
+        anyone_asks=given["expander_allow_anonymous"],
         certificate=given["grpc_cert"],
         key=given["grpc_key"],
         client_ca=given["grpc_client_ca"],

@@ -30,7 +30,7 @@ class ConfigFile:
         self.problem = ""
         """Why the file is not in force, on one line; empty: it is."""
         self.loaded: float | None = None
-        """When what is in force was read, since the epoch."""
+        """When what is in force was read, since the epoch; None: nothing is."""
 
     def first(self) -> Config:
         """At the start; ConfigError where it cannot be used."""
@@ -68,8 +68,15 @@ class ConfigFile:
         """What was read last cannot be used."""
         said = "; ".join(why.splitlines())
         if said != self.problem:
-            log.error("invalid configuration file: keeping the previous configuration: %s", said)
+            log.error("invalid configuration file: %s: %s", self.instead, said)
         self.problem = said
+
+    @property
+    def instead(self) -> str:
+        """What holds while the file cannot be used."""
+        if self.loaded is None:
+            return "no configuration is in force, and nothing is done"
+        return "the previous configuration stays in force"
 
     def _read(self, path: Path) -> bytes:
         try:

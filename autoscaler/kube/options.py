@@ -39,6 +39,8 @@ class Grpc:
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
+    anyone_asks: bool = False
+    """Whether the expander answers clients without a certificate."""
 
     def problems(self) -> Iterator[str]:
         """What cannot be served as asked."""
@@ -53,6 +55,8 @@ class Grpc:
                     yield f"{option}: {exc} (--grpc-cert, --grpc-key)"
         if self.listen is not None and self.expander is not None and self.listen.host != self.expander.host:
             yield "--grpc-listen and --expander-listen must have the same host"
+        if self.expander is not None and self.files is not None and self.client_ca is None and not self.anyone_asks:
+            yield "--expander-listen needs --grpc-client-ca to authenticate its clients, or --expander-allow-anonymous"
 
     @property
     def files(self) -> Files | None:
@@ -74,6 +78,7 @@ class Grpc:
             number=0 if self.listen is None else self.listen.port,
             expander_number=0 if self.expander is None else self.expander.port,
             files=self.files,
+            anyone_asks=self.anyone_asks,
             fresh_seconds=fresh_seconds,
         )
 
@@ -102,7 +107,7 @@ class MetricsApi:
         if not _SERVICE.fullmatch(self.service):
             yield f"--metrics-api-service {self.service!r} is not valid; write {SERVICE.namespace}/{SERVICE.name}"
 
-    def settings(self, fresh_seconds: float) -> ApiSettings | None:
+    def settings(self) -> ApiSettings | None:
         """For the server; None where it is not served."""
         if not self.groups or self.listen is None or self.certificate is None or self.key is None:
             return None
@@ -116,7 +121,6 @@ class MetricsApi:
             authority=self.authority,
             service=Service(namespace, name),
             enter=self.enter,
-            fresh_seconds=fresh_seconds,
         )
 
 

@@ -7,7 +7,7 @@ Decides what is absent: ages of what was never heard, and everything about pools
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.doubt import Kind
 from autoscaler.kube.telemetry_rows import Reading, rows_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Rows = dict[MetricSpec, Mapping[tuple[str, ...], float]]
 
-_WATCHES = {"disruption budgets": "budgets"}
+WATCHES: Final = {"disruption budgets": "budgets"}
 
 
 class ProcessRows:
@@ -61,7 +61,7 @@ class ProcessRows:
 
 def _ages(sources: Sources) -> dict[tuple[str, ...], float]:
     now = time.monotonic()
-    heard = {_WATCHES.get(name, name): one.heard for name, one in sources.followers.items()}
+    heard = {WATCHES.get(name, name): one.heard for name, one in sources.followers.items()}
     return {(name,): now - at for name, at in heard.items() if at is not None}
 
 

@@ -18,7 +18,7 @@ from autoscaler.kube.telemetry import CONTENT_TYPE
 from isolation.cluster.garbage import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from isolation.cluster.listen import Address
 
@@ -28,24 +28,24 @@ _ENDING_SECONDS: Final = 2.0
 _BACKLOG: Final = 128
 
 
-def measured_app(page: Callable[[], bytes], unready: Callable[[], str]) -> web.Application:
-    """What is served; `unready` says why readiness is denied, empty: it is not."""
+def measured_app(page: Callable[[], bytes], unwell: Callable[[], str], unready: Callable[[], str]) -> web.Application:
+    """What is served; `unwell` and `unready` say why liveness and readiness are denied, empty: they are not."""
     app = web.Application(client_max_size=1)
 
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def alive(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    def probe(wrong: Callable[[], str]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_request: web.Request) -> web.Response:
+            why = wrong()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+            return web.Response(text=f"{why or 'ok'}\n", status=status)
 
-    async def ready(_request: web.Request) -> web.Response:
-        wrong = unready()
-        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
-        return web.Response(text=f"{wrong or 'ok'}\n", status=status)
+        return answer
 
     app.router.add_get("/metrics", metrics)
-    app.router.add_get("/healthz", alive)
-    app.router.add_get("/readyz", ready)
+    app.router.add_get("/healthz", probe(unwell))
+    app.router.add_get("/readyz", probe(unready))
     return app
 
 

@@ -1,9 +1,10 @@
 """
 The metrics APIs as one part of a process: served while a block lasts, looked after in the background.
 
-Decides what must be known before it serves (whose certificates vouch, that nobody else has the APIs) and
-how often each is looked at again. At the start a group that somebody else serves is an error; later on it
-is said in readiness and in the log. The figures are somebody else's (`readings.Readings`).
+Decides what must be known (whose certificates vouch, that nobody else has the APIs) and how often each is looked
+at again. What is wrong with it is said in readiness and in the log, and never keeps it from serving: the namespace
+controller deletes no namespace of the cluster while the discovery of one registered group fails. The figures are
+somebody else's (`readings.Readings`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from isolation.cluster.writes import object_of
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from autoscaler.metrics_api.readings import Readings
     from isolation.cluster.access import Access
+    from isolation.cluster.background import Background
 
 log = logging.getLogger(__name__)
 GROUPS: Final = {"custom": CUSTOM, "external": EXTERNAL}
@@ -43,11 +45,14 @@ SERVICE: Final = Service(SYSTEM_NAMESPACE, f"{AUTOSCALER}-metrics")
 FILES_SECONDS: Final = 1.0
 TRUST_SECONDS: Final = 10.0
 ENTRY_SECONDS: Final = 60.0
+FRESH_SECONDS: Final = 45.0
+"""Three scrapes."""
 _CONFIG_MAP: Final = f"/api/v1/namespaces/{quote(NAMESPACE)}/configmaps/{quote(CONFIG_MAP)}"
 _READ_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 5.0
 """After something went wrong."""
 _NEVER: Final = float("-inf")
+_WRONG: Final = (ClusterError, TrustError, TlsError, TakenError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,6 @@ class Settings:
     service: Service = SERVICE
     enter: bool = True
     """Whether the APIServices that are missing are made; else they are looked at only."""
-    fresh_seconds: float = 45.0
-    """Older figures are not told: three scrapes."""
 
 
 class _Care:
@@ -94,11 +97,11 @@ class _Care:
         self.wrong["entry"] = f"missing APIServices: {', '.join(missing)}" if missing else ""
 
     async def start(self) -> None:
-        """Both, once; what only an unreachable API server hides is looked at later."""
+        """Both, once; what is wrong is looked at again later."""
         for name, look in (("trust", self.trust), ("entry", self.entry)):
             try:
                 await look()
-            except ClusterError as exc:
+            except _WRONG as exc:
                 self._note(name, exc)
 
     async def run(self) -> None:
@@ -115,7 +118,7 @@ class _Care:
                 if time.monotonic() - last[name] >= pause:
                     try:
                         await look()
-                    except (ClusterError, TrustError, TlsError, TakenError, OSError) as exc:
+                    except _WRONG as exc:
                         self._note(name, exc)
                     last[name] = time.monotonic()
 
@@ -126,12 +129,20 @@ class _Care:
 
 
 @contextlib.asynccontextmanager
-async def metrics_api(access: Access, readings: Readings, settings: Settings) -> AsyncIterator[int]:
+async def metrics_api(
+    access: Access,
+    readings: Readings,
+    settings: Settings,
+    background: Background,
+    *,
+    closed: Callable[[], str] = str,
+    fresh: Callable[[], float] = lambda: FRESH_SECONDS,
+) -> AsyncIterator[int]:
     """
-    Serve while the block lasts; the port.
+    Serve while the block lasts; the port. Raises TlsError where our certificate is none.
 
-    Raises TakenError where somebody else serves a group, TrustError where the cluster has no aggregation
-    layer, TlsError where our certificate is none: all of them before anything is served.
+    `closed`: why no figures are told, empty: they are; discovery is answered all the same. `fresh`: seconds, older
+    figures are not told.
     """
     door = Door(settings.certificate, settings.key)
     care = _Care(access, door, settings)
@@ -141,15 +152,10 @@ async def metrics_api(access: Access, readings: Readings, settings: Settings) ->
         rights,
         readings,
         settings.groups,
-        now=lambda: Moment(boottime(), time.time(), settings.fresh_seconds),
+        now=lambda: Moment(boottime(), time.time(), fresh()),
         unready=care.unready,
+        closed=closed,
     )
     await care.start()
-    async with listening(server, door, settings.host, settings.port) as port:
-        task = asyncio.create_task(care.run())
-        try:
-            yield port
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    async with listening(server, door, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
+        yield port

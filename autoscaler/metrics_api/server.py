@@ -60,10 +60,11 @@ class Server:
         *,
         now: Callable[[], Moment],
         unready: Callable[[], str],
+        closed: Callable[[], str] = str,
     ) -> None:
-        """`unready`: why readiness is denied; empty: ready."""
+        """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
         self._door, self._rights, self._readings = door, rights, readings
-        self._groups, self._now, self._unready = groups, now, unready
+        self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
         self.heard: WeakSet[object] = WeakSet()
         """Connections that have asked something."""
 
@@ -102,6 +103,8 @@ class Server:
                 resource = "/".join(filter(None, (wish.resource, wish.subresource)))
                 text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} in namespace "{wish.namespace}"'
                 return Problem(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
+            if why := self._closed():
+                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)
         return answer(asked, self._readings.picture(), self._now())
 
     def _user(self, request: web.BaseRequest) -> User | None:

@@ -48,6 +48,8 @@ class Settings:
     provider_callers: frozenset[str] = frozenset({"cluster-autoscaler"})
     """Names in certificates (common or alternative) that may change pools."""
     figures_callers: frozenset[str] = frozenset({"keda-operator"})
+    anyone_asks: bool = False
+    """Whether the expander answers clients without a certificate too, as a stock cluster-autoscaler is one."""
     fresh_seconds: float = FRESH_SECONDS
     """Older figures are not told: three scrapes."""
 
@@ -83,10 +85,17 @@ async def ports(
         manners = Manners(callers=callers, tally=tally)
         services.append(ExternalScaler(readings, manners, fresh_seconds=settings.fresh_seconds))
     first = Port(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
-    files = None if settings.files is None else replace(settings.files, clients=None)
+    files = settings.files
+    if files is not None and settings.anyone_asks:
+        files = replace(files, clients=None)
+    elif files is not None and known is not None and not named:
+        raise ServingError(
+            "the expander has no --grpc-client-ca to authenticate its clients; set it, or --expander-allow-anonymous"
+        )
+    advised = settings.provider_callers if named and not settings.anyone_asks else None
     second = Port(settings.host, settings.expander_number, files, EXPANDER_BYTES, most_calls=4)
     async with AsyncExitStack() as stack:
         number = await stack.enter_async_context(serving(first, services)) if services else None
-        expander = Expander(known, Manners(tally=tally)) if known is not None else None
+        expander = Expander(known, Manners(callers=advised, tally=tally)) if known is not None else None
         other = await stack.enter_async_context(serving(second, [expander])) if expander is not None else None
         yield Open(number, other)

@@ -9,7 +9,7 @@ from typing import Final
 from dashboards.board.figures import most
 from dashboards.board.frame import Board
 from dashboards.board.grid import Section, even, wide
-from dashboards.board.own_control import AGENT, LOOP, SCHEDULER, SCOPE, TARGETS, target
+from dashboards.board.own_control import AGENT, LOOP, SCHEDULER, SCOPE, TARGETS, TASKS, target
 from dashboards.board.panel import (
     GREEN,
     ORANGE,
@@ -154,6 +154,6 @@ BOARD: Final = Board(
     "gpushare / Internals",
     "Exporter, scheduler, node agent and autoscaler: availability, latency and errors.",
     ("cluster", "job", "instance"),
-    (_ALIVE, _EXPORTER, SCHEDULER, AGENT, LOOP),
+    (_ALIVE, _EXPORTER, SCHEDULER, AGENT, LOOP, TASKS),
     start="now-1h",
 )

@@ -235,12 +235,9 @@ AGENT: Final = Section(
                 steps=TROUBLE,
             ),
             lines(
-                "Failed cycles and node writes",
-                "Failed reconcile cycles of the agents, and writes to their Node objects, per interval.",
-                (
-                    Query(total(increase(SCOPE(n.FAILED_TURNS))), "failed cycles"),
-                    Query(total(increase(SCOPE(n.WRITES))), "node writes"),
-                ),
+                "Node writes",
+                "Writes of the agents to their Node objects, per interval.",
+                (Query(total(increase(SCOPE(n.WRITES))), "node writes"),),
             ),
         ),
         wide(
@@ -305,6 +302,34 @@ LOOP: Final = Section(
                 (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{listener}}"),),
                 "s",
                 steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+            ),
+        ),
+    ),
+)
+
+TASKS: Final = Section(
+    "Background tasks",
+    (
+        even(
+            6,
+            lines(
+                "Unhealthy tasks",
+                "Background tasks that have failed, or completed no cycle, for too long, by task. The kubelet restarts "
+                "their container.",
+                tuple(
+                    Query(f"count by (task) ({SCOPE(spec)} == 0)", f"{name} {{{{task}}}}")
+                    for name, spec in (("scheduler", s.HEALTHY), ("agent", n.HEALTHY), ("autoscaler", a.HEALTHY))
+                ),
+                steps=TROUBLE,
+            ),
+            lines(
+                "Task failures",
+                "Failures of background tasks, which are retried with backoff, per interval.",
+                tuple(
+                    Query(total(increase(SCOPE(spec)), "task"), f"{name} {{{{task}}}}")
+                    for name, spec in (("scheduler", s.FAILURES), ("agent", n.FAILURES), ("autoscaler", a.FAILURES))
+                ),
+                steps=TROUBLE,
             ),
         ),
     ),

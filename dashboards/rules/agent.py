@@ -9,7 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import UP
-from dashboards.rules.rule import EXPORTER_JOB, NODE_JOB, Alert, Group, Severity, gone, grew, of, one, up
+from dashboards.rules.rule import (
+    EXPORTER_JOB,
+    NODE_JOB,
+    Alert,
+    Group,
+    Severity,
+    gone,
+    grew,
+    of,
+    one,
+    task_unhealthy,
+    up,
+)
 from dashboards.rules.words import COUNT, TARGET, WHILE
 from isolation.contract import metrics, metrics_node
 
@@ -73,11 +85,13 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentFailing",
-            f"increase({of(metrics_node.FAILED_TURNS)}[10m]) > 3",
+            f"increase({of(metrics_node.FAILURES)}[10m]) > 3",
             Severity.WARNING,
-            f"The node agent at {TARGET} fails to reconcile",
-            f"Failed reconcile cycles within 10 minutes: {COUNT}. The log of the agent has the errors.",
+            f"Task {{{{ $labels.task }}}} of the node agent at {TARGET} fails",
+            f"Failures of background task {{{{ $labels.task }}}} within 10 minutes: {COUNT}. The log of the agent has "
+            "the errors.",
         ),
+        task_unhealthy("GpushareNodeAgentTaskUnhealthy", metrics_node.HEALTHY, "node agent"),
         Alert(
             "GpushareNodeAgentWatchStale",
             f"{of(metrics_node.SILENCE)} > 120",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one
+from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one, task_unhealthy
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics, metrics_autoscaler
 
@@ -59,6 +59,7 @@ GROUP: Final = Group(
             "{{ $value | humanizePercentage }} of its cycles within 10 minutes failed. Its log has the errors.",
             patience="5m",
         ),
+        task_unhealthy("GpushareAutoscalerTaskUnhealthy", metrics_autoscaler.HEALTHY, "autoscaler"),
         Alert(
             "GpushareAutoscalerInhibited",
             f"max by (reason) ({of(metrics_autoscaler.DOUBTS)}) > 0",
@@ -90,7 +91,8 @@ GROUP: Final = Group(
             f"{of(metrics_autoscaler.CONFIG_OK)} == 0",
             Severity.WARNING,
             f"The configuration of the autoscaler at {TARGET} is invalid",
-            "The configuration file is invalid. The previous configuration stays in force. The log lists the errors.",
+            "The configuration file is invalid. The previous configuration stays in force; after a restart there is "
+            "none, and the metrics APIs answer 503. The log lists the errors.",
             patience="2m",
         ),
         Alert(

@@ -95,6 +95,19 @@ def grew(selector: str, window: str) -> str:
     return f"(increase({selector}[{window}]) > 0)\nor\n({selector} > 0 unless {before})"
 
 
+def task_unhealthy(name: str, spec: MetricSpec, process: str) -> Alert:
+    """A background task of a process is not healthy; looks back, since the kubelet soon restarts that process."""
+    target = "{{ $labels.instance }}"
+    return Alert(
+        name,
+        f"min_over_time({of(spec)}[10m]) == 0",
+        Severity.WARNING,
+        f"Task {{{{ $labels.task }}}} of the {process} at {target} is unhealthy",
+        f"Background task {{{{ $labels.task }}}} has failed, or has completed no cycle, for too long within the last "
+        f"10 minutes. The log of {target} has the error; the kubelet restarts the container.",
+    )
+
+
 def up(job: str) -> str:
     """Targets of a component that were reached by the last scrape."""
     return f'{UP.name}{{job="{job}"}} == 1'

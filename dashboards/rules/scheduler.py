@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import SCHEDULER_JOB, Alert, Group, Severity, gone, grew, of
+from dashboards.rules.rule import SCHEDULER_JOB, Alert, Group, Severity, gone, grew, of, task_unhealthy
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics_scheduler
 
@@ -69,6 +69,7 @@ GROUP: Final = Group(
             f"Requests ({{{{ $labels.verb }}}}) that ended in an internal error within 10 minutes: {COUNT}. The log "
             "has the stack trace.",
         ),
+        task_unhealthy("GpushareSchedulerTaskUnhealthy", metrics_scheduler.HEALTHY, "scheduler"),
         Alert(
             "GpushareSchedulerAdmissionRestarted",
             grew(of(metrics_scheduler.ADMISSION_RESTARTS), "10m"),

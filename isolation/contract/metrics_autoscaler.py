@@ -28,6 +28,8 @@ LABELS: Final = MappingProxyType(
         "the switch), failed, dry_run. Of a state write: done, conflict (another client wrote it), failed.",
         "pool": "Node pool. For pending pods: the cheapest pool that could host them; empty if no pool can.",
         "provider": "Provider type of the pool, as configured: scale, aws, ack, externalgrpc.",
+        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-budgets, election, switch, grpc, "
+        "metrics-api, reconcile.",
         "reason": "Condition that inhibits some or all actions.",
         "source": "Source of the measurements: exporter (one per node), prometheus.",
         "stage": "Stage of a reconcile cycle: observe, decide, act.",
@@ -48,6 +50,16 @@ def _pool(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
     return MetricSpec(f"{PREFIX}{name}", Kind.GAUGE, labels, unit, text, Group.POOL)
 
 
+FAILURES: Final = _autoscaler(
+    "task_failures_total", Unit.NONE, "Failures of background tasks of the process.", "task", kind=Kind.COUNTER
+)
+HEALTHY: Final = _autoscaler(
+    "task_healthy",
+    Unit.NONE,
+    "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
+    "names it).",
+    "task",
+)
 LEADS: Final = _autoscaler("leader", Unit.NONE, "Whether this replica is the leader: 1 yes, 0 no.")
 ENABLED: Final = _autoscaler("enabled", Unit.NONE, "Whether the switch is on: 1 yes, 0 no (off or unreadable).")
 DRY_RUN: Final = _autoscaler(
@@ -128,7 +140,8 @@ CONFIG_LOADED: Final = _autoscaler(
 CONFIG_OK: Final = _autoscaler(
     "config_last_reload_successful",
     Unit.NONE,
-    "Whether the last reload of the configuration file succeeded: 1 yes, 0 no (the previous one stays active).",
+    "Whether the configuration file was valid when last read: 1 yes, 0 no (the previous one stays active; after a "
+    "restart there is none).",
 )
 CALLS: Final = _autoscaler(
     "grpc_requests_total", Unit.NONE, "gRPC requests by method and status code.", "method", "code", kind=Kind.COUNTER

@@ -17,6 +17,9 @@ LABELS: Final = MappingProxyType(
         "method": "Device plugin RPC: GetPreferredAllocation, Allocate or PreStartContainer.",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
         "action); lost (NVML does not report the card).",
+        "task": "Background task: watch-pods, watch-namespaces, watch-node, memory (the pods in a file), cards, "
+        "card-events, node-status, sweep (unused files), registration (with the kubelet), reconcile, pod-resources, "
+        "gpu-time (for containers with a compute share).",
         "outcome": "Result of the RPC: ok; refused (the container cannot start yet, with the reason); timeout; error "
         "(internal). After a timeout or an error GetPreferredAllocation and Allocate send a default answer, which "
         "PreStartContainer checks.",
@@ -43,8 +46,15 @@ ANSWERS: Final = _agent(
     "outcome",
     kind=Kind.COUNTER,
 )
-FAILED_TURNS: Final = _agent(
-    "reconcile_errors_total", Unit.NONE, "Failed runs of the agent's periodic tasks.", kind=Kind.COUNTER
+FAILURES: Final = _agent(
+    "task_failures_total", Unit.NONE, "Failures of the agent's background tasks.", "task", kind=Kind.COUNTER
+)
+HEALTHY: Final = _agent(
+    "task_healthy",
+    Unit.NONE,
+    "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
+    "names it).",
+    "task",
 )
 READY: Final = _agent("ready", Unit.NONE, "Whether pods may be bound to this node: 1 yes, 0 no.")
 REGISTERED: Final = _agent(
@@ -82,7 +92,8 @@ CATALOGUE: Final = MappingProxyType(
         for spec in (
             DURATION,
             ANSWERS,
-            FAILED_TURNS,
+            FAILURES,
+            HEALTHY,
             READY,
             REGISTERED,
             REGISTRATIONS,

@@ -17,6 +17,10 @@ LABELS: Final = MappingProxyType(
         "not the leader or has not synced its caches yet), bad_request (the request cannot be "
         "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
         "failed. admission: done, too_large, bad_request. Evictions: done, gone, refused, blocked.",
+        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, election, leadership "
+        "(starts and stops what only the leader does), kube-scheduler-lease, preemption (also requeues pods and "
+        "deletes reservations), leader-label (of this pod), certificates (of the extender), admission-process (starts "
+        "and watches it).",
         "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
         "evicted, bytes.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
@@ -41,6 +45,16 @@ DURATION: Final = _scheduler(
 )
 BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Of `DURATION`, in seconds; 5 ms and 20 ms are what the handlers promise at 1,000 and 5,000 nodes."""
+FAILURES: Final = _scheduler(
+    "task_failures_total", Unit.NONE, "Failures of background tasks of the process.", "task", kind=Kind.COUNTER
+)
+HEALTHY: Final = _scheduler(
+    "task_healthy",
+    Unit.NONE,
+    "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
+    "names it).",
+    "task",
+)
 LEADS: Final = _scheduler("leader", Unit.NONE, "Whether this replica is the leader and may bind pods: 1 yes, 0 no.")
 SYNCED: Final = _scheduler("synced", Unit.NONE, "Whether all informer caches are synced: 1 yes, 0 no.")
 VIEW_AGE: Final = _scheduler(

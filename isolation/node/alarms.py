@@ -20,7 +20,6 @@ from isolation.node.shelf import replace_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from threading import Event
 
     from isolation.host.alarms import Alarm, Alarms, Board
     from isolation.node.health import HealthTerms, Ill
@@ -36,7 +35,7 @@ _MOST_TOLD: Final = 64
 
 
 class AlarmWatch:
-    """See the module. `run` is for the thread; the rest may be asked from any other."""
+    """See the module. `cycle` is for the thread; the rest may be asked from any other."""
 
     def __init__(self, alarms: Alarms, terms: HealthTerms, file: Path, boot: str) -> None:
         self._alarms, self._terms, self._file, self._boot = alarms, terms, file, boot
@@ -56,18 +55,19 @@ class AlarmWatch:
         """The same, for counting."""
         return {card: known.reason for known in self._ill.values() for card in known.cards}
 
-    def run(self, stop: Event, news: Callable[[], None]) -> None:
-        """Until it is told to stop; `news` is called when a card has become sick or well."""
-        while self._terms.watched and not stop.is_set():
-            before = self.sick()
-            try:
-                pause = self.turn(time.monotonic())
-            except Exception:  # whatever it is, the next turn may fare better, and the agent does not end of it
-                log.exception("cannot check card health")
-                pause = LOOK_SECONDS
-            if self.sick() != before and not stop.is_set():
+    @property
+    def watched(self) -> bool:
+        """Whether there is anything to listen for."""
+        return self._terms.watched
+
+    def cycle(self, news: Callable[[], None]) -> float:
+        """A turn; `news` is called when a card has become sick or well. Seconds until the next."""
+        before = self.sick()
+        try:
+            return self.turn(time.monotonic())
+        finally:
+            if self.sick() != before:
                 news()
-            stop.wait(pause)
 
     def turn(self, now: float) -> float:
         """Look if that is due, and listen for a moment; seconds until the next turn."""

@@ -15,10 +15,10 @@ import logging
 import time
 from collections import Counter
 from pathlib import Path
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.access import Access
+from isolation.cluster.background import Background
 from isolation.cluster.failure import CredentialsError
 from isolation.cluster.follow import Follower, What
 from isolation.cluster.writes import Writer
@@ -40,7 +40,7 @@ from isolation.node.wiring import Outside, WiringError, alarms_of, delivery_of, 
 from isolation.node.world import Moment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from isolation.cluster.gauges import Rows
     from isolation.contract.metrics import MetricSpec
@@ -58,7 +58,9 @@ _MEMORY_SECONDS: Final = 0.2
 _SWEEP_SECONDS: Final = 600.0
 _LATE_SECONDS: Final = 5.0
 """A kubelet that restarts takes less; the schedulers need not hear of it."""
-_STUCK_SECONDS: Final = 60.0
+_CARDS_LIMIT_SECONDS: Final = 300.0
+"""A driver that is being reset answers again; restarting the agent earlier would only take containers their starts."""
+_HOUR_SECONDS: Final = 3600.0
 LEAVE_SECONDS: Final = 1.5
 """Pods whose binding was under way when we said that we leave are admitted in this time."""
 _WORD_SECONDS: Final = 3.0
@@ -115,43 +117,59 @@ class NodeAgent:
         what = What("/api/v1/nodes", fields=f"metadata.name={node}")
         self._node_follower = Follower(access, what, self._node)
         self.status = NodeStatus(writer, node, self._node, self.inventory)
-        self._ticked = time.monotonic()
+        self.background = Background()
+        self._reading: asyncio.Task[bool] | None = None
+        self._cards_read = False
         self._unregistered = time.monotonic()
         self._leaving = False
         self.metrics.watch(self._rows)
+        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
-            await self._read_cards()
+            enter, tasks = stack.enter_async_context, self.background
             self.pods.sight.recall(self._memory)
             stack.push_async_callback(self.resources.close)
-            await stack.enter_async_context(self.pods.following())
-            await stack.enter_async_context(_beside(self._node_follower.run()))
-            await stack.enter_async_context(_beside(self._every(_MEMORY_SECONDS, self._remember)))
-            await stack.enter_async_context(serving(self._settings, self.metrics.page, self.unwell, self.not_ready))
-            await stack.enter_async_context(_beside(self._every(_CARDS_SECONDS, self._read_cards, self._card_news)))
-            stack.enter_context(_thread("alarms", self._alarms.run, self._heard_of_cards()))
+            await enter(serving(self._settings, self.metrics.page, tasks.unwell, self.not_ready))
+            for name, follower in (*self.pods.followers.items(), ("watch-node", self._node_follower)):
+                await enter(tasks.keep(name, follower.run))
+            await enter(tasks.cycles("memory", self._remember))
+            await enter(tasks.cycles("cards", self._read_cards, news=self._card_news, limit=_CARDS_LIMIT_SECONDS))
+            heard = self._heard_of_cards()
+            if self._alarms.watched:
+                stack.enter_context(tasks.thread("card-events", lambda: self._alarms.cycle(heard)))
+            if not await self._until(lambda: self._cards_read or self.inventory.usable, stop):
+                return
             await self.agent.start()
-            await stack.enter_async_context(_beside(self.status.run()))
+            await enter(tasks.cycles("node-status", self.status.cycle, news=self._node.news))
             if not await self._usable(stop):
                 return
             stack.push_async_callback(self.plugin.stop, _GRACE_SECONDS)
-            await stack.enter_async_context(_beside(self._every(_SWEEP_SECONDS, self._sweep)))
-            await stack.enter_async_context(_beside(self.registrar.run()))
-            await stack.enter_async_context(_beside(self._every(TICK_SECONDS, self._tick)))
-            await stack.enter_async_context(_beside(self._probe()))
-            stack.enter_context(_thread("feeding", self._feeding.run))
+            await enter(tasks.cycles("sweep", self._sweep))
+            await enter(tasks.cycles("registration", self.registrar.cycle))
+            await enter(tasks.cycles("reconcile", self._tick))
+            await enter(tasks.cycles("pod-resources", self._probe))
+            stack.enter_context(tasks.thread("gpu-time", self._feeding.cycle))
             await stop.wait()
             await self._leave()
 
     async def _usable(self, stop: asyncio.Event) -> bool:
         """Wait for cards and a mode, which a node that never served has yet to learn; False: told to stop."""
         told = False
-        while not self.inventory.usable:
-            if not told and self.inventory.told:
-                log.warning("no devices to offer yet: %s", self.inventory.trouble or "no cards")
+
+        def usable() -> bool:
+            nonlocal told
+            if not told and not self.inventory.usable and self.inventory.told:
                 told = True
+                log.warning("no devices to offer yet: %s", self.inventory.trouble or "no cards")
+            return self.inventory.usable
+
+        return await self._until(usable, stop)
+
+    async def _until(self, true: Callable[[], bool], stop: asyncio.Event) -> bool:
+        """Look ten times a second; False: told to stop."""
+        while not true():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.1)
                 return False
@@ -167,37 +185,29 @@ class NodeAgent:
                 if await self.status.turn():
                     await asyncio.sleep(LEAVE_SECONDS)
 
-    # What is done over and over.
+    # What is done over and over; each returns the seconds until the next time.
 
-    async def _every(
-        self, seconds: float, work: Callable[[], Awaitable[None]], news: asyncio.Event | None = None
-    ) -> None:
-        """And at once when there is news."""
-        news = news or asyncio.Event()
-        while True:
-            news.clear()
-            try:
-                await work()
-            except Exception:  # the next turn may fare better; metrics and log tell
-                self.metrics.failed()
-                log.exception("periodic task failed")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), seconds)
-
-    async def _tick(self) -> None:
+    async def _tick(self) -> float:
         self._bound = {pod.uid: pod for pod in self.pods.bound()}
         await self.agent.tick()
-        self._ticked = time.monotonic()
         if self.registrar.standing.registered:
-            self._unregistered = self._ticked
+            self._unregistered = time.monotonic()
         self.status.ready(yes=not self._leaving and not self.not_ready())
         self.plugin.changed()
+        return TICK_SECONDS
 
-    async def _read_cards(self) -> None:
-        """In a thread: a driver may take its time, or hang."""
-        if await asyncio.wait_for(asyncio.to_thread(self.inventory.refresh), _NVML_SECONDS):
+    async def _read_cards(self) -> float:
+        """In a thread: a driver may take its time, or hang. Then no second thread is sent after the first."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(self.inventory.refresh))
+        done, _ = await asyncio.wait((self._reading,), timeout=_NVML_SECONDS)
+        if not done:
+            raise TimeoutError(f"NVML did not answer within {_NVML_SECONDS:.0f} s")
+        if self._reading.result():
             self.plugin.changed()
             self.status.look()
+        self._cards_read = True
+        return _CARDS_SECONDS
 
     def _heard_of_cards(self) -> Callable[[], None]:
         """To be called from another thread."""
@@ -209,19 +219,22 @@ class NodeAgent:
 
         return news
 
-    async def _remember(self) -> None:
+    async def _remember(self) -> float:
         await self.pods.changed(_CARDS_SECONDS)
         await self.pods.sight.keep(self._memory)
+        return _MEMORY_SECONDS
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> float:
         await asyncio.to_thread(self._delivery.sweep_libraries)
+        return _SWEEP_SECONDS
 
-    async def _probe(self) -> None:
-        """Once, as soon as the kubelet is there."""
-        while not self.registrar.standing.registered:  # noqa: ASYNC110 (a look at a value, ten times a second)
-            await asyncio.sleep(0.1)
+    async def _probe(self) -> float:
+        """Every hour, and as soon as the kubelet is there."""
+        if not self.registrar.standing.registered:
+            return 0.1
         if trouble := await self.resources.probe():
             log.error("%s", trouble)
+        return _HOUR_SECONDS
 
     # What is told.
 
@@ -234,12 +247,6 @@ class NodeAgent:
         if not self.registrar.standing.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
             return self.registrar.standing.trouble
         return self.agent.fault
-
-    def unwell(self) -> str:
-        """Why this process should be started anew; empty: it should not."""
-        if self.registrar.standing.times and time.monotonic() - self._ticked > _STUCK_SECONDS:
-            return f"the main loop has not completed a cycle for {_STUCK_SECONDS:.0f} s"
-        return ""
 
     def _rows(self) -> Rows:
         devices = self.agent.devices()
@@ -283,25 +290,3 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         raise NodeError(f"{exc}: use a service account inside a cluster, or set --kubeconfig") from None
     except (LockError, PluginError, WiringError) as exc:
         raise NodeError(str(exc)) from None
-
-
-@contextlib.contextmanager
-def _thread(name: str, work: Callable[..., None], *more: Any) -> Iterator[None]:
-    """In a thread of its own, which dies with the process where a driver holds it up."""
-    over = Event()
-    Thread(target=work, args=(over, *more), name=name, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-@contextlib.asynccontextmanager
-async def _beside(work: Awaitable[None]) -> AsyncIterator[None]:
-    """Work that goes on while the block lasts."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -19,7 +19,6 @@ from isolation.host.feed import Feeder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from threading import Event
 
     from isolation.host.machine import Machine
 
@@ -59,13 +58,12 @@ class Feeding:
                 self._feeders.pop(ident)
         return min((feeder.seconds for _, feeder in self._feeders.values()), default=IDLE_SECONDS)
 
-    def run(self, stop: Event) -> None:
-        """Until it is told to stop."""
-        while not stop.is_set():
-            begun = time.monotonic()
-            wait = self.turn(begun)
-            took = time.monotonic() - begun
-            stop.wait(max(wait - took, took * (1 / BUSIEST - 1)))
+    def cycle(self) -> float:
+        """A turn; seconds until the next, so that `BUSIEST` is kept."""
+        begun = time.monotonic()
+        wait = self.turn(begun)
+        took = time.monotonic() - begun
+        return max(wait - took, took * (1 / BUSIEST - 1))
 
     def _look(self) -> None:
         """Who is there now."""

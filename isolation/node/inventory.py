@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.codec import CodecError, decode_cards, encode_cards
 from isolation.contract.model import Card, Mode
@@ -93,6 +94,7 @@ class NodeInventory:
     ) -> None:
         """`sick`: of cards that answer and should get no newcomers why, by UUID."""
         self._machine, self._terms, self._file, self._told_sick = machine, terms, file, sick
+        self._lock = Lock()
         self.sick: Mapping[str, str] = {}
         """As at the last reading."""
         self._known, self.told = self._load()
@@ -128,26 +130,26 @@ class NodeInventory:
             if str(exc) != self.trouble:
                 log.error("%s", exc)  # noqa: TRY400 (its text is the whole story)
             self.trouble = str(exc)
-            return self._now(replace(self._known, cards=tuple(replace(c, healthy=False) for c in self._known.cards)))
+            return self._now(cards=tuple(replace(c, healthy=False) for c in self._known.cards))
         self.trouble = ""
         cards = seen(self._known.cards, found)
         told = tuple(replace(c, healthy=False) if c.uuid in self.sick else c for c in cards)
-        return self._now(replace(self._known, cards=told))
+        return self._now(cards=told)
 
     def serves(self, mode: Mode, *, whole: bool) -> bool:
         """The node's object says this; whether anything changed."""
         first, self.told = not self.told, True
-        changed = self._now(replace(self._known, mode=mode, whole=whole))
-        if first and not changed:
-            self._save()
-        return changed or first
+        return self._now(changed=first, mode=mode, whole=whole)
 
-    def _now(self, known: Known) -> bool:
-        if known == self._known:
-            return False
-        self._known = known
-        self._save()
-        return True
+    def _now(self, *, changed: bool = False, **news: Any) -> bool:
+        """Cards are read in a thread, the mode is told in the event loop: neither may undo the other's word."""
+        with self._lock:
+            known = replace(self._known, **news)
+            changed = changed or known != self._known
+            self._known = known
+            if changed:
+                self._save()
+        return changed
 
     def _save(self) -> None:
         """A lost file costs a moment at the next start, not more: trouble is only told."""

@@ -35,7 +35,6 @@ class NodeMetrics:
         spec = catalogue.DURATION
         self._duration = Histogram(spec.name, spec.help, spec.labels, buckets=_BUCKETS, registry=self._registry)
         self._answers = self._counter(catalogue.ANSWERS)
-        self._failed = self._counter(catalogue.FAILED_TURNS)
 
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
@@ -44,10 +43,6 @@ class NodeMetrics:
         """See `plugin.Times`."""
         self._duration.labels(method).observe(seconds)
         self._answers.labels(method, outcome).inc()
-
-    def failed(self) -> None:
-        """A turn of the agent's loop."""
-        self._failed.inc()
 
     def watch(self, read: Callable[[], Rows]) -> None:
         """Gauges, read at every scrape."""

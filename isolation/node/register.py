@@ -42,7 +42,7 @@ class Standing:
 
 
 class Registrar:
-    """Keeps a plugin registered; `run` ends only by cancellation."""
+    """Keeps a plugin registered."""
 
     def __init__(self, plugin: Plugin, folder: Path, resource: str) -> None:
         self._plugin, self._kubelet, self._resource = plugin, folder / api.REGISTRATION_SOCKET, resource
@@ -52,10 +52,9 @@ class Registrar:
         self.changed = asyncio.Event()
         """Set whenever we have registered, or have lost it."""
 
-    async def run(self) -> None:
-        """Look, register, look again."""
-        while True:  # noqa: ASYNC110 (what it waits for is a file in another process's hands)
-            await asyncio.sleep(LOOK_SECONDS if await self.turn() else self._pause())
+    async def cycle(self) -> float:
+        """Look, register; seconds until the next look."""
+        return LOOK_SECONDS if await self.turn() else self._pause()
 
     async def turn(self) -> bool:
         """One look; whether all is well, or there is no kubelet to register with."""

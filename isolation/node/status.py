@@ -9,7 +9,6 @@ serves. Shares themselves are the kubelet's to state.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from dataclasses import dataclass, field
@@ -159,7 +158,7 @@ class NodeWatch:
 
 
 class NodeStatus:
-    """Keeps the node's object as it should be; `run` ends only by cancellation."""
+    """Keeps the node's object as it should be."""
 
     def __init__(self, writer: Writer, node: str, watch: NodeWatch, inventory: NodeInventory) -> None:
         self._writer, self._node, self._watch, self._inventory = writer, node, watch, inventory
@@ -168,18 +167,15 @@ class NodeStatus:
         self.trouble = "the Node object has not been read yet"
         """Why the node does not say what it should, for people."""
         self.writes = 0
+        self._failures = 0
+        """In a row."""
 
-    async def run(self) -> None:
-        """Look whenever something is told, and every so often."""
-        failures = 0
-        while True:
-            self._watch.news.clear()
-            failures = 0 if await self.turn() or self._watch.said is None else failures + 1
-            # Never more than one write a second, and fewer where they fail.
-            await asyncio.sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2.0 ** min(failures, 10)))
-            if not failures:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._watch.news.wait(), _LONGEST_PAUSE)
+    async def cycle(self) -> float:
+        """Look and write; seconds until the next look, or until something is told."""
+        self._failures = 0 if await self.turn() or self._watch.said is None else self._failures + 1
+        # Never more than one write a second, and fewer where they fail.
+        await asyncio.sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2.0 ** min(self._failures, 10)))
+        return 0.0 if self._failures else _LONGEST_PAUSE
 
     def ready(self, *, yes: bool) -> None:
         """Whether pods may be bound to this node; written with the next turn."""

@@ -31,7 +31,7 @@ from isolation.node.bound import bound_of
 from isolation.node.world import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from isolation.cluster.access import Access
@@ -154,7 +154,7 @@ class _Namespaces:
 
 
 class NodePods:
-    """Pods of one node; fulfils `world.Pods` while `following` lasts."""
+    """Pods of one node; fulfils `world.Pods` while somebody runs the `followers`."""
 
     def __init__(self, access: Access, writer: Writer, node: str) -> None:
         self._access, self._writer = access, writer
@@ -162,18 +162,9 @@ class NodePods:
         self._what = What(_PODS, fields=f"{NOT_ENDED},spec.nodeName={node}")
         self.follower = Follower(access, self._what, self.sight)
         exempt = What("/api/v1/namespaces", labels=f"{EXEMPT}=true")
-        self._namespaces = Follower(access, exempt, _Namespaces(self.sight), Habits(idle_seconds=_QUIET_SECONDS))
-
-    @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
-        """Watch in the background."""
-        tasks = [asyncio.create_task(one.run()) for one in (self.follower, self._namespaces)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        namespaces = Follower(access, exempt, _Namespaces(self.sight), Habits(idle_seconds=_QUIET_SECONDS))
+        self.followers: Mapping[str, Follower] = {"watch-pods": self.follower, "watch-namespaces": namespaces}
+        """By name of the task that runs each."""
 
     def bound(self) -> Iterable[Bound]:
         """See `world.Pods`."""

@@ -77,38 +77,44 @@ class Scheduler:
         self._errands = Errands(self.world, self._objects, self._writer, self.metrics)
         self.admission: Admission | None = None
         self._certificates: Certificates | None = None
+        self.background = Background()
         store.listen(self._note)
         self.metrics.watch(self._gauges)
+        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
 
     # Life.
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
-        """Serve until told to stop; what breaks for good ends it with its error."""
+        """Serve until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
-            background = await stack.enter_async_context(Background(stop))
-            background.keep(self.picture.run(), self.leadership.run(), self._errands.run())
+            keep = self.background.keep
+            for name, follower in self.picture.followers.items():
+                await stack.enter_async_context(keep(f"watch-{name}", follower.run))
+            for name, work in self.leadership.works().items():
+                await stack.enter_async_context(keep(name, work))
+            await stack.enter_async_context(keep("preemption", self._errands.run))
             if self._settings.pod:
-                background.keep(self._wear_role(self._settings.namespace, self._settings.pod))
+                await stack.enter_async_context(keep("leader-label", self._wear_role))
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)
-            opened(await self._open(stack, background))
+            opened(await self._open(stack))
             await stop.wait()
             log.info("stopping: finish open requests, then release the Lease")
 
-    async def _open(self, stack: contextlib.AsyncExitStack, background: Background) -> Mapping[str, int]:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
         settings, ports = self._settings, {}
         doors = Doors(Answers(self._extender, self.inspect, self.health, release()), self.metrics)
         if settings.certificate is not None and settings.key is not None:
             if settings.admission is not None:
                 Certificates(settings.certificate, settings.key, settings.admission_client_ca)  # a mistake ends us now
-                sock = listener(settings.admission)
+                sock = stack.enter_context(listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
                 known = Cluster(self.picture, may_grow=settings.growing)
                 self.admission = Admission(settings, known, sock, self.metrics)
-                background.keep(self.admission.run())
+                await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:
                 self._certificates = Certificates(settings.certificate, settings.key, settings.extender_client_ca)
-                background.keep(self._certificates.run())
+                await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
                 made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates)
                 ports["extender-tls"] = await stack.enter_async_context(made)
         if settings.sidecar is not None:
@@ -119,14 +125,14 @@ class Scheduler:
             ports["metrics"] = await stack.enter_async_context(made)
         return ports
 
-    async def _wear_role(self, namespace: str, pod: str) -> None:
+    async def _wear_role(self) -> None:
         """The label by which a Service finds the leader, kept true; also of a container that was killed leading."""
         worn: bool | None = None
         while True:
             leads = self.leadership.fence() is not None
             if leads != worn:
                 try:
-                    said = await self._objects.role(namespace, pod, leads=leads)
+                    said = await self._objects.role(self._settings.namespace, self._settings.pod, leads=leads)
                 except ClusterError as exc:
                     said = str(exc)
                 if said:
@@ -144,7 +150,7 @@ class Scheduler:
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe: serving admission needs its process and nothing else."""
-        wrong = {}
+        wrong = {"healthz": self.background.unwell()}
         if self.admission is not None and (problem := self.admission.problem()):
             wrong["readyz"] = problem
         missing = self.picture.missing()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.cluster.election import Election
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.lease import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Mapping
 
     from isolation.cluster.election import Desk, Fence
     from isolation.cluster.lease import Record
@@ -66,6 +66,8 @@ class Leadership:
         self._gate.open = beside is None
         self._election = Election(self._gate, me, terms)
         self._listeners: list[Callable[[bool], None]] = []
+        self._told = False
+        """What the listeners heard last."""
 
     def fence(self) -> Fence | None:
         """The right to act at this moment; None without one."""
@@ -96,10 +98,13 @@ class Leadership:
     async def run(self) -> None:
         """Campaign, look beside, tell."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._campaign())
-            group.create_task(self._tell())
-            if self._beside is not None:
-                group.create_task(self._look(self._beside))
+            for work in self.works().values():
+                group.create_task(work())
+
+    def works(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What goes on until cancelled, by name of the task that does it."""
+        works = {"election": self._campaign, "leadership": self._tell}
+        return works if self._beside is None else works | {"kube-scheduler-lease": self._look}
 
     async def _campaign(self) -> None:
         """One election after another: each ends when the gate closes, and gives the Lease back."""
@@ -117,9 +122,9 @@ class Leadership:
                 await asyncio.gather(running, return_exceptions=True)
             self._election = Election(self._gate, self._me, self._terms)
 
-    async def _look(self, beside: Desk) -> None:
+    async def _look(self) -> None:
         """Whether the kube-scheduler beside us is the one that schedules; while that cannot be told, as it was."""
-        while True:
+        while (beside := self._beside) is not None:
             try:
                 record = await beside.read(self._terms.request)
             except ClusterError as exc:
@@ -132,11 +137,10 @@ class Leadership:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _tell(self) -> None:
-        acting = False
         while True:
             now = self.fence() is not None
-            if now != acting:
-                acting = now
+            if now != self._told:
+                self._told = now
                 for listener in self._listeners:
                     listener(now)
             await asyncio.sleep(_TICK_SECONDS)

@@ -50,7 +50,7 @@ class Picture:
         self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _Reservations(books)
         self.namespaces = _Namespaces(books)
-        self._followers = {
+        self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
             "reservations": Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
@@ -67,22 +67,22 @@ class Picture:
 
     def missing(self) -> str:
         """What has not been read yet; empty when the picture is whole."""
-        return ", ".join(name for name, follower in self._followers.items() if not follower.synced.is_set())
+        return ", ".join(name for name, follower in self.followers.items() if not follower.synced.is_set())
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the server last said anything, by watch; a watch that never heard anything is left out."""
         now = time.monotonic()
-        return {name: now - f.heard for name, f in self._followers.items() if f.heard is not None}
+        return {name: now - f.heard for name, f in self.followers.items() if f.heard is not None}
 
     async def synced(self) -> None:
         """Wait for the first whole picture."""
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             await follower.synced.wait()
 
     async def run(self) -> None:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for follower in self._followers.values():
+            for follower in self.followers.values():
                 group.create_task(follower.run())
 
     @contextlib.asynccontextmanager

@@ -24,6 +24,7 @@ from autoscaler.metrics_api.registration import PATH as APISERVICES
 from autoscaler.metrics_api.registration import Service
 from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL, VERSIONS
 from isolation.cluster.access import Access
+from isolation.cluster.background import Background
 from isolation.cluster.election import boottime
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
@@ -59,6 +60,8 @@ class Figures:
         self.silent_since: float | None = None
         """Since then the exporter has said nothing (boot clock)."""
         self.waiting: tuple[Waiting, ...] = ()
+        self.closed = ""
+        """Why no figures are told."""
         self.frozen = False
         """Nobody puts up pictures any more."""
         self.port = 0
@@ -93,7 +96,7 @@ def settings(plane: ControlPlane, *groups: str, name: str = NAME, **more: Any) -
     """A server of ours, reached at a free port."""
     port = free_port()
     pair = plane.serving_pair(name, (f"{name}.{SYSTEM_NAMESPACE}.svc",))
-    given = {"host": own_address(), "port": port, "authority": plane.ca, "fresh_seconds": 4.0}
+    given = {"host": own_address(), "port": port, "authority": plane.ca}
     service = Service(SYSTEM_NAMESPACE, name)
     return Settings(pair.certificate, pair.key, frozenset(groups), service=service, **(given | more))
 
@@ -168,7 +171,11 @@ async def served(plane: ControlPlane, **more: Any) -> AsyncIterator[tuple[ApiCli
             async with contextlib.AsyncExitStack() as stack:
                 figures.outage = stack.aclose
                 access = await stack.enter_async_context(Access(account))
-                figures.port = await stack.enter_async_context(metrics_api(access, figures.board, wish))
+                figures.port = await stack.enter_async_context(
+                    metrics_api(
+                        access, figures.board, wish, Background(), closed=lambda: figures.closed, fresh=lambda: 4.0
+                    )
+                )
                 await available(client)
                 yield client, figures
         finally:

@@ -9,6 +9,7 @@ ends by `stop`, by a crash, or with the machine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from interleave.loop import Process, touch_world
@@ -17,6 +18,7 @@ from interleave.plug import Plug
 from interleave.server import EPOCH
 from interleave.wire import Wire
 
+from isolation.cluster.background import Background
 from isolation.cluster.writes import Writer
 from isolation.contract.model import Mode
 from isolation.node.agent import Agent
@@ -209,7 +211,10 @@ class NodeAgent:
             Clock(net, machine),
         )
         self.agent = self._make(net, world, machine)
-        async with pods.following():
+        async with contextlib.AsyncExitStack() as stack:
+            background = Background()
+            for name, follower in pods.followers.items():
+                await stack.enter_async_context(background.keep(name, follower.run))
             await self.agent.start()
             plug = self.plug = Plug(net, self.process, self.agent, self._broken)
             net.loop.create_task(self._keep_registered(plug))

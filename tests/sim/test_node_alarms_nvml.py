@@ -13,6 +13,7 @@ from waiting import PATIENCE_SECONDS, until
 pytest.importorskip("pynvml")
 import pynvml
 
+from isolation.cluster.background import Background
 from isolation.contract.quantity import GIB
 from isolation.host.alarms import Alarm, Kind, NvmlAlarms
 from isolation.host.machine import MachineError, NvmlMachine
@@ -202,20 +203,16 @@ def test_a_driver_that_hangs_holds_up_the_watch_alone(box, node):
     Whoever asks is answered meanwhile; when the driver answers again, cards are listened to.
     """
     watch, _ = node
-    stop, news = threading.Event(), threading.Event()
-    thread = threading.Thread(target=watch.run, args=(stop, news.set), daemon=True)
+    news = threading.Event()
     box.set("nvml_hang", 1)
-    thread.start()
     try:
-        thread.join(0.3)
-        assert (None, {}, {}) == (watch.heard, watch.sick(), watch.reasons())
-        box.set("nvml_hang", 0)
-        until(lambda: watch.heard is not None)
-        box.inject(0, "xid", 79)
-        assert news.wait(PATIENCE_SECONDS)
-        assert ["XID 79"] == list(watch.sick().values())
+        with Background().thread("card-events", lambda: watch.cycle(news.set)):
+            assert not news.wait(0.3)
+            assert (None, {}, {}) == (watch.heard, watch.sick(), watch.reasons())
+            box.set("nvml_hang", 0)
+            until(lambda: watch.heard is not None)
+            box.inject(0, "xid", 79)
+            assert news.wait(PATIENCE_SECONDS)
+            assert ["XID 79"] == list(watch.sick().values())
     finally:
         box.set("nvml_hang", 0)
-        stop.set()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()

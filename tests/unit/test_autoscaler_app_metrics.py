@@ -23,7 +23,7 @@ from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, Plan
 from isolation.cluster.listen import Address
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics_autoscaler import CATALOGUE, LABELS
+from isolation.contract.metrics_autoscaler import CATALOGUE, FAILURES, LABELS
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = (
@@ -71,7 +71,7 @@ def everything(telemetry):
     telemetry.took("observe", 0.1)
     telemetry.wrote("done")
     telemetry.answered("Refresh", "OK", 0.1)
-    gauges = (spec for spec in (*CATALOGUE.values(), *SHARED) if spec.kind is Kind.GAUGE)
+    gauges = (spec for spec in (*CATALOGUE.values(), *SHARED) if spec.kind is Kind.GAUGE or spec is FAILURES)
     values = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in gauges}
     telemetry.watch(lambda: values)
 
@@ -210,7 +210,7 @@ def test_the_metrics_port_answers_probes_and_nothing_else():
 
     async def story():
         wrong = ["not read yet: pods"]
-        app = measured_app(lambda: b"page", lambda: wrong[0])
+        app = measured_app(lambda: b"page", lambda: dead[0], lambda: wrong[0])
         async with serving(app, Address("127.0.0.1", 0)) as port, aiohttp.ClientSession() as session:
 
             async def asked(path, method="GET"):
@@ -218,9 +218,11 @@ def test_the_metrics_port_answers_probes_and_nothing_else():
                     return answer.status, (await answer.text()).strip()
 
             first = [await asked(path) for path in ("/metrics", "/healthz", "/readyz", "/")]
-            wrong[0] = ""
-            return first, await asked("/readyz"), await asked("/metrics", "POST")
+            wrong[0], dead[0] = "", "task switch has ended"
+            return first, await asked("/readyz"), await asked("/metrics", "POST"), await asked("/healthz")
 
-    first, ready, posted = asyncio.run(story())
+    dead = [""]
+    first, ready, posted, last = asyncio.run(story())
+    assert (503, "task switch has ended") == last
     assert [(200, "page"), (200, "ok"), (503, "not read yet: pods")] == first[:3]
     assert (404, (200, "ok"), 405) == (first[3][0], ready, posted[0])

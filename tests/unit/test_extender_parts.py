@@ -17,7 +17,7 @@ from waiting import PATIENCE_SECONDS, soon
 from isolation.cluster.lease import Record, Terms
 from isolation.cluster.listen import Address, address
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics_scheduler import CATALOGUE, LABELS
+from isolation.contract.metrics_scheduler import CATALOGUE, FAILURES, LABELS
 from isolation.contract.names import ACK, SCHEDULER
 from isolation.scheduler import config, legacy
 from isolation.scheduler.cli import scheduler
@@ -309,7 +309,7 @@ def test_metrics_are_those_of_the_catalogue():
     metrics = Metrics()
     told = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
     gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in told}
-    metrics.watch(lambda: gauges)
+    metrics.watch(lambda: gauges | {FAILURES: {("x",): 1.0}})
     metrics.answered("filter", "fit", 0.001)
     metrics.relieved("done")
     metrics.evicted("done")

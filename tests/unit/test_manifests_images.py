@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from gpushare import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "images" / "Containerfile"
+LOCK = runpy.run_path(str(ROOT / "images" / "lock.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = ("exporter", "node", "controller")
 ROOMS = {
@@ -112,13 +115,97 @@ def stages():
     return found
 
 
-def extras(target):
-    """What pip is told to install for it."""
+def requirements(target):
+    """The file that pip installs for it."""
     [(_, line)] = [one for one in stages()[f"{target}-packages"] if one[0] == "RUN"]
-    inside = re.search(r"\[(.+?)\]\"", line)[1]
+    inside = re.search(r'-r "/requirements/(.+?)\.txt"', line)[1]
     for name, value in re.findall(r"^ARG (\w+)=(.+)$", FILE.read_text(), re.MULTILINE):
         inside = inside.replace(f"${{{name}}}", value)
-    return inside.split(",")
+    return inside
+
+
+def extras(target):
+    """Of which that file is made."""
+    return list(LOCK["IMAGES"][requirements(target)])
+
+
+def pins(text):
+    """Versions and numbers of hashes by name, as files of pip have them."""
+    found = {}
+    for entry in re.sub(r"\\\n", " ", text).splitlines():
+        name, version = re.match(r"(\S+?)==(\S+)", entry).groups()
+        found[re.sub(r"[-_.]+", "-", name).lower()] = (
+            version,
+            len(re.findall(r"--hash=sha256:[0-9a-f]{64}(?= |$)", entry)),
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", LOCK["IMAGES"])
+def test_images_install_by_hash_what_the_tests_run_with(name):
+    """
+    Every package has hashes, in the version of the constraints, which have none; no registry is named.
+    """
+    text = (ROOT / "images" / "requirements" / f"{name}.txt").read_text()
+    plain = (ROOT / "constraints.txt").read_text()
+    locked, known = pins(text), pins(plain)
+
+    assert {package: version for package, (version, _) in locked.items()}.items() <= {
+        package: version for package, (version, _) in known.items()
+    }.items()
+    assert all(hashes for _, hashes in locked.values())
+    assert "--hash" not in plain
+    assert not re.search(r"://|index-url|find-links", text + plain)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", LOCK["IMAGES"])
+def test_the_locked_set_is_all_that_the_extras_need(name):
+    """
+    Nothing is left to be found without a hash: `--require-hashes` would refuse it, in the build.
+    """
+    told = json.dumps([list(LOCK["IMAGES"][name]), wanted_by(LOCK["IMAGES"][name]), [], []])
+    done = subprocess.run([sys.executable, "-c", PROBE, told], cwd=ROOT, capture_output=True, text=True, check=True)
+    needed, _ = json.loads(done.stdout)
+
+    assert set(needed) == set(pins((ROOT / "images" / "requirements" / f"{name}.txt").read_text()))
+
+
+def test_the_bill_of_materials_is_of_what_is_installed():
+    """
+    CycloneDX 1.6: each package once, by its purl; every reference is one of a component; the same twice.
+    """
+    made = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, ROOT / "images" / "sbom.py", "gpushare-x"], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for _ in range(2)
+    ]
+    bill, again = made
+    parts = {one["bom-ref"]: one for one in bill["components"]}
+    installed = {(re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(), one.version) for one in distributions()}
+
+    assert again == bill
+    assert ("CycloneDX", "1.6", 1) == (bill["bomFormat"], bill["specVersion"], bill["version"])
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", bill["serialNumber"])
+    assert installed == {(one["name"], one["version"]) for one in parts.values()}
+    assert len(parts) == len(bill["components"])
+    assert all(ref == one["purl"] == f"pkg:pypi/{one['name']}@{one['version']}" for ref, one in parts.items())
+    refs = {one["ref"] for one in bill["dependencies"]} | {n for one in bill["dependencies"] for n in one["dependsOn"]}
+    assert refs == {*parts, bill["metadata"]["component"]["bom-ref"]}
+
+
+def wanted_by(names):
+    """What these extras, and we without any, ask for."""
+    wanted, todo = list(PROJECT["project"]["dependencies"]), list(names)
+    while todo:
+        for line in PROJECT["project"]["optional-dependencies"][todo.pop()]:
+            inner = re.fullmatch(r"gpushare\[(.+)\]", line)
+            todo += inner[1].split(",") if inner else []
+            wanted += [] if inner else [line]
+    return wanted
 
 
 def test_only_one_base_is_used_and_it_is_pinned_by_digest():
@@ -186,7 +273,8 @@ def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
     assert json.loads(own["CMD"])[0] in COMMANDS
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", runtime["USER"])
     assert "USER" not in own
-    assert "-c /constraints.txt" in installed
+    assert re.search(r"pip install --require-hashes -r .*pip install --no-deps --no-index /wheels/", installed)
+    assert re.search(rf"python /sbom.py gpushare-{target} > /opt/gpushare/sbom.cdx.json$", installed)
     assert "uninstall -y pip" in installed
     assert "pip uninstall -y" in runtime["RUN"]
 
@@ -226,15 +314,7 @@ def test_every_module_of_an_image_finds_its_packages(target):
     """
     With nothing importable but what pip installs for its extras.
     """
-    wanted = []
-    todo = list(extras(target))
-    while todo:
-        for line in PROJECT["project"]["optional-dependencies"][todo.pop()]:
-            inner = re.fullmatch(r"gpushare\[(.+)\]", line)
-            todo += inner[1].split(",") if inner else []
-            wanted += [] if inner else [line]
-    wanted += PROJECT["project"]["dependencies"]
-    told = json.dumps([extras(target), wanted, ROOMS[target], sorted(APART[target])])
+    told = json.dumps([extras(target), wanted_by(extras(target)), ROOMS[target], sorted(APART[target])])
     done = subprocess.run(
         [sys.executable, "-c", PROBE, told],
         capture_output=True,

@@ -14,10 +14,10 @@ from waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.metrics_api import app
 from autoscaler.metrics_api.app import Settings, metrics_api
-from autoscaler.metrics_api.front_proxy import TrustError
 from autoscaler.metrics_api.readings import Board
-from autoscaler.metrics_api.registration import PATH, Service, TakenError, wanted
+from autoscaler.metrics_api.registration import PATH, Service, wanted
 from autoscaler.metrics_api.shapes import CUSTOM
+from isolation.cluster.background import Background
 from isolation.cluster.failure import RefusedError, UnreachableError
 
 
@@ -82,7 +82,7 @@ def test_an_api_server_that_is_down_at_the_start_is_waited_for(made):
     server.down = True
 
     async def story():
-        async with metrics_api(server, Board(), settings) as port:
+        async with metrics_api(server, Board(), settings, Background()) as port:
             early = await ready(port, settings.authority, "down")
             server.down = False
             late = await ready(port, settings.authority, "ok")
@@ -94,43 +94,40 @@ def test_an_api_server_that_is_down_at_the_start_is_waited_for(made):
     assert ["v1beta1", "v1beta2"] == sorted(each["spec"]["version"] for each in server.services.values())
 
 
-def test_somebody_else_at_the_start_is_an_error_and_later_on_said_in_readiness(made):
+def test_what_somebody_else_serves_is_left_alone_and_said_and_the_rest_is_served(made):
     """
-    Nothing of theirs is touched either way.
+    At the start and later on: an API that no server answers for keeps every namespace from being deleted.
     """
     server, settings = made
     (theirs,) = (
         each for each in wanted({CUSTOM}, Service("x", "adapter"), None) if each["spec"]["version"] == "v1beta1"
     )
     name = theirs["metadata"]["name"]
-    server.services[name] = theirs
 
-    async def start():
-        async with metrics_api(server, Board(), settings) as port:
+    async def story(*, early):
+        server.services = {name: theirs} if early else {}
+        async with metrics_api(server, Board(), settings, Background()) as port:
             server.services[name] = theirs
             return await ready(port, settings.authority, "served by x/adapter")
 
-    with pytest.raises(TakenError):
-        asyncio.run(start())
+    assert 503 == asyncio.run(story(early=True))
     assert {name: theirs} == server.services
-    del server.services[name]
-    assert 503 == asyncio.run(start())
+    assert 503 == asyncio.run(story(early=False))
     assert theirs is server.services[name]
 
 
-def test_a_cluster_without_an_aggregation_layer_is_an_error(made):
+def test_a_cluster_without_an_aggregation_layer_is_said_in_readiness(made):
     """
     With what to start kube-apiserver with.
     """
     server, settings = made
     server.data = {}
 
-    async def start():
-        async with metrics_api(server, Board(), settings):
-            pass
+    async def story():
+        async with metrics_api(server, Board(), settings, Background()) as port:
+            return await ready(port, settings.authority, "--requestheader-client-ca-file")
 
-    with pytest.raises(TrustError, match="--requestheader-client-ca-file"):
-        asyncio.run(start())
+    assert 503 == asyncio.run(story())
 
 
 def test_a_new_certificate_comes_with_its_authority(made, tmp_path):
@@ -140,7 +137,7 @@ def test_a_new_certificate_comes_with_its_authority(made, tmp_path):
     server, settings = made
 
     async def story():
-        async with metrics_api(server, Board(), settings):
+        async with metrics_api(server, Board(), settings, Background()):
             Authority(tmp_path, "web").issue("server", hosts=("127.0.0.1",))
             expected = base64.b64encode(settings.authority.read_bytes()).decode()
             return await soon(lambda: all(each["spec"]["caBundle"] == expected for each in server.services.values()))

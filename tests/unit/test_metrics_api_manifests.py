@@ -41,6 +41,8 @@ def test_the_service_is_the_one_that_is_entered_and_leads_to_our_port():
     (service,) = things("metrics-api/service.yaml")
     patch = {one["path"]: one["value"] for one in things("metrics-api/deployment.yaml")[0]}
     assert (SERVICE.namespace, SERVICE.name) == (service["metadata"]["namespace"], service["metadata"]["name"])
+    # a replica that is not ready answers discovery, without which no namespace of the cluster can be deleted
+    assert service["spec"]["publishNotReadyAddresses"] is True
     (port,) = service["spec"]["ports"]
     assert (SERVICE.port, "metrics-api") == (port["port"], port["targetPort"])
     default = Settings.__dataclass_fields__["port"].default

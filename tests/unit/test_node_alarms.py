@@ -11,6 +11,7 @@ import threading
 import pytest
 from waiting import PATIENCE_SECONDS
 
+from isolation.cluster.background import Background
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
 from isolation.contract.quantity import GIB
@@ -180,22 +181,19 @@ def test_the_thread_outlives_whatever_fails_and_tells_what_is_new(watch):
     driver = Driver(xid(79))
     driver.found = broken
 
-    class Pause(threading.Event):
-        """Lets the test repair the driver where the thread would rest."""
+    made, failed = watch(driver), threading.Event()
 
-        def wait(self, timeout=None):
-            """See above."""
-            if driver.found is broken:
-                driver.found = [Board("GPU-1", ("GPU-1",))]
-            return super().wait(min(timeout, 0.01))
+    def cycle():
+        try:
+            return made.cycle(heard.set)
+        except RuntimeError:
+            driver.found = [Board("GPU-1", ("GPU-1",))]
+            failed.set()
+            raise
 
-    made, stop = watch(driver), Pause()
-    thread = threading.Thread(target=made.run, args=(stop, heard.set), daemon=True)
-    thread.start()
-    told = heard.wait(PATIENCE_SECONDS)
-    stop.set()
-    thread.join(PATIENCE_SECONDS)
-    assert (True, False, {"GPU-1": "XID 79"}) == (told, thread.is_alive(), made.sick())
+    with Background().thread("card-events", cycle):
+        assert heard.wait(PATIENCE_SECONDS)
+    assert (True, {"GPU-1": "XID 79"}) == (failed.is_set(), made.sick())
 
 
 def test_all_xids_passed_over_means_that_nothing_is_watched(watch):
@@ -206,8 +204,7 @@ def test_all_xids_passed_over_means_that_nothing_is_watched(watch):
     driver = Driver()
     driver.found = AssertionError("asked")
     made = watch(driver, HealthTerms(watched=False))
-    made.run(threading.Event(), lambda: None)
-    assert ({}, None) == (made.sick(), made.heard)
+    assert (False, {}, None) == (made.watched, made.sick(), made.heard)
 
 
 class Machine:

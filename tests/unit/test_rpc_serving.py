@@ -164,10 +164,11 @@ def test_a_port_that_is_taken_is_told():
     asyncio.run(run())
 
 
-def test_ports_hear_each_caller_on_what_is_its_own(authority):
+@pytest.mark.parametrize("anyone", [False, True])
+def test_ports_hear_each_caller_on_what_is_its_own(authority, anyone):
     """
-    cluster-autoscaler changes pools, KEDA reads figures, the expander hears whoever trusts it; nobody else's call
-    is served by the wrong port.
+    cluster-autoscaler changes pools and is advised, KEDA reads figures; nobody else's call is served, nor any by the
+    wrong port. Only where that is wished is anybody advised: a stock cluster-autoscaler shows its expander nothing.
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
     files = Files(server.certificate, server.key, authority.certificate)
@@ -183,7 +184,7 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority):
 
     async def run():
         found = {}
-        settings = Settings(number=0, expander_number=0, files=files)
+        settings = Settings(number=0, expander_number=0, files=files, anyone_asks=anyone)
         async with ports(settings, state=Pools(Group("a")), known=Known(), readings=Board()) as opened:
             for who in ("cluster-autoscaler", "keda-operator", None):
                 credentials = trusting(authority, authority.issue(who) if who else None)
@@ -201,9 +202,27 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority):
         "keda-operator": (denied, CODE.INVALID_ARGUMENT, missing),
         None: (none, none, none),
     }.items():
-        for port, codes in {"first": first, "expander": (missing, missing, CODE.OK)}.items():
+        advice = {"cluster-autoscaler": (missing, missing, CODE.OK), "keda-operator": (missing, missing, denied)}
+        second = (missing, missing, CODE.OK) if anyone else advice.get(who, (none, none, none))
+        for port, codes in {"first": first, "expander": second}.items():
             expected |= {(who, port, what): code for what, code in zip(asking, codes, strict=True)}
     assert expected == asyncio.run(run())
+
+
+def test_an_expander_for_everybody_must_be_wished_for(authority):
+    """
+    Over TLS without an authority for clients it is not served.
+    """
+    server = authority.issue("server", hosts=("127.0.0.1",))
+
+    async def run(**more):
+        settings = Settings(expander_number=0, files=Files(server.certificate, server.key), **more)
+        async with ports(settings, known=object()) as opened:
+            return opened.expander_number
+
+    with pytest.raises(ServingError, match="--expander-allow-anonymous"):
+        asyncio.run(run())
+    assert asyncio.run(run(anyone_asks=True))
 
 
 async def raw_code(channel, method):

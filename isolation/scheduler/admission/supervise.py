@@ -164,20 +164,19 @@ class Admission:
         return (self._report.loaded, self._report.ends) if self._report is not None else None
 
     async def run(self) -> None:
-        """Until cancelled; then what it has begun is answered, and the listening socket is closed."""
+        """Until cancelled; then what it has begun is answered."""
         delay = FIRST_DELAY_SECONDS
-        with self._sock:
-            while True:
-                began = time.monotonic()
-                try:
-                    why = await self._live()
-                except OSError as exc:
-                    why = f"cannot be started ({exc})"
-                self._restarts += 1
-                delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
-                log.error("admission process %s: restarting it in %.1f s", why, delay)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, MOST_DELAY_SECONDS)
+        while True:
+            began = time.monotonic()
+            try:
+                why = await self._live()
+            except OSError as exc:
+                why = f"cannot be started ({exc})"
+            self._restarts += 1
+            delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
+            log.error("admission process %s: restarting it in %.1f s", why, delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MOST_DELAY_SECONDS)
 
     async def _live(self) -> str:
         """One process, from its start to its end; how it ended."""
@@ -206,7 +205,9 @@ class Admission:
         finally:
             self._process = self._report = None
             telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            (told,) = await asyncio.gather(telling, return_exceptions=True)
+            if isinstance(told, Exception):
+                log.error("cannot tell the admission process about the cluster", exc_info=told)
             writer.close()
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -242,8 +243,12 @@ class Admission:
             self._dropped[reason] += number - before.dropped.get(reason, 0)
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        """Everything once, then what changes; a process that does not read is found silent by `_hear`."""
-        with contextlib.suppress(ConnectionError):
+        """
+        Everything once, then what changes; a process that does not read is found silent by `_hear`.
+
+        However it ends, the process is asked to stop: one that hears nothing more would judge by an old cluster.
+        """
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             writer.write(encode(self._configuration))
             for update in self._cluster.everything():
                 writer.write(encode(update))
