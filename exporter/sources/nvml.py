@@ -116,5 +116,5 @@ class NvmlSource:
             return
         try:
             self._session.sample(time.time_ns() // 1000)
-        except GoneError:
+        except Exception:  # noqa: BLE001 (the next sample may well be had; nobody begins this thread again)
             _log.debug("cannot take NVML samples: the next reading reports the cause", exc_info=True)
