@@ -137,6 +137,7 @@ def observing(
             pods=pods,
             on=on,
             load=books.room.load(),
+            kept=books.room.kept(),
             machines=fleet.machines,
             pools=pools,
             pending=found.pods,

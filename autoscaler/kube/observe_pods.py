@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.notes import PodNote
 from isolation.contract.model import NAME_FIELD, Phase, Requirement
+from isolation.contract.names import SYSTEM_NAMESPACES
 from isolation.placement.rules import barrier, kind_of
 
 if TYPE_CHECKING:
@@ -55,9 +56,16 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
     """
     Whether a home can be reserved for the pod's successor, and there will be one.
 
-    Only our scheduler honours reservations, and only shares of cards can be reserved.
+    Only our scheduler honours reservations, and only shares of cards can be reserved. System pods stay: an admission
+    policy refuses us their eviction.
     """
-    if not pod.evictable or not pod.owner_uid or pod.static or not pod.request.shared:
+    if (
+        pod.namespace in SYSTEM_NAMESPACES
+        or not pod.evictable
+        or not pod.owner_uid
+        or pod.static
+        or not pod.request.shared
+    ):
         return False
     remade = note.asks_to_move or pod.request.owner.startswith(_REMADE)
     return remade and note.scheduler in schedulers and not note.spreads and not beyond(pod.request, note)
