@@ -78,6 +78,11 @@ def carries(at: str, what: str, keys: Iterable[str]) -> str:
     return "(" + " || ".join(f"{at}.metadata.?{what}[?{text(key)}].hasValue()" for key in keys) + ")"
 
 
+def same_but(new: str, old: str, free: str) -> str:
+    """That two maps, or objects without their types, are the same but for the keys `k` of which `free` holds."""
+    return f"{new}.all(k, {free} || (k in {old} && {new}[k] == {old}[k])) && {old}.all(k, {free} || k in {new})"
+
+
 def variables(pod: str, dialect: Dialect) -> dict[str, str]:
     """Shorthands of a policy about pods."""
     return {

@@ -1,23 +1,26 @@
 """
 Which requests to the API server admission is about: shared by webhooks and policies.
 
-Decides namespaces and resources; whether an object concerns shares is `cel`'s business.
+Decides namespaces and resources, and how a policy is written down; whether an object concerns shares is `cel`'s
+business.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import EXEMPT, SYSTEM_NAMESPACE
 from isolation.scheduler.admission.review import EPHEMERAL, TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.codec_shape import Path
+    from isolation.scheduler.admission.cel import Claim
 
     Manifest = dict[str, Any]
 
+VERSION: Final = "admissionregistration.k8s.io/v1"
 POD_UPDATES = tuple(f"pods{sub}" for sub in ("", "/status", "/resize", f"/{EPHEMERAL}"))
 BINDINGS = ("pods/binding", "bindings")
 
@@ -58,3 +61,33 @@ def by_group(resources: Iterable[str]) -> list[list[str]]:
     for resource in resources:
         groups.setdefault(resource.partition(".")[2], []).append(resource)
     return list(groups.values())
+
+
+def policy(
+    name: str,
+    rules: Sequence[Manifest],
+    conditions: Mapping[str, str],
+    claims: Sequence[Claim],
+    variables: Mapping[str, str] | None = None,
+    *,
+    everywhere: bool = False,
+) -> Manifest:
+    """One ValidatingAdmissionPolicy; `everywhere`: also in the namespaces where admission judges nothing else."""
+    constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
+    if not everywhere:
+        constraints["namespaceSelector"] = elsewhere()
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": constraints,
+        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        "variables": [{"name": key, "expression": value} for key, value in (variables or {}).items()],
+        "validations": [
+            {"expression": claim.expression, "message": claim.message, "reason": "Forbidden"} for claim in claims
+        ],
+    }
+    return {
+        "apiVersion": VERSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": f"gpushare-{name}"},
+        "spec": {key: value for key, value in spec.items() if value},
+    }
