@@ -45,7 +45,7 @@ _BOUND_BY: Final = "pv.kubernetes.io/bound-by-controller"
 _SELECTED: Final = "volume.kubernetes.io/selected-node"
 _OF_ANY_WRITE: Final = ("managedFields", "resourceVersion", "generation")
 """What the API server itself changes with every write."""
-_HOME: Final = f"request.?namespace.orValue('') == {cel.text(SYSTEM_NAMESPACE)}"
+_ANYWHERE: Final[dict[str, Manifest]] = {"namespaceSelector": {}}
 
 
 def policies() -> list[Manifest]:
@@ -53,13 +53,13 @@ def policies() -> list[Manifest]:
     return [*_schedulers(), *_agents()]
 
 
-def _by(account: str) -> dict[str, str]:
-    """Asked first, and of everybody's requests: one comparison."""
-    return {f"by-{account}": f"request.userInfo.username == {cel.text(_user(account))}"}
+def _by(*accounts: str) -> dict[str, str]:
+    """Asked first, and of everybody's requests: a comparison for each account."""
+    return {"by-our-account": " || ".join(_is(account) for account in accounts)}
 
 
-def _user(account: str) -> str:
-    return f"system:serviceaccount:{SYSTEM_NAMESPACE}:{account}"
+def _is(account: str) -> str:
+    return f"request.userInfo.username == {cel.text(f'system:serviceaccount:{SYSTEM_NAMESPACE}:{account}')}"
 
 
 def _schedulers() -> list[Manifest]:
@@ -79,30 +79,41 @@ def _schedulers() -> list[Manifest]:
     ]
     told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
     kube_told = f"{KUBE_SCHEDULER} may only change conditions and nominations of pods"
+    # One policy for both: each that looks at updates of pods costs those of everybody.
+    made = [Claim(f"{_is(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
+    made += [Claim(f"{_is(SCHEDULER)} || {claim}", kube_told) for claim in kube]
     evicts = f"!(request.?namespace.orValue('') in {cel.texts(sorted(SYSTEM_NAMESPACES))})"
     stays = Claim(evicts, f"{SCHEDULER} must not evict pods of {' or '.join(sorted(SYSTEM_NAMESPACES))}")
     return [
-        _whole("scheduler-pods", SCHEDULER, pods, [Claim(claim, told) for claim in ours]),
-        _whole("kube-scheduler-pods", KUBE_SCHEDULER, pods, [Claim(claim, kube_told) for claim in kube]),
+        policy("scheduler-pods", pods, _by(SCHEDULER, KUBE_SCHEDULER), made, **_ANYWHERE),
         _whole("scheduler-evictions", SCHEDULER, [rule(["pods/eviction"], "CREATE")], [stays]),
-        *(_leases(account, lease) for account, lease in ((SCHEDULER, SCHEDULER), (KUBE_SCHEDULER, KUBE_LEASE))),
+        _leases(),
         *_volumes(),
     ]
 
 
 def _whole(name: str, account: str, rules: list[Manifest], claims: list[Claim]) -> Manifest:
     """A policy about everything that an account does to some resources."""
-    return policy(name, rules, _by(account), claims, everywhere=True)
+    return policy(name, rules, _by(account), claims, **_ANYWHERE)
 
 
-def _leases(account: str, lease: str) -> Manifest:
-    """Its own, not those by which others of the cluster choose their leader."""
-    rules = [
-        rule([f"{kind}.coordination.k8s.io"], "*") | {"apiVersions": ["*"]} for kind in ("leases", "leasecandidates")
-    ]
-    own = f"request.resource.resource != 'leases' || object != null && object.metadata.name == {cel.text(lease)}"
-    told = f"{account} may only write the Lease {SYSTEM_NAMESPACE}/{lease}"
-    return _whole(f"{account.removeprefix('gpushare-')}-leases", account, rules, [Claim(f"{_HOME} && ({own})", told)])
+def _leases() -> Manifest:
+    """
+    Their own, not those by which others of the cluster choose their leader.
+
+    The kubelets' own namespace is left out: their renewals are most of all writes, and the stock role allows nothing
+    there but to make a Lease that is not there yet.
+    """
+    both = ("leases", "leasecandidates")
+    rules = [rule([f"{kind}.coordination.k8s.io"], "*") | {"apiVersions": ["*"]} for kind in both]
+    mine = f"{_is(SCHEDULER)} ? {cel.text(SCHEDULER)} : {cel.text(KUBE_LEASE)}"
+    home = f"request.?namespace.orValue('') == {cel.text(SYSTEM_NAMESPACE)}"
+    claim = f"{home} && (request.resource.resource != 'leases' || object != null && object.metadata.name == ({mine}))"
+    told = f"the schedulers may only write the Leases {SCHEDULER} and {KUBE_LEASE} of {SYSTEM_NAMESPACE}, each its own"
+    elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-node-lease"]}
+    selector = {"matchExpressions": [elsewhere]}
+    accounts = _by(SCHEDULER, KUBE_SCHEDULER)
+    return policy("scheduler-leases", rules, accounts, [Claim(claim, told)], namespaceSelector=selector)
 
 
 def _volumes() -> list[Manifest]:
@@ -168,7 +179,7 @@ def _agents() -> list[Manifest]:
     claims = {
         "agent-nodes": (rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
         "agent-pods": (
-            rule(["pods", "pods/status", "pods/eviction"], "UPDATE", "DELETE"),
+            rule(["pods"], "DELETE"),
             "oldObject.spec.?nodeName.orValue('') == variables.node",
         ),
         "agent-events": (rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
@@ -181,7 +192,7 @@ def _agents() -> list[Manifest]:
             mine,
             [Claim(f"variables.node != '' && {claim}", told), *more.get(name, ())],
             node,
-            everywhere=True,
+            **_ANYWHERE,
         )
         for name, (where, claim) in claims.items()
     ]

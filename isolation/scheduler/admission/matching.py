@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import EXEMPT, SYSTEM_NAMESPACE
+from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE
 from isolation.scheduler.admission.review import EPHEMERAL, TEMPLATES
 
 if TYPE_CHECKING:
@@ -33,6 +33,16 @@ def elsewhere() -> Manifest:
             {"key": EXEMPT, "operator": "NotIn", "values": ["true"]},
         ]
     }
+
+
+def labelled() -> Manifest:
+    """
+    Pods with shares that exist, before or after an update: by the label without which a pod came past admission.
+
+    The API server compares labels by itself. For a match condition it converts the whole object, and the one before,
+    for each policy and webhook anew: a second of CPU for a pod of a megabyte.
+    """
+    return {"matchExpressions": [{"key": SHARED, "operator": "Exists"}]}
 
 
 def rule(resources: Iterable[str], *operations: str) -> Manifest:
@@ -69,13 +79,11 @@ def policy(
     conditions: Mapping[str, str],
     claims: Sequence[Claim],
     variables: Mapping[str, str] | None = None,
-    *,
-    everywhere: bool = False,
+    **selectors: Manifest,
 ) -> Manifest:
-    """One ValidatingAdmissionPolicy; `everywhere`: also in the namespaces where admission judges nothing else."""
+    """One ValidatingAdmissionPolicy, in the namespaces where admission judges if no selectors are given."""
     constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
-    if not everywhere:
-        constraints["namespaceSelector"] = elsewhere()
+    constraints |= selectors or {"namespaceSelector": elsewhere()}
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": constraints,

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 from isolation.contract.names import ACK, SCHEDULER, SHARED
 from isolation.scheduler.admission import accounts, cel
 from isolation.scheduler.admission.cel import Claim
-from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, VERSION, by_group, by_path, policy, rule
+from isolation.scheduler.admission.matching import (
+    BINDINGS,
+    POD_UPDATES,
+    VERSION,
+    by_group,
+    by_path,
+    elsewhere,
+    labelled,
+    policy,
+    rule,
+)
 from isolation.scheduler.admission.review import ACCOUNTS, BINDER, EPHEMERAL
 from isolation.scheduler.admission.safety import records
 
@@ -23,6 +33,9 @@ if TYPE_CHECKING:
 
     from isolation.contract.names import Dialect
     from isolation.scheduler.admission.matching import Manifest
+
+
+_SHARED = {"namespaceSelector": elsewhere(), "objectSelector": labelled()}
 
 
 def policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
@@ -45,13 +58,16 @@ def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
 
 def _pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
     """New pods: those with shares, and those that pretend to have been admitted."""
-    new, asks = [rule(["pods"], "CREATE")], {"asks-for-shares": cel.asks("object", dialect)}
-    marked = f"{cel.carries('object', 'annotations', records(dialect))} || {cel.carries('object', 'labels', (SHARED,))}"
+    new, asks = [rule(["pods"], "CREATE")], cel.asks("object", dialect)
+    forged = f"{cel.carries('object', 'annotations', records(dialect))} || {cel.carries('object', 'labels', (SHARED,))}"
     claims = cel.amounts(dialect) + cel.of_pod("object") + cel.of_containers("variables.containers", dialect)
+    # Whatever was not labelled by the webhook is refused by the second, which alone looks at everybody's pods.
+    both = {"concerns-shares": f"{forged} || {asks}"}
+    admitted = [Claim(f"{one.expression} || !variables.asks", one.message) for one in cel.admitted("object", scheduler)]
+    admitted += cel.made("object", dialect)
     return [
-        policy("pods", new, asks, claims, cel.variables("object", dialect)),
-        policy("admitted", new, asks, cel.admitted("object", scheduler)),
-        policy("forgeries", new, {"is-marked": marked}, cel.made("object", dialect)),
+        policy("pods", new, {"asks-for-shares": asks}, claims, cel.variables("object", dialect), **_SHARED),
+        policy("admitted", new, both, admitted, {"asks": asks}),
     ]
 
 
@@ -61,11 +77,8 @@ def _templates(dialect: Dialect) -> list[Manifest]:
     for path, resources in by_path().items():
         pod = ".".join(("object", *(str(step) for step in path)))
         before = pod.replace("object", "oldObject", 1)
-        conditions = {
-            "has-a-template": f"has({pod})",
-            "asks-for-shares": cel.asks(pod, dialect),
-            "is-new": f"request.operation == 'CREATE' || {pod} != {before}",
-        }
+        new = f"(request.operation == 'CREATE' || {pod} != {before})"
+        conditions = {"asks-for-shares": f"has({pod}) && {cel.asks(pod, dialect)} && {new}"}
         rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
         claims = cel.amounts(dialect) + cel.of_pod(pod) + cel.of_containers("variables.containers", dialect)
         claims += cel.made(pod, dialect)
@@ -81,9 +94,8 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"!({cel.altered(dialect)})",
         f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
     )
-    many = Claim(f"!({cel.adds_annotations(dialect)})", cel.TOO_MANY_ANNOTATIONS)
-    devices = Claim(f"!({cel.joins_runtime(dialect)})", cel.ASKS_RUNTIME)
-    joins = {"joins-shares": cel.asks("object", dialect)}
+    many = Claim(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
+    devices = Claim(f"!({cel.joins_runtime()})", cel.ASKS_RUNTIME)
     joining = cel.of_containers("object.spec.?ephemeralContainers.orValue([])", dialect)
     binds = {"is-not-ours": f"request.userInfo.username != {cel.text(BINDER)}"}
     labels = cel.carries("object", "labels", (SHARED, dialect.card_count))
@@ -92,7 +104,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
-        policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices]),
-        policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], joins, joining),
+        policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices], **_SHARED),
+        policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], {}, joining, **_SHARED),
         policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
     ]
