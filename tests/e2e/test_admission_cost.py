@@ -83,8 +83,8 @@ ABOUT_UPDATES = {
 
 def test_updates_of_other_pods_are_looked_at_by_one_policy_alone(plane):
     """
-    For each that asks a condition the API server converts the whole pod anew, as it is and as it was. A label rules out
-    every other policy and webhook of ours; the one that is left has to know the user.
+    A label rules out every other policy and webhook of ours before anything is evaluated; the one left has to know
+    the user.
     """
 
     async def looked(client, what):

@@ -87,8 +87,7 @@ def matching(resource, operation):
 
 def test_few_look_at_what_is_none_of_our_business():
     """
-    Each of them makes the API server convert the whole object for it: updates of other pods are seen by one, which asks
-    for the user.
+    Updates of other pods are seen by one policy, which asks for the user.
     """
     for sub in ("", "/status", "/resize", "/ephemeralcontainers"):
         assert {"gpushare-scheduler-pods"} == matching(f"pods{sub}", "UPDATE")

@@ -79,7 +79,7 @@ def _schedulers() -> list[Manifest]:
     ]
     told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
     kube_told = f"{KUBE_SCHEDULER} may only change conditions and nominations of pods"
-    # One policy for both: each that looks at updates of pods costs those of everybody.
+    # One policy for both: it is asked about the updates of everybody's pods.
     made = [Claim(f"{_is(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
     made += [Claim(f"{_is(SCHEDULER)} || {claim}", kube_told) for claim in kube]
     evicts = f"!(request.?namespace.orValue('') in {cel.texts(sorted(SYSTEM_NAMESPACES))})"

@@ -39,8 +39,8 @@ def labelled() -> Manifest:
     """
     Pods with shares that exist, before or after an update: by the label without which a pod came past admission.
 
-    The API server compares labels by itself. For a match condition it converts the whole object, and the one before,
-    for each policy and webhook anew: a second of CPU for a pod of a megabyte.
+    The API server compares labels before it evaluates anything: looking for shares in the containers of everybody's
+    pods, at each of their updates, took it a second for a pod of a megabyte.
     """
     return {"matchExpressions": [{"key": SHARED, "operator": "Exists"}]}
 
