@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from isolation.contract.names import AUTOSCALER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, KUBE_SCHEDULER, KUBE_TOKEN, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.reservation import definition
 from isolation.doctor.rights import RIGHTS
 
@@ -77,7 +77,7 @@ def _token(account: str) -> dict[str, Any]:
     A pod has one account, and its projected tokens are that one's; a TokenRequest for another account cannot be bound
     to the pod either.
     """
-    made = _object("Secret", f"{account}-token", "v1", local=True)
+    made = _object("Secret", KUBE_TOKEN, "v1", local=True)
     made["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account}
     return made | {"type": "kubernetes.io/service-account-token"}
 
