@@ -64,6 +64,7 @@ def _empty_enough(seen: Observation, limits: Limits) -> Iterator[str]:
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
+        and machine.name not in seen.kept
         and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold

@@ -85,6 +85,8 @@ class Observation:
     """How full each usable node is (`autoscaler.pools.load_of`)."""
     machines: Mapping[str, Machine]
     pools: Mapping[str, Pool]
+    kept: frozenset[str] = frozenset()
+    """Nodes that are never drained, however empty."""
     pending: tuple[Pod, ...] = ()
     """In the order in which the scheduler takes them."""
     reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)

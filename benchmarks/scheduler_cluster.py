@@ -7,7 +7,7 @@ Four parts, each printed as a line of JSON with its bar:
   node       binds onto one node, asked for in parallel as kube-scheduler's bind cycles do
   strangers  binds, reviews and probes while strangers attack the admission port, against quiet ones
   restart    5,000 nodes and 40,000 pods: a process from its start to leading, and its memory
-Everything shares the same cores, the load generator included. Our processes have their ServiceAccount and environment
+Everything shares the same cores, the load generator included. Our processes have their ServiceAccounts and environment
 as in the manifests. Needs the control plane of the tests.
 """
 
@@ -26,7 +26,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 
@@ -44,6 +44,7 @@ FILLER = "x" * 3000  # what nobody reads of a real object: managed fields, statu
 sharing: Any = import_module("e2e.sharing")
 connected: Any = import_module("e2e.apiclient").connected
 SCHEDULER: str = import_module("isolation.contract.names").SCHEDULER
+KUBE_TOKEN: str = import_module("isolation.contract.names").KUBE_TOKEN
 
 
 def node(name: str) -> dict[str, Any]:
@@ -85,18 +86,25 @@ def peak_mib(pid: int) -> int:
     return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))
 
 
-async def credentials(plane: Any, folder: Path) -> Path:
-    """Of the scheduler's pod, as the manifests have it: both its processes use them."""
+class Credentials(NamedTuple):
+    """Of the two processes of the scheduler's pod, as the manifests have them."""
+
+    ours: Path
+    beside: Path
+
+
+async def credentials(plane: Any, folder: Path) -> Credentials:
+    """Made by the API server."""
     accounts = import_module("e2e.accounts")
     async with connected(plane) as client:
         await accounts.granted(client)
         pod = await accounts.own_pod(client, SCHEDULER, "bench")
-        config: Path = await accounts.kubeconfig(plane, client, folder, SCHEDULER, pod)
-        return config
+        ours = await accounts.kubeconfig(plane, client, folder, SCHEDULER, pod)
+        return Credentials(ours, await accounts.kubeconfig_of_secret(plane, client, folder, KUBE_TOKEN))
 
 
 @contextlib.contextmanager
-def planes(nodes: int, pods: int = 0) -> Iterator[tuple[Any, Path, Path]]:
+def planes(nodes: int, pods: int = 0) -> Iterator[tuple[Any, Path, Credentials]]:
     """A control plane without controllers, with this fleet in it; a folder; our credentials."""
     programs = import_module("e2e.binaries").find()
     if not isinstance(programs, dict):
@@ -157,12 +165,12 @@ async def refusals(ours: Any) -> float:
     return sum(float(count) for name, count in rows if 'verb="bind"' in name and 'outcome="bound"' not in name)
 
 
-async def flow(plane: Any, folder: Path, config: Path, wanted: argparse.Namespace) -> dict[str, Any]:
+async def flow(plane: Any, folder: Path, config: Credentials, wanted: argparse.Namespace) -> dict[str, Any]:
     """Vanilla, ours, vanilla, ours, and so on: the median of each."""
     count = wanted.pods
     rates: dict[str, list[float]] = {"vanilla": [], "ours": []}
     cpu: dict[str, list[float]] = {"vanilla": [], "ours": []}
-    async with sharing.sharing(plane, folder, kubeconfig=config) as (client, ours):
+    async with sharing.sharing(plane, folder, kubeconfig=config.ours, beside=config.beside) as (client, ours):
         pids = plane.pids() | {"gpushare": ours.pid}
         for turn in range(wanted.turns):
             for name, scheduler in (("vanilla", "default-scheduler"), ("ours", "gpushare-scheduler")):
@@ -194,9 +202,12 @@ async def flow(plane: Any, folder: Path, config: Path, wanted: argparse.Namespac
     }
 
 
-async def one_node(plane: Any, folder: Path, config: Path, count: int) -> dict[str, Any]:
+async def one_node(plane: Any, folder: Path, config: Credentials, count: int) -> dict[str, Any]:
     """Interchangeable pods onto one node, twenty bind requests at a time."""
-    async with sharing.sharing(plane, folder, kubeconfig=config) as (client, ours), aiohttp.ClientSession() as session:
+    async with (
+        sharing.sharing(plane, folder, kubeconfig=config.ours, beside=config.beside) as (client, ours),
+        aiohttp.ClientSession() as session,
+    ):
         gate, made = asyncio.Semaphore(20), []
 
         async def make(i: int) -> None:
@@ -225,7 +236,7 @@ async def one_node(plane: Any, folder: Path, config: Path, count: int) -> dict[s
     }
 
 
-async def besieged(plane: Any, folder: Path, config: Path, count: int) -> dict[str, Any]:
+async def besieged(plane: Any, folder: Path, config: Credentials, count: int) -> dict[str, Any]:
     """One pod after another, quiet and while strangers are at the admission port; seconds, and MiB of our processes."""
     strangers, waiting = import_module("strangers"), import_module("e2e.honest")
     port = import_module("ports").free_port()
@@ -235,7 +246,7 @@ async def besieged(plane: Any, folder: Path, config: Path, count: int) -> dict[s
     async with connected(plane) as client:
         await sharing.prepare(client)
         for name in ("quiet", *strangers.ATTACKS):
-            with sharing.replica(plane, folder, name, config) as ours:
+            with sharing.replica(plane, folder, name, config.ours) as ours:
                 door = f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}"
                 ours.start(f"--admission-listen=127.0.0.1:{port}", *door)
                 await ours.leads()
@@ -272,12 +283,12 @@ def family(pid: int) -> list[int]:
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
-async def restart(plane: Any, folder: Path, config: Path, times: int) -> dict[str, Any]:
+async def restart(plane: Any, folder: Path, config: Credentials, times: int) -> dict[str, Any]:
     """From the start of the process to leading, killed in between: the Lease has to run out too."""
     seconds, memory, cpu = [], [], []
     async with connected(plane) as client:
         await sharing.prepare(client)
-    with sharing.replica(plane, folder, "again", config) as ours:
+    with sharing.replica(plane, folder, "again", config.ours) as ours:
         for _ in range(times):
             began = time.perf_counter()
             ours.start()

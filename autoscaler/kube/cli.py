@@ -165,6 +165,24 @@ def print_plan(options: Options, /, *, as_json: bool, exit_code: bool, timeout: 
         sys.exit(_WORK)
 
 
+@autoscaler.command(
+    "bounds",
+    short_help="Print the objects and bounds that the API server lets the autoscaler scale, as a patch.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--config", type=_FILE, help="Configuration file; same as --config of `autoscaler`.")
+@click.pass_obj
+def print_bounds(options: Options, /, *, config: Path | None) -> None:
+    """Print the patch of the admission policy gpushare-autoscaler-scale for these pools; asks no cluster."""
+    from autoscaler.kube.bounds import text  # noqa: PLC0415 (providers and YAML are for this only)
+    from autoscaler.kube.config_file import ConfigFile  # noqa: PLC0415 (likewise)
+
+    path = config or options.config
+    if path is None:
+        raise click.UsageError("missing --config")
+    click.echo(_guarded(lambda: text(ConfigFile(path).first().pools)), nl=False)
+
+
 def serve(options: Options) -> None:
     """The process; what keeps it from starting is one line."""
     from autoscaler.kube import app  # noqa: PLC0415 (numpy and gRPC are for running only)

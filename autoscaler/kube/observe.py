@@ -140,6 +140,7 @@ def observing(
             pods=pods,
             on=on,
             load=books.room.load(),
+            kept=books.room.kept(),
             machines=fleet.machines,
             pools=pools,
             pending=found.pods,

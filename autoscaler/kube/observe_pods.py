@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.notes import PodNote
 from isolation.contract.model import NAME_FIELD, Phase, Requirement
-from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.contract.names import SYSTEM_NAMESPACES
 from isolation.placement.rules import barrier, kind_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ MOST_BUDGETS: Final = 200
 """In one namespace; where there are more nobody is moved: each pod would have to be held against each of them."""
 MOST_KINDS: Final = 500
 """Different spreads and sets of rules that are weighed in one turn; a tenant can make each of its pods another kind."""
-UNTOUCHED: Final = frozenset({"kube-system", SYSTEM_NAMESPACE})
-"""Namespaces whose pods are never evicted; those that do not go with their node keep it."""
 _BEYOND: Final = ("volume ", "resource claims", "a pod group", "host ports")
 """How phrases of `Request.unmodelled` begin that bind a pod to places that nobody here knows."""
 _NOBODY: Final = PodNote()
@@ -57,9 +55,12 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
     Whether a home can be reserved for the pod's successor, and there will be one.
 
     Only our scheduler honours reservations, and only shares of cards can be reserved. Nobody in the system's namespaces
-    is evicted, whatever is said there: stricter than cluster-autoscaler. What else keeps a pod is `drain_rules`.
+    is evicted, whatever is said there: an admission policy refuses us that, stricter than cluster-autoscaler. What else
+    keeps a pod is `drain_rules`.
     """
-    if not pod.evictable or not pod.owner_uid or pod.static or not pod.request.shared or pod.namespace in UNTOUCHED:
+    if not pod.evictable or not pod.owner_uid or pod.static or not pod.request.shared:
+        return False
+    if pod.namespace in SYSTEM_NAMESPACES:
         return False
     return note.scheduler in schedulers and not note.spreads and not beyond(pod.request, note)
 

@@ -15,6 +15,7 @@ from autoscaler.kube.notes import ours
 from autoscaler.kube.observe_pools import kind_of
 from autoscaler.pools import load_of
 from autoscaler.providers.profile import template_of, whole
+from isolation.contract.names import ACK, CONTROL_PLANE
 from isolation.placement.engine import Engine
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class Seat:
         )
 
 
+def drainable(node: Node) -> bool:
+    """Whether our admission policy lets us mark the node: one that says what it serves, of no control plane."""
+    return ACK.mode_label in node.labels and CONTROL_PLANE.isdisjoint(node.labels)
+
+
 class Room:
     """See the module."""
 
@@ -73,6 +79,10 @@ class Room:
     def load(self) -> dict[str, float]:
         """How full each node is, by name."""
         return {name: self._seats[name].load for name in sorted(self._seats)}
+
+    def kept(self) -> frozenset[str]:
+        """Nodes that are never drained."""
+        return frozenset(name for name, seat in self._seats.items() if not drainable(seat.node))
 
     def engine(self) -> Engine:
         """The room as it is now, for the caller alone."""

@@ -82,6 +82,10 @@ CARD_UNITS: Final = f"{GROUP}/card-units"
 """Node label by our agent: units that its largest card offers. Admission turns it into node affinity (Gt)."""
 CARD_COUNT: Final = f"{GROUP}/card-count"
 """Node label by our agent: number of its cards. Admission turns it into node affinity (Gt)."""
+AGENT_LABELS: Final = (CARD_UNITS, CARD_COUNT, ACK.model_labels[0], ACK.memory_labels[0])
+AGENT_ANNOTATIONS: Final = (CARDS, AGENT, SICK)
+AGENT_RESOURCES: Final = (ACK.card_count, ACK.compute)
+"""All that our agent writes on its Node; an admission policy refuses it everything else."""
 POOL: Final = f"{GROUP}/pool"
 """Node label: the pool that the node belongs to."""
 EVICT: Final = f"{GROUP}/evict"
@@ -106,8 +110,16 @@ LEADER: Final = "leader"
 API_VERSION: Final = "v1alpha1"
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 """Where our own processes run."""
+SYSTEM_NAMESPACES: Final = frozenset({"kube-system", SYSTEM_NAMESPACE})
+"""Admission judges nothing there, and no pod is evicted from there."""
 SCHEDULER: Final = "gpushare-scheduler"
 """`schedulerName` of pods that ask for shares; also the scheduler's Service, account and Lease."""
+KUBE_SCHEDULER: Final = "gpushare-kube-scheduler"
+"""Account of the stock kube-scheduler beside our scheduler."""
+KUBE_TOKEN: Final = f"{KUBE_SCHEDULER}-token"
+"""Secret with its token: the pod's own account is our scheduler's."""
+KUBE_LEASE: Final = f"{SCHEDULER}-kube"
+"""The Lease of that kube-scheduler, in our namespace."""
 NODE_AGENT: Final = "gpushare-node"
 """The node agent's account."""
 AUTOSCALER: Final = "gpushare-autoscaler"
@@ -142,6 +154,8 @@ DEVICE_SEPARATOR: Final = "-_-"
 
 # Kubernetes' own.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
+"""Node labels of the control plane's machines; the second is that of old clusters."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror: nobody can move such a pod."""
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"

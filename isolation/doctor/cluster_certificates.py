@@ -10,7 +10,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.certificate import ends
-from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_facts import Secret, Untold
 from isolation.doctor.finding import Finding, State, ok, problem, unknown, warning
 
@@ -61,7 +61,8 @@ def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str]
         return unknown(
             check, f"{where} does not exist", "if it is stored elsewhere, check it with `openssl x509 -enddate`"
         )
-    if name not in PARTS and not found.certificate and not found.authority:
+    # Beside a token lies the cluster's own authority, which is not ours to renew.
+    if name == KUBE_TOKEN or (name not in PARTS and not found.certificate and not found.authority):
         return ok(check, f"{where} exists and contains no certificate")
     end = _end(found)
     if end is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from isolation.contract.names import AUTOSCALER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, KUBE_SCHEDULER, KUBE_TOKEN, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.reservation import definition
 from isolation.doctor.rights import RIGHTS
 
@@ -28,10 +28,16 @@ FILES: Final = {
     "autoscaler": "autoscaler/rights.yaml",
 }
 """Where each goes, below `manifests/base`."""
-_ACCOUNTS: Final = {"scheduler": SCHEDULER, "node": NODE_AGENT, "autoscaler": AUTOSCALER}
+_ACCOUNTS: Final = {
+    "scheduler": (SCHEDULER, KUBE_SCHEDULER),
+    "node": (NODE_AGENT,),
+    "autoscaler": (AUTOSCALER,),
+}
 _RBAC: Final = "rbac.authorization.k8s.io"
-# Two containers share one account: what the stock kube-scheduler beside the extender needs is Kubernetes' own role.
-_STOCK: Final = {SCHEDULER: ("system:kube-scheduler", "system:volume-scheduler")}
+# What the stock kube-scheduler beside the extender needs is Kubernetes' own roles. Their bindings keep the names that
+# they had when both processes shared one account: `kubectl apply` then takes the roles from that account.
+_STOCK: Final = {KUBE_SCHEDULER: ("system:kube-scheduler", "system:volume-scheduler")}
+_STOCK_NAMES: Final = SCHEDULER
 _READER: Final = "extension-apiserver-authentication-reader"
 PART_OF: Final = {"app.kubernetes.io/part-of": "gpushare"}
 
@@ -41,25 +47,39 @@ def objects(name: str) -> list[dict[str, Any]]:
     if name == "crd":
         made = definition()
         return [{**made, "metadata": {**made["metadata"], "labels": PART_OF}}]
-    return roles(_ACCOUNTS[name])
+    granted = [one for account in _ACCOUNTS[name] for one in roles(account)]
+    return [*granted, _token(KUBE_SCHEDULER)] if KUBE_SCHEDULER in _ACCOUNTS[name] else granted
 
 
 def roles(account: str) -> list[dict[str, Any]]:
     """The account, what it may do everywhere and in our namespace, and Kubernetes' own roles where it needs them."""
     rights = RIGHTS[account]
     wide, local = ([right for right in rights if right.local is here] for here in (False, True))
-    made = [_object("ServiceAccount", account, "v1", local=True), *_role(account, wide, local=False)]
+    made = [_object("ServiceAccount", account, "v1", local=True)]
+    if wide:
+        made += _role(account, wide, local=False)
     if local:
         made += _role(account, local, local=True)
     for stock in _STOCK.get(account, ()):
-        made.append(
-            _bind(f"{account}:{stock.removeprefix('system:')}", account, "ClusterRole", stock, "ClusterRoleBinding")
-        )
+        named = f"{_STOCK_NAMES}:{stock.removeprefix('system:')}"
+        made.append(_bind(named, account, "ClusterRole", stock, "ClusterRoleBinding"))
     if account in _STOCK:
-        reads = _bind(f"{account}:{_READER}", account, "Role", _READER, "RoleBinding")
+        reads = _bind(f"{_STOCK_NAMES}:{_READER}", account, "Role", _READER, "RoleBinding")
         reads["metadata"]["namespace"] = "kube-system"
         made.append(reads)
     return made
+
+
+def _token(account: str) -> dict[str, Any]:
+    """
+    A token of an account that is not the pod's: Kubernetes fills it in.
+
+    A pod has one account, and its projected tokens are that one's; a TokenRequest for another account cannot be bound
+    to the pod either.
+    """
+    made = _object("Secret", KUBE_TOKEN, "v1", local=True)
+    made["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account}
+    return made | {"type": "kubernetes.io/service-account-token"}
 
 
 def text(name: str) -> str:

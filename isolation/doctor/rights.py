@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from isolation.contract.names import AUTOSCALER, AUTOSCALER_STATE, GROUP, NODE_AGENT, RESERVATIONS, SCHEDULER
+from isolation.contract.names import (
+    AUTOSCALER,
+    AUTOSCALER_STATE,
+    GROUP,
+    KUBE_LEASE,
+    KUBE_SCHEDULER,
+    NODE_AGENT,
+    RESERVATIONS,
+    SCHEDULER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +60,11 @@ _SCHEDULER: Final = (
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for a pod"),
     Right("events", ("create",), "events.k8s.io", why="report reasons"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
-    Right(
-        "leases",
-        ("get", "update"),
-        _LEASES,
-        local=True,
-        names=(SCHEDULER, f"{SCHEDULER}-kube"),
-        why="own lease, and that of the kube-scheduler sidecar",
-    ),
+    Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
+    Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),
 )
+# Beside Kubernetes' own roles for a kube-scheduler, which name another Lease.
+_KUBE: Final = (Right("leases", ("get", "update"), _LEASES, local=True, names=(KUBE_LEASE,), why="own lease"),)
 _NODE: Final = (
     Right("nodes", ("list", "watch", "patch"), why="mode; cards and labels (own node: admission policy)"),
     Right("namespaces", ("list", "watch"), why="which are exempt: nothing is enforced there"),
@@ -91,7 +96,9 @@ _AUTOSCALER: Final = (
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="own lease"),
 )
-RIGHTS: Final = MappingProxyType({SCHEDULER: _SCHEDULER, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER})
+RIGHTS: Final = MappingProxyType(
+    {SCHEDULER: _SCHEDULER, KUBE_SCHEDULER: _KUBE, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER}
+)
 """By account, all of them in our own namespace."""
 MOVING: Final = frozenset({("pods/eviction", "create"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")})
 """Of the autoscaler, where pods are moved. On ACK none is, and these are not granted there (manifests/overlays/ack)."""

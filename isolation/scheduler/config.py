@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from isolation.contract.names import ACK, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, KUBE_LEASE, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.scheduler.server import EXTENDER
 from isolation.scheduler.settings import SIDECAR
 
-BESIDE: Final = f"{SCHEDULER}-kube"
+BESIDE: Final = KUBE_LEASE
 """The Lease of the kube-scheduler beside us."""
 LEADERS: Final = f"{SCHEDULER}-leader"
 """The Service that finds whoever of us leads; the certificate is the one of the Service `gpushare-scheduler`."""

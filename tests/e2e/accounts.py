@@ -6,6 +6,7 @@ A node agent's token is bound to a pod on its node, so that the API server itsel
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import ssl
@@ -15,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from e2e.manifest_files import Cluster, documents
 
+from autoscaler.kube import bounds
 from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
 
+    from autoscaler.kube.config import PoolConfig
+
 GRANTS = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role")
-GRANTS += ("ClusterRoleBinding", "RoleBinding")
+GRANTS += ("ClusterRoleBinding", "RoleBinding", "Secret")
 BY_HAND = "by-hand"
 """How the API server's log tells these requests from those of our processes."""
 PODS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
@@ -43,6 +47,18 @@ async def granted(client: ApiClient) -> None:
         ),
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reservations.gpushare.dev",
     )
+
+
+def bounded(things: list[dict[str, Any]], pools: Iterable[PoolConfig]) -> list[dict[str, Any]]:
+    """The policies with `gpushare autoscaler bounds`' patch for these pools."""
+    test, replace = bounds.patch(pools)
+    assert ("/spec/variables/0/name", "/spec/variables/0/expression") == (test["path"], replace["path"])
+    for one in things:
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", bounds.POLICY):
+            first = one["spec"]["variables"][0]
+            assert test["value"] == first["name"]
+            first["expression"] = replace["value"]
+    return things
 
 
 async def own_pod(client: ApiClient, account: str, name: str, node: str = "") -> dict[str, Any]:
@@ -70,6 +86,15 @@ async def kubeconfig(plane: ControlPlane, client: ApiClient, folder: Path, accou
     file = folder / f"{pod['metadata']['name']}.token"
     file.write_text(made["status"]["token"])
     return plane.kubeconfig_of_token(pod["metadata"]["name"], file)
+
+
+async def kubeconfig_of_secret(plane: ControlPlane, client: ApiClient, folder: Path, secret: str) -> Path:
+    """Credentials of the account whose token Kubernetes has filled into this Secret."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{secret}"
+    filled = await client.until(lambda found: "token" in found.get("data", {}), path)
+    file = folder / f"{secret}.token"
+    file.write_bytes(base64.b64decode(filled["data"]["token"]))
+    return plane.kubeconfig_of_token(secret, file)
 
 
 async def forget(client: ApiClient, *names: str) -> None:

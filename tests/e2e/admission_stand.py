@@ -111,12 +111,12 @@ async def until_tried(client: ApiClient, thing: dict[str, Any], said: str, path:
 async def policed(client: ApiClient) -> AsyncIterator[None]:
     """The policies are in force."""
     async with _installed(client, objects("policies.yaml")):
-        await _until_pinned(client, pinned=True)
+        await until_pinned(client, pinned=True)
         yield
-    await _until_pinned(client, pinned=False)
+    await until_pinned(client, pinned=False)
 
 
-async def _until_pinned(client: ApiClient, *, pinned: bool) -> None:
+async def until_pinned(client: ApiClient, *, pinned: bool) -> None:
     """By the policy that is installed last, about which no webhook has a say: a node agent without a node."""
     event = {
         "apiVersion": "events.k8s.io/v1",

@@ -174,14 +174,14 @@ def kube_environment() -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def sharing(
-    plane: ControlPlane, folder: Path, *more: str, kubeconfig: Path | None = None
+    plane: ControlPlane, folder: Path, *more: str, kubeconfig: Path | None = None, beside: Path | None = None
 ) -> AsyncIterator[tuple[ApiClient, Replica]]:
-    """One replica that leads, and a kube-scheduler beside it; both by these credentials, else by certificates."""
+    """One replica that leads, and a kube-scheduler `beside` it; each by its credentials, else by certificates."""
     async with connected(plane) as client:
         await prepare(client)
         with replica(plane, folder, "one", kubeconfig) as made:
             made.start(*more)
-            config = scheduler_file(plane, folder, made.sidecar, kubeconfig)
+            config = scheduler_file(plane, folder, made.sidecar, beside)
             plane.add_scheduler("kube-scheduler-ours", config, **kube_environment())
             try:
                 await made.leads()

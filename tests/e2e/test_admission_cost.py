@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 
 import pytest
 from admission_pods import admitted, good, plain
@@ -11,6 +12,7 @@ from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
 from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
 
+from isolation.scheduler.admission.objects import objects
 from isolation.scheduler.admission.safety import MOST_ANNOTATIONS
 
 KEYS = 60_000
@@ -66,6 +68,45 @@ def test_a_pod_with_shares_has_a_bounded_number(plane, leg):
 
     for said in asyncio.run(story()):
         assert f"at most {MOST_ANNOTATIONS}" in said
+
+
+LOOKED = re.compile(r'(?m)^(apiserver_admission_match_condition_evaluation_seconds_count{.*name="([^"]+)".*}) (\d+)')
+"""Whose conditions were asked and false, by the API server's own metric."""
+ABOUT_UPDATES = {
+    one.get("name") or one["metadata"]["name"]
+    for one in [*objects("policies.yaml"), *objects("webhooks.yaml")[0]["webhooks"]]
+    for rule in one.get("rules") or one["spec"].get("matchConstraints", {}).get("resourceRules", ())
+    if "pods/status" in rule["resources"]
+}
+"""Events, Leases and nodes are written meanwhile."""
+
+
+def test_updates_of_other_pods_are_looked_at_by_one_policy_alone(plane):
+    """
+    A label rules out every other policy and webhook of ours before anything is evaluated; the one left has to know
+    the user.
+    """
+
+    async def looked(client, what):
+        before = await asked(client)
+        await what
+        return {name for (_, name, _) in await asked(client) - before} & ABOUT_UPDATES
+
+    async def asked(client):
+        return set(LOOKED.findall(await client.get("/metrics")))
+
+    async def story():
+        stand = patient(Stand(plane))
+        async with connected(plane) as client, webhooked(client, stand), policed(client):
+            async with stored(client, admitted(good(lambda _: None))) as ours:
+                shares = await looked(client, client.merge(f"{PODS}/{ours['metadata']['name']}/status", many(1)))
+            async with stored(client, plain()) as made:
+                others = await looked(client, client.merge(f"{PODS}/{made['metadata']['name']}/status", many(1)))
+            return shares, others
+
+    shares, others = asyncio.run(story())
+    assert {"gpushare-scheduler-pods", "updates.gpushare.dev"} <= shares
+    assert others <= {"gpushare-scheduler-pods"}
 
 
 def in_force(client, leg, plane):

@@ -12,6 +12,7 @@ from e2e.admission_stand import PATHS, PODS, policed, tried
 from e2e.apiclient import RefusedError, connected
 
 SCHEDULER = "system:serviceaccount:gpushare-system:gpushare-scheduler"
+KUBE_SCHEDULER = "system:serviceaccount:gpushare-system:gpushare-kube-scheduler"
 AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
 AGENT = "system:serviceaccount:gpushare-system:gpushare-node"
 CLAIM = "authentication.kubernetes.io/node-name"
@@ -178,7 +179,7 @@ def test_records_stay_as_they_were_made(plane):
 def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
     """
     Its right to patch pods is not one to change images, labels, owners or what a kubelet says, in no namespace; what
-    it does write, its own role and kube-scheduler's conditions, it may.
+    it does write it may. The kube-scheduler beside it has an account of its own, and states conditions.
     """
     merge, strategic = "application/merge-patch+json", "application/strategic-merge-patch+json"
     system = "/api/v1/namespaces/gpushare-system/pods"
@@ -190,8 +191,8 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
         "wakes by status": (f"{PODS}/p/status", {"metadata": {"annotations": {"gpushare.dev/requeued": "now"}}}),
         "role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": "leader"}}}),
         "no role": (f"{system}/own", {"metadata": {"labels": {"gpushare.dev/role": None}}}),
-        "condition": (f"{PODS}/p/status", {"status": {"conditions": [condition], "nominatedNodeName": "n1"}}),
     }
+    states = (f"{PODS}/p/status", {"status": {"conditions": [condition], "nominatedNodeName": "n1"}})
     image = {"spec": {"containers": [{"name": "main", "image": "evil"}]}}
     refused = {
         "image": (f"{PODS}/p", image),
@@ -208,6 +209,7 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
         "owner": (f"{PODS}/p", {"metadata": {"ownerReferences": [owner]}}),
         "finalizer": (f"{PODS}/p", {"metadata": {"finalizers": ["a.b/c"]}}),
         "phase": (f"{PODS}/p/status", {"status": {"phase": "Succeeded"}}),
+        "condition": states,
     }
 
     async def story(client):
@@ -218,18 +220,20 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
         mine = lambda p: p["metadata"].update(annotations={"mine": "1"})  # noqa: E731 (one change of a pod)
         async with stored(client, admitted(good(mine))), stored(client, plain() | {"metadata": {"name": "q"}}):
             await client.call("POST", system, ours)
-            said = {}
+            said, kube = {}, {}
             try:
                 for name, (path, body) in (allowed | refused).items():
                     kind = strategic if "spec" in body or "status" in body else merge
                     said[name] = await sent(client, "PATCH", path, body, user=SCHEDULER, kind=kind)
+                    kube[name] = await sent(client, "PATCH", path, body, user=KUBE_SCHEDULER, kind=kind)
                 others = await sent(client, "PATCH", f"{PODS}/q", image, user="someone", kind=strategic)
             finally:
                 await client.delete(f"{system}/own", force=True)
-            return said, others
+            return said, kube, others
 
-    said, others = policing(plane, story)
+    said, kube, others = policing(plane, story)
     assert "" == others
+    assert {"condition", "no role"} == {name for name, text in kube.items() if not text}  # it has none
     assert {} == {name: said[name] for name in allowed if said[name]}
     assert {} == {name: said[name] for name in refused if "may only change label" not in said[name]}
 
@@ -298,7 +302,7 @@ def test_a_node_agent_keeps_to_its_own_node(plane):
             for name in ("pin-1", "pin-2"):
                 for claim in ("pin-1", None):
                     who = {"user": AGENT, "node": claim}
-                    path, label = f"/api/v1/nodes/{name}", {"metadata": {"labels": {"a": "b"}}}
+                    path, label = f"/api/v1/nodes/{name}", {"metadata": {"labels": {"gpushare.dev/card-units": "15"}}}
                     status = {"status": {"capacity": {"aliyun.com/gpu-count": "1"}}}
                     event = EVENT | {"reportingInstance": f"gpushare-node/{name}"}
                     said |= {

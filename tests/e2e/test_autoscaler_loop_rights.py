@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from e2e.accounts import forget, granted, kubeconfig, own_pod
+from e2e.accounts import bounded, forget, granted, kubeconfig, own_pod
 from e2e.apiclient import connected
 from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, stage
 from e2e.manifest_files import BASE, Cluster, documents
@@ -25,14 +25,16 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
         async with connected(plane) as admin:
             await granted(admin)
             cluster = Cluster(admin)
+            grown = pool("gpu-a", max_nodes=3, profile=GROWN)
             own = [*documents(BASE / "autoscaler"), *documents(BASE.parent / "components" / "cluster-api")]
+            own = bounded(own, [grown])
             for thing in own:
                 if thing["kind"] not in {"Deployment", "PodDisruptionBudget", "NetworkPolicy", "Service", "ConfigMap"}:
                     await cluster.ensure(thing)
             pod = await own_pod(admin, AUTOSCALER, "autoscaler-rights")
             config = await kubeconfig(plane, admin, tmp_path, AUTOSCALER, pod)
             try:
-                async with stage(plane, tmp_path, pool("gpu-a", max_nodes=3, profile=GROWN), kubeconfig=config) as s:
+                async with stage(plane, tmp_path, grown, kubeconfig=config) as s:
                     await s.client.create(workload("Deployment", "wide", 4, our_pod("x", 8)))
                     await s.turns(lambda: s.all_bound(4), why="two nodes for four pods")
                     keep, _ = await s.machines.settled("gpu-a")

@@ -235,7 +235,7 @@ def test_applied_again_nothing_changes_and_deleted_everything_is_gone(plane, tmp
             await asyncio.to_thread(house.apply, "demo", *COMPONENTS)
             again = await generations(house)
             folder = str(tmp_path / "kustomization")
-            await asyncio.to_thread(house.run, "kubectl", "delete", "-k", folder, "--wait=false")
+            await asyncio.to_thread(house.run, "kubectl", "delete", "-k", folder, "--wait=false", "--ignore-not-found")
             kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies"
             kinds += ",validatingadmissionpolicybindings,customresourcedefinitions"
             command = ["kubectl", "get", kinds, "-o", "name"]

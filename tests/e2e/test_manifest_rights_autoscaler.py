@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import yaml
-from e2e.accounts import GRANTS, forget, kubeconfig, own_pod
+from e2e.accounts import GRANTS, bounded, forget, kubeconfig, own_pod
 from e2e.autoscaler_process import autoscaler, config, fleet, grown, one_pool
 from e2e.autoscaler_stage import only
 from e2e.manifest_build import MANIFESTS
@@ -14,6 +14,7 @@ from e2e.manifest_files import Cluster, documents
 from e2e.own_plane import asked_by, audited
 from e2e.sharing import PODS, our_pod, untainted, workload
 
+from autoscaler.kube.config_reader import read_config
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.doctor.rights import RIGHTS
 
@@ -45,7 +46,7 @@ async def permitted(client):
     things = [one for one in documents() if one["kind"] in GRANTS]
     for file in ("base/autoscaler/policy.yaml", "components/cluster-api/rights.yaml"):
         things += list(yaml.safe_load_all((MANIFESTS / file).read_text()))
-    for one in things:
+    for one in bounded(things, read_config(config(one_pool()).encode()).pools):
         await Cluster(client).ensure(one)
     await client.until(bool, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{AUTOSCALER}")
 

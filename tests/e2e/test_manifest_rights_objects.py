@@ -11,8 +11,9 @@ from e2e.manifest_build import kubectl
 from e2e.manifest_files import BASE, Cluster, documents
 from waiting import PATIENCE_SECONDS
 
-from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, EXPORTER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
+OURS = (SCHEDULER, KUBE_SCHEDULER, NODE_AGENT, AUTOSCALER, EXPORTER)
 THINGS = documents()
 IDS = [f"{one['kind']}-{one['metadata']['name']}-{one['metadata'].get('namespace', '')}" for one in THINGS]
 
@@ -81,5 +82,5 @@ def test_the_accounts_are_those_of_the_contract():
     Admission exempts these names, so nobody else's may stand in the manifests.
     """
     accounts = {(a["metadata"]["namespace"], a["metadata"]["name"]) for a in THINGS if a["kind"] == "ServiceAccount"}
-    assert {(SYSTEM_NAMESPACE, name) for name in (SCHEDULER, NODE_AGENT, AUTOSCALER, EXPORTER)} == accounts
+    assert {(SYSTEM_NAMESPACE, name) for name in OURS} == accounts
     assert (BASE / "kustomization.yaml").is_file()

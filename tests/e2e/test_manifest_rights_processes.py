@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from device_manager import DeviceManager
-from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, own_pod
+from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, kubeconfig_of_secret, own_pod
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
 from e2e.doctor_answers import examined
@@ -30,7 +30,7 @@ from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
 from ports import free_port
 
-from isolation.contract.names import ALLOCATION, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import ALLOCATION, CARD_UNITS, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.doctor.rights import RIGHTS
 
@@ -52,10 +52,9 @@ def plane(tmp_path_factory):
     started.stop()
 
 
-def asked(plane, account, *, stock=False):
-    """What an account asked for, as in the table of rights; of the stock kube-scheduler, or of ours."""
-    seen = [one for one in asked_by(plane, account) if one.program != BY_HAND]
-    return {one.right for one in seen if one.program.startswith("kube-scheduler") is stock}
+def asked(plane, account):
+    """What an account asked for, as in the table of rights."""
+    return {one.right for one in asked_by(plane, account) if one.program != BY_HAND}
 
 
 def granted_to(account):
@@ -112,7 +111,7 @@ async def webhook(client, plane, port):
 
 @contextlib.asynccontextmanager
 async def scheduling(client, plane, tmp_path, logs):
-    """Both containers of the scheduler's pod, under its account; its kubeconfig."""
+    """Both containers of the scheduler's pod, each under its account; the kubeconfig of ours."""
     pod = await own_pod(client, SCHEDULER, "rights-scheduler")
     config = await kubeconfig(plane, client, tmp_path, SCHEDULER, pod)
     pair = plane._authority.issue("webhook", hosts=("127.0.0.1", f"{SCHEDULER}.{SYSTEM_NAMESPACE}.svc"))
@@ -130,7 +129,8 @@ async def scheduling(client, plane, tmp_path, logs):
     ]
     ours += [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--metrics-listen=none"]
     ours += [f"--kube-scheduler-lease={SCHEDULER}-kube"]
-    stock = [*STOCK, str(plane._programs["kube-scheduler"]), f"--config={configuration(config, sidecar, tmp_path)}"]
+    beside = await kubeconfig_of_secret(plane, client, tmp_path, f"{KUBE_SCHEDULER}-token")
+    stock = [*STOCK, str(plane._programs["kube-scheduler"]), f"--config={configuration(beside, sidecar, tmp_path)}"]
     stock += ["--authentication-skip-lookup=true", "--bind-address=127.0.0.1", "--secure-port=0"]
     names = {"POD_NAME": pod["metadata"]["name"], "POD_NAMESPACE": SYSTEM_NAMESPACE}
     try:
@@ -226,7 +226,7 @@ def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
     """
     With their own tokens and no code of ours in between: other people's secrets and workloads, other nodes, roles.
     """
-    fake = {"metadata": {"labels": {"x": "y"}}}
+    fake, own = {"metadata": {"labels": {"x": "y"}}}, {"metadata": {"labels": {CARD_UNITS: "7"}}}
     merge = "application/merge-patch+json"
 
     async def story():
@@ -237,11 +237,11 @@ def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
             await client.create(share_pod("rights-far", units=0, nodeName="rights-other"))
             async with account(plane, made.node_config) as agent, account(plane, made.scheduler_config) as scheduler:
                 allowed = {
-                    "agent: its own node": await agent.says("PATCH", "/api/v1/nodes/rights-own", fake, merge),
+                    "agent: its own node": await agent.says("PATCH", "/api/v1/nodes/rights-own", own, merge),
                     "scheduler: pods": await scheduler.says("GET", "/api/v1/pods?limit=1"),
                 }
                 refused = {
-                    "agent: another node": await agent.says("PATCH", "/api/v1/nodes/rights-other", fake, merge),
+                    "agent: another node": await agent.says("PATCH", "/api/v1/nodes/rights-other", own, merge),
                     "agent: another node's status": await agent.says(
                         "PATCH", "/api/v1/nodes/rights-other/status", {"status": {"capacity": {"x.y/z": "1"}}}, merge
                     ),
@@ -335,6 +335,39 @@ def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_r
     assert any("without a valid allocation annotation" in note for note in told), told
 
 
+def test_a_volume_that_waits_for_its_pod_is_bound_with_the_rights_of_the_manifests(plane, tmp_path):
+    """
+    The kube-scheduler beside ours gives a free volume to the claim of a pod with shares, and a policy lets it.
+    """
+    kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "rights-waits"}}
+    kind |= {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": "rights-waits"}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}} | common
+    claim = {"resources": {"requests": {"storage": "1Gi"}}} | common
+    things = [
+        kind,
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "rights-free"}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "rights-claim"}, "spec": claim},
+    ]
+
+    async def story():
+        async with installed(plane, tmp_path, "rights-volume") as made:
+            at = made.stage
+            cluster = Cluster(at.client)
+            for thing in things:
+                await cluster.create(thing)
+            wanted = share_pod("rights-stores", 3)
+            wanted["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "rights-claim"}}]
+            await at.running((await at.client.create(wanted))["metadata"]["uid"])
+            given = (await at.client.get("/api/v1/persistentvolumes/rights-free"))["spec"]["claimRef"]["name"]
+            await at.remove("rights-stores")
+            return made.refusals(), given
+
+    assert ([], "rights-claim") == asyncio.run(story())
+    wrote = {("", "persistentvolumes", "update"), ("", "persistentvolumes", "patch")}
+    assert wrote & asked(plane, KUBE_SCHEDULER)
+
+
 def test_every_right_of_the_manifests_was_needed(plane):
     """
     By the API server's own record of the tests above: what was asked is granted, and what is granted was asked for,
@@ -347,4 +380,4 @@ def test_every_right_of_the_manifests_was_needed(plane):
     assert unused[SCHEDULER] <= in_trouble
     assert set() == unused[NODE_AGENT]
     assert {account: set() for account in beyond} == beyond
-    assert asked(plane, SCHEDULER, stock=True)
+    assert granted_to(KUBE_SCHEDULER) <= asked(plane, KUBE_SCHEDULER)

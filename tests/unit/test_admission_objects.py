@@ -13,6 +13,7 @@ from admission_pods import TEMPLATED
 
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
 from isolation.scheduler.admission import forbidden
+from isolation.scheduler.admission.matching import labelled
 from isolation.scheduler.admission.objects import FILES, main, objects, printed
 from isolation.scheduler.admission.review import TEMPLATES
 
@@ -20,6 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "manifests" / "base" / "admission"
 HOOKS = objects("webhooks.yaml")[0]["webhooks"]
 POLICIES = [one for one in objects("policies.yaml") if one["kind"] == "ValidatingAdmissionPolicy"]
+SHIPPED = [
+    one
+    for path in sorted((ROOT / "manifests").rglob("*.yaml"))
+    for one in yaml.safe_load_all(path.read_text())
+    if isinstance(one, dict) and one.get("kind") == "ValidatingAdmissionPolicy"
+]
+LABELLED = labelled()
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -60,7 +68,51 @@ def test_only_requests_about_shares_wait_for_us(hook):
     assert ("Ignore" if hook["name"].startswith("bindings") else "Fail") == hook["failurePolicy"]
     assert 0 < hook["timeoutSeconds"] <= 5
     if hook["failurePolicy"] == "Fail":
-        assert any(ACK.memory in one["expression"] for one in hook["matchConditions"])
+        asks = any(ACK.memory in one["expression"] for one in hook["matchConditions"])
+        assert asks or hook["objectSelector"] == LABELLED
+
+
+def matching(resource, operation):
+    """Names of the webhooks and policies that get to see such a request about a pod without shares."""
+    ours = [(one["name"], one) for one in HOOKS]
+    ours += [(one["metadata"]["name"], one["spec"]["matchConstraints"]) for one in POLICIES]
+    return {
+        name
+        for name, one in ours
+        if one.get("objectSelector") != LABELLED
+        for rule in one.get("rules", ()) or one.get("resourceRules", ())
+        if resource in rule["resources"] and {operation, "*"} & set(rule["operations"])
+    }
+
+
+def test_few_look_at_what_is_none_of_our_business():
+    """
+    Updates of other pods are seen by one policy, which asks for the user.
+    """
+    for sub in ("", "/status", "/resize", "/ephemeralcontainers"):
+        assert {"gpushare-scheduler-pods"} == matching(f"pods{sub}", "UPDATE")
+    assert {"pods.gpushare.dev", "gpushare-admitted"} == matching("pods", "CREATE")
+    assert {"gpushare-agent-pods"} == matching("pods", "DELETE")
+    assert {"gpushare-agent-nodes"} == matching("nodes/status", "UPDATE")
+
+
+@pytest.mark.parametrize("made", [*HOOKS, *SHIPPED], ids=lambda one: one.get("name") or one["metadata"]["name"])
+def test_conditions_begin_with_what_is_cheap(made):
+    """
+    One condition, since the API server evaluates all that there are; whatever sees objects of everybody begins with a
+    step that walks over nothing, and compares whole objects last.
+    """
+    spec = made.get("spec", made)
+    conditions = [one["expression"] for one in spec.get("matchConditions", ())]
+    everybodys = spec.get("matchConstraints", spec).get("objectSelector") != LABELLED
+
+    assert len(conditions) == 1 or not everybodys
+    for expression in conditions if everybodys else ():
+        first, *rest = re.split(r" && | \|\| ", expression)
+        assert not re.search(r"\.(exists|all|filter|map)\(|oldObject|dyn", first), first
+        walks = [at for at, step in enumerate(rest) if "].hasValue()" not in step and ".exists(" in step]
+        compared = [at for at, step in enumerate(rest) if "oldObject" in step]
+        assert not compared or walks[0] < compared[0]
 
 
 def test_every_kind_of_workload_is_in_webhooks_and_policies():

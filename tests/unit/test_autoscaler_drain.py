@@ -113,6 +113,7 @@ def test_node_waits_out_its_time_and_its_load():
     observation = seen([pool()], [running(half, 6)], [half, empty], at=NOW)
 
     assert {"empty"} == superfluous(observation, LIMITS)
+    assert set() == superfluous(replace(observation, kept=frozenset({"empty"})), LIMITS)
     assert () == leaving(observation, LIMITS, {"empty": NOW - 599}, Budget(LIMITS, NOW))
 
 

@@ -38,6 +38,8 @@ def node(name, zone=""):
         pytest.param(pod(evictable=False), OURS, False, id="says no"),
         pytest.param(pod(owner_uid=""), OURS, False, id="nobody makes it again"),
         pytest.param(pod(static=True), OURS, False, id="static"),
+        pytest.param(pod(namespace="kube-system"), OURS, False, id="a system pod"),
+        pytest.param(pod(namespace="gpushare-system"), OURS, False, id="one of ours"),
         pytest.param(pod(request=Request(cards=1, whole=True, owner=SHARE.owner)), OURS, False, id="whole card"),
         pytest.param(pod(request=Request(owner=SHARE.owner)), OURS, False, id="no card: no home can be reserved"),
         pytest.param(pod(namespace="kube-system"), OURS, False, id="the system's"),

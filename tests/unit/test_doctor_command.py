@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
-from isolation.contract.names import NODE_AGENT, SCHEDULER
+from isolation.contract.names import KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor import view
 from isolation.doctor.cli import doctor
 from isolation.doctor.finding import counted, ok, problem, unknown
@@ -119,15 +119,20 @@ def test_no_right_is_wider_than_its_reason():
 @pytest.mark.parametrize("name", ["scheduler", "node"])
 def test_roles_say_the_table_and_bind_one_account(name):
     """
-    Every subject is our own account in our own namespace.
+    Every subject is our own account in our own namespace, and has its part of the table and no other's.
     """
     made = objects(name)
-    subjects = {json.dumps(s, sort_keys=True) for one in made for s in one.get("subjects", ())}
-    verbs = sum(len(rule["verbs"]) for one in made for rule in one.get("rules", ()))
-    account = {"scheduler": SCHEDULER, "node": NODE_AGENT}[name]
+    accounts = {"scheduler": {SCHEDULER, KUBE_SCHEDULER}, "node": {NODE_AGENT}}[name]
+    bound = [(one["roleRef"]["name"], s["name"], s["namespace"]) for one in made for s in one.get("subjects", ())]
+    verbs = dict.fromkeys(accounts, 0)
+    for one in made:
+        for rule in one.get("rules", ()):
+            verbs[one["metadata"]["name"]] += len(rule["verbs"])
 
-    assert 1 == len(subjects)
-    assert verbs == sum(len(right.verbs) for right in RIGHTS[account])
+    assert {SYSTEM_NAMESPACE} == {space for _, _, space in bound}
+    assert {(account, account) for account in accounts} == {(role, who) for role, who, _ in bound if role in accounts}
+    assert {KUBE_SCHEDULER} >= {who for role, who, _ in bound if role not in accounts}
+    assert verbs == {account: sum(len(right.verbs) for right in RIGHTS[account]) for account in accounts}
 
 
 def test_every_check_is_documented():

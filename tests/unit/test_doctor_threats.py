@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "threats.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`", TEXT)))
-ROWS = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith(("| attempt", "| process"))]
+CLAIMS = re.sub(r"(?s)<!-- Made from .*?<!-- end -->", "", TEXT)  # that table is a test's, named above it
+ROWS = [
+    line for line in CLAIMS.splitlines() if line.startswith("| ") and not line.startswith(("| attempt", "| process"))
+]
 ROWS = [row for row in ROWS if not row.startswith("| mistake")]
 
 

@@ -8,7 +8,17 @@ import pytest
 import yaml
 
 from isolation.contract.model import Mode
-from isolation.contract.names import ACK, CDI_DIR, LEADER, NODE_AGENT, ROLE, RUN_DIR, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import (
+    ACK,
+    CDI_DIR,
+    KUBE_SCHEDULER,
+    LEADER,
+    NODE_AGENT,
+    ROLE,
+    RUN_DIR,
+    SCHEDULER,
+    SYSTEM_NAMESPACE,
+)
 from isolation.doctor.cluster_certificates import WEBHOOK
 from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
@@ -140,3 +150,23 @@ def test_agents_run_where_shares_are_served_and_never_twice():
     ]
     assert {"maxUnavailable": 1, "maxSurge": 0} == DAEMONSET["spec"]["updateStrategy"]["rollingUpdate"]
     assert NODE_AGENT == spec["serviceAccountName"]
+
+
+def test_each_container_of_the_scheduler_has_a_token_of_its_own():
+    """
+    Ours the pod's; the kube-scheduler beside it another account's, mounted where the pod's would be and nowhere else.
+    """
+    pod = DEPLOYMENT["spec"]["template"]["spec"]
+    place = "/var/run/secrets/kubernetes.io/serviceaccount"
+    token = thing("scheduler/rights.yaml", "Secret")
+    mounted = {
+        one["name"]: [m["name"] for m in one["volumeMounts"] if m["mountPath"].startswith(place)]
+        for one in pod["containers"]
+    }
+    volumes = {one["name"]: one.get("secret", {}).get("secretName") for one in pod["volumes"]}
+
+    assert SCHEDULER == pod["serviceAccountName"]
+    assert {"gpushare": [], "kube-scheduler": ["kube-token"]} == mounted
+    assert token["metadata"]["name"] == volumes["kube-token"]
+    assert KUBE_SCHEDULER == token["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    assert [] == [m for m in container(DEPLOYMENT, "gpushare")["volumeMounts"] if m["name"] == "kube-token"]

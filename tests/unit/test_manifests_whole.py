@@ -15,7 +15,7 @@ import yaml
 from e2e.manifest_build import BUILDS, IDS, MANIFESTS, OVERLAYS, build, objects, templates
 
 from autoscaler.kube.config_reader import read_config
-from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, EXPORTER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
 VERSION = "1.36"
 FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/", "cluster.x-k8s.io/")
@@ -146,11 +146,12 @@ def test_the_ports_are_those_of_the_contract(overlay, components):
 @each
 def test_what_is_mounted_exists_and_is_used(overlay, components):
     """
-    Every mount has its volume, every volume a mount; a ConfigMap is in the build or a Secret is one of those that the
-    script makes.
+    Every mount has its volume, every volume a mount; a ConfigMap is in the build, a Secret is there too or is one of
+    those that the script makes.
     """
     things = objects(overlay, components)
     maps = {one["metadata"]["name"] for one in things if one["kind"] == "ConfigMap"}
+    secrets = {one["metadata"]["name"] for one in things if one["kind"] == "Secret"}
     script = (MANIFESTS / "certificate.sh").read_text()
     wrong = []
     for name, spec in workloads(things).items():
@@ -159,8 +160,9 @@ def test_what_is_mounted_exists_and_is_used(overlay, components):
         wrong += [(name, one) for one in mounts ^ set(volumes)]
         for volume in volumes.values():
             wrong += [(name, v["name"]) for v in [volume.get("configMap")] if v and v["name"] not in maps]
-            secret = volume.get("secret", {}).get("secretName", "").removeprefix(SCHEDULER)
-            wrong += [(name, secret)] if secret and secret not in script else []
+            secret = volume.get("secret", {}).get("secretName", "")
+            made = secret in secrets or secret.removeprefix(SCHEDULER) in script
+            wrong += [(name, secret)] if secret and not made else []
 
     assert [] == wrong
 
@@ -278,8 +280,8 @@ def test_names_of_accounts_are_those_of_the_contract(overlay):
     """
     found = {one["metadata"]["name"] for one in objects(overlay) if one["kind"] == "ServiceAccount"}
 
-    assert found <= {SCHEDULER, NODE_AGENT, AUTOSCALER, EXPORTER}
-    assert found == set(templates(objects(overlay)))
+    assert found <= {SCHEDULER, KUBE_SCHEDULER, NODE_AGENT, AUTOSCALER, EXPORTER}
+    assert found - {KUBE_SCHEDULER} == set(templates(objects(overlay)))
 
 
 def test_dashboards_and_rules_are_the_committed_ones_and_small_enough_to_apply():

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
 TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
+# A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
+_STAYS: Final = "!has(object.metadata.deletionTimestamp)"
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -60,12 +63,14 @@ def containers(pod: str) -> str:
 
 
 def names_any(resources: Iterable[str], container: str = "c") -> str:
-    """Whether a container names one of the resources."""
-    return " || ".join(
-        f"{container}.?resources.?{part}[?{text(name)}].hasValue()"
-        for name in resources
+    """Whether a container names one of the resources; of one without amounts not even their names are looked up."""
+    listed = list(resources)
+    parts = (
+        f"has({container}.resources.{part}) && "
+        f"({' || '.join(f'{text(name)} in {container}.resources.{part}' for name in listed)})"
         for part in ("limits", "requests")
     )
+    return f"has({container}.resources) && ({' || '.join(parts)})"
 
 
 def asks(pod: str, dialect: Dialect) -> str:
@@ -73,9 +78,20 @@ def asks(pod: str, dialect: Dialect) -> str:
     return f"({containers(pod)}).exists(c, {names_any((dialect.memory, dialect.compute))})"
 
 
+def marked(at: str, dialect: Dialect) -> str:
+    """Whether an object has labels or annotations that belong to pods with shares: by name, a few steps."""
+    labels = carries(at, "labels", (SHARED, dialect.card_count))
+    return f"{labels} || {carries(at, 'annotations', records(dialect))}"
+
+
 def carries(at: str, what: str, keys: Iterable[str]) -> str:
     """Whether an object has one of the labels or annotations."""
     return "(" + " || ".join(f"{at}.metadata.?{what}[?{text(key)}].hasValue()" for key in keys) + ")"
+
+
+def same_but(new: str, old: str, free: str) -> str:
+    """That two maps, or objects without their types, are the same but for the keys `k` of which `free` holds."""
+    return f"{new}.all(k, {free} || (k in {old} && {new}[k] == {old}[k])) && {old}.all(k, {free} || k in {new})"
 
 
 def variables(pod: str, dialect: Dialect) -> dict[str, str]:
@@ -267,23 +283,14 @@ def altered(dialect: Dialect) -> str:
     )
 
 
-def joins_runtime(dialect: Dialect) -> str:
-    """Whether an update of a pod with shares brings annotations that ask the container runtime for devices."""
+def joins_runtime() -> str:
+    """Whether an update brings annotations that ask the container runtime for devices."""
     changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
     found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
-    return f"{_updates_shares(dialect)} && {_annotations('object')} <= {MOST_ANNOTATIONS} && {found}"
+    return f"{_STAYS} && {_annotations('object')} <= {MOST_ANNOTATIONS} && {found}"
 
 
-def adds_annotations(dialect: Dialect) -> str:
-    """Whether an update of a pod with shares leaves it with more annotations than it may have, and than it had."""
+def adds_annotations() -> str:
+    """Whether an update leaves a pod with more annotations than one with shares may have, and than it had."""
     new, old = _annotations("object"), _annotations("oldObject")
-    return f"{_updates_shares(dialect)} && {new} > {MOST_ANNOTATIONS} && {new} > {old}"
-
-
-def _updates_shares(dialect: Dialect) -> str:
-    """
-    Whether this is none of everybody else's pods: asked before anything that walks.
-
-    A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
-    """
-    return f"{asks('object', dialect)} && !has(object.metadata.deletionTimestamp)"
+    return f"{_STAYS} && {new} > {MOST_ANNOTATIONS} && {new} > {old}"

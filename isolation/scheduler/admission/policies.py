@@ -2,48 +2,52 @@
 The rules as the API server's own policies: in force also without us, and without our webhook.
 
 Decides which claims stand in which policy. They are asked after the webhook, about the object as
-it will be stored. The node agents are pinned by the node that their token names: one that is
-taken over reaches its own node's objects and no others. Our scheduler's account is held to what a
-scheduler writes into a pod: the right to patch pods would let it change images and labels too.
+it will be stored. What our own accounts are held to is said in `accounts`.
 
-Source: Kubernetes, "Validating Admission Policy" (1.30), "Service accounts: token claims" (the
-node's name in `userInfo.extra`, 1.32).
+Source: Kubernetes, "Validating Admission Policy" (1.30).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from isolation.contract.names import ACK, NODE_AGENT, ROLE, SCHEDULER, SHARED, SYSTEM_NAMESPACE, WOKEN
-from isolation.scheduler.admission import cel
+from isolation.contract.names import ACK, SCHEDULER, SHARED
+from isolation.scheduler.admission import accounts, cel
 from isolation.scheduler.admission.cel import Claim
-from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, by_group, by_path, elsewhere, rule
+from isolation.scheduler.admission.matching import (
+    BINDINGS,
+    POD_UPDATES,
+    VERSION,
+    by_group,
+    by_path,
+    elsewhere,
+    labelled,
+    policy,
+    rule,
+)
 from isolation.scheduler.admission.review import ACCOUNTS, BINDER, EPHEMERAL
 from isolation.scheduler.admission.safety import records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from isolation.contract.names import Dialect
     from isolation.scheduler.admission.matching import Manifest
 
-NODE_CLAIM: Final = "authentication.kubernetes.io/node-name"
-_VERSION: Final = "admissionregistration.k8s.io/v1"
-_AGENT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NODE_AGENT}"
-_EVENTS: Final = "events.events.k8s.io"
-_INSTANCE: Final = 128  # characters of an Event's reportingInstance
+
+_SHARED = {"namespaceSelector": elsewhere(), "objectSelector": labelled()}
 
 
 def policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
     """Every ValidatingAdmissionPolicy; another scheduler's name where an existing one asks our extender."""
-    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), _own(), *_agents()]
+    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), *accounts.policies()]
 
 
 def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
     """What puts the policies in force, everywhere."""
     return [
         {
-            "apiVersion": _VERSION,
+            "apiVersion": VERSION,
             "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": {"name": one["metadata"]["name"]},
             "spec": {"policyName": one["metadata"]["name"], "validationActions": ["Deny"]},
@@ -54,13 +58,16 @@ def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
 
 def _pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
     """New pods: those with shares, and those that pretend to have been admitted."""
-    new, asks = [rule(["pods"], "CREATE")], {"asks-for-shares": cel.asks("object", dialect)}
-    marked = f"{cel.carries('object', 'annotations', records(dialect))} || {cel.carries('object', 'labels', (SHARED,))}"
+    new, asks = [rule(["pods"], "CREATE")], cel.asks("object", dialect)
+    forged = f"{cel.carries('object', 'annotations', records(dialect))} || {cel.carries('object', 'labels', (SHARED,))}"
     claims = cel.amounts(dialect) + cel.of_pod("object") + cel.of_containers("variables.containers", dialect)
+    # Whatever was not labelled by the webhook is refused by the second, which alone looks at everybody's pods.
+    both = {"concerns-shares": f"{forged} || {asks}"}
+    admitted = [Claim(f"{one.expression} || !variables.asks", one.message) for one in cel.admitted("object", scheduler)]
+    admitted += cel.made("object", dialect)
     return [
-        _policy("pods", new, asks, claims, cel.variables("object", dialect)),
-        _policy("admitted", new, asks, cel.admitted("object", scheduler)),
-        _policy("forgeries", new, {"is-marked": marked}, cel.made("object", dialect)),
+        policy("pods", new, {"asks-for-shares": asks}, claims, cel.variables("object", dialect), **_SHARED),
+        policy("admitted", new, both, admitted, {"asks": asks}),
     ]
 
 
@@ -70,16 +77,13 @@ def _templates(dialect: Dialect) -> list[Manifest]:
     for path, resources in by_path().items():
         pod = ".".join(("object", *(str(step) for step in path)))
         before = pod.replace("object", "oldObject", 1)
-        conditions = {
-            "has-a-template": f"has({pod})",
-            "asks-for-shares": cel.asks(pod, dialect),
-            "is-new": f"request.operation == 'CREATE' || {pod} != {before}",
-        }
+        new = f"(request.operation == 'CREATE' || {pod} != {before})"
+        conditions = {"asks-for-shares": f"has({pod}) && {cel.asks(pod, dialect)} && {new}"}
         rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
         claims = cel.amounts(dialect) + cel.of_pod(pod) + cel.of_containers("variables.containers", dialect)
         claims += cel.made(pod, dialect)
         name = f"templates-{resources[0].partition('.')[0]}"
-        found.append(_policy(name, rules, conditions, claims, cel.variables(pod, dialect)))
+        found.append(policy(name, rules, conditions, claims, cel.variables(pod, dialect)))
     return found
 
 
@@ -90,9 +94,8 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"!({cel.altered(dialect)})",
         f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
     )
-    many = Claim(f"!({cel.adds_annotations(dialect)})", cel.TOO_MANY_ANNOTATIONS)
-    devices = Claim(f"!({cel.joins_runtime(dialect)})", cel.ASKS_RUNTIME)
-    joins = {"joins-shares": cel.asks("object", dialect)}
+    many = Claim(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
+    devices = Claim(f"!({cel.joins_runtime()})", cel.ASKS_RUNTIME)
     joining = cel.of_containers("object.spec.?ephemeralContainers.orValue([])", dialect)
     binds = {"is-not-ours": f"request.userInfo.username != {cel.text(BINDER)}"}
     labels = cel.carries("object", "labels", (SHARED, dialect.card_count))
@@ -101,89 +104,7 @@ def _running(dialect: Dialect) -> list[Manifest]:
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
-        _policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices]),
-        _policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], joins, joining),
-        _policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
+        policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices], **_SHARED),
+        policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], {}, joining, **_SHARED),
+        policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
     ]
-
-
-def _own() -> Manifest:
-    """What the scheduler's account may change in a pod that exists, by whichever of its rights; in every namespace."""
-    ours = {"is-our-scheduler": f"request.userInfo.username == {cel.text(BINDER)}"}
-    home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
-    shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
-    told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
-    runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    claims = [
-        _kept("spec", "?metadata.?finalizers", "?metadata.?ownerReferences"),
-        _kept_but("labels", ROLE, home),
-        _kept_but("annotations", WOKEN, shared),
-        _kept(*(f"?status.?{part}" for part in runs)),
-    ]
-    rules, made = [rule(POD_UPDATES, "UPDATE")], [Claim(claim, told) for claim in claims]
-    return _policy("scheduler-pods", rules, ours, made, everywhere=True)
-
-
-def _kept(*parts: str) -> str:
-    """That an update leaves these parts as they were."""
-    return " && ".join(f"object.{part} == oldObject.{part}" for part in parts)
-
-
-def _kept_but(what: str, key: str, where: str) -> str:
-    """That an update leaves labels or annotations as they were; one of them may change, but only where it belongs."""
-    new, old = (f"{at}.metadata.?{what}.orValue({{}})" for at in ("object", "oldObject"))
-    free = f"(k == {cel.text(key)} && {where})"
-    same = f"{new}.all(k, {free} || (k in {old} && {new}[k] == {old}[k]))"
-    return f"{same} && {old}.all(k, {free} || k in {new})"
-
-
-def _agents() -> list[Manifest]:
-    """Each node agent keeps to its own node."""
-    mine = {"is-a-node-agent": f"request.userInfo.username == {cel.text(_AGENT)}"}
-    node = {"node": f"request.userInfo.?extra[?{cel.text(NODE_CLAIM)}].orValue([''])[0]"}
-    told = "a node agent may only act on its own node, which is named in its service account token"
-    # As its Events are signed, cut to what the API server takes.
-    signs = f"'{NODE_AGENT}/' + variables.node"
-    whole = f"object.reportingInstance == {signs}"
-    cut = f"size({signs}) > {_INSTANCE} && object.reportingInstance == ({signs}).substring(0, {_INSTANCE})"
-    claims = {
-        "agent-nodes": (rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
-        "agent-pods": (
-            rule(["pods", "pods/status", "pods/eviction"], "UPDATE", "DELETE"),
-            "oldObject.spec.?nodeName.orValue('') == variables.node",
-        ),
-        "agent-events": (rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
-    }
-    return [
-        _policy(name, [where], mine, [Claim(f"variables.node != '' && {claim}", told)], node, everywhere=True)
-        for name, (where, claim) in claims.items()
-    ]
-
-
-def _policy(
-    name: str,
-    rules: Sequence[Manifest],
-    conditions: Mapping[str, str],
-    claims: Sequence[Claim],
-    variables: Mapping[str, str] | None = None,
-    *,
-    everywhere: bool = False,
-) -> Manifest:
-    constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
-    if not everywhere:
-        constraints["namespaceSelector"] = elsewhere()
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": constraints,
-        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
-        "variables": [{"name": key, "expression": value} for key, value in (variables or {}).items()],
-        "validations": [
-            {"expression": claim.expression, "message": claim.message, "reason": "Forbidden"} for claim in claims
-        ],
-    }
-    return {
-        "apiVersion": _VERSION,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": f"gpushare-{name}"},
-        "spec": {key: value for key, value in spec.items() if value},
-    }

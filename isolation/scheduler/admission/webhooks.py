@@ -1,20 +1,20 @@
 """
 The webhook configuration: which requests wait for us, and what happens while we are away.
 
-Decides that only objects about shares of cards ever wait (CEL match conditions), and that those
-are refused while nobody answers. Who signs our certificate is the installer's choice: `caBundle`
-is filled in at installation.
+Decides that only objects about shares of cards ever wait, and that those are refused while nobody
+answers. Each has one match condition: the API server evaluates all that there are, whatever the
+first says, while `&&` ends with what is cheap and false. Who signs our certificate is the
+installer's choice: `caBundle` is filled in at installation.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.names import ACK, GROUP, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, GROUP, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.scheduler.admission import cel
-from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, by_group, by_path, elsewhere, rule
+from isolation.scheduler.admission.matching import BINDINGS, POD_UPDATES, by_group, by_path, elsewhere, labelled, rule
 from isolation.scheduler.admission.review import ACCOUNTS, BINDER, EPHEMERAL
-from isolation.scheduler.admission.safety import records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,25 +31,21 @@ STOCK_SCHEDULER: Final = "system:kube-scheduler"
 
 def webhooks(dialect: Dialect = ACK) -> Manifest:
     """The MutatingWebhookConfiguration."""
-    concerned = f"{cel.asks('object', dialect)} || {_marked('object', dialect)}"
-    whole = {"has-containers": _whole("object")}
-    hooks = [_hook("pods", [rule(["pods"], "CREATE")], whole | {"concerns-shares": concerned})]
+    concerned = f"{_whole('object')} && ({cel.asks('object', dialect)} || {cel.marked('object', dialect)})"
+    hooks = [_hook("pods", [rule(["pods"], "CREATE")], {"concerns-shares": concerned})]
     for path, resources in by_path().items():
         template = ".".join(("object", *(str(step) for step in path)))
         before = template.replace("object", "oldObject", 1)
-        conditions = {
-            "has-a-template": f"has({template})",
-            "has-containers": _whole(template),
-            "concerns-shares": f"{cel.asks(template, dialect)} || {_marked(template, dialect)}",
-            "is-new": f"request.operation == 'CREATE' || {template} != {before}",
-        }
+        about = f"({cel.asks(template, dialect)} || {cel.marked(template, dialect)})"
+        new = f"(request.operation == 'CREATE' || {template} != {before})"
+        conditions = {"concerns-shares": f"has({template}) && {_whole(template)} && {about} && {new}"}
         rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
         hooks.append(_hook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
-    joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)} && {cel.asks('object', dialect)}"
+    joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)}"
     others = f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"
-    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations(dialect)}) || ({cel.joins_runtime(dialect)})"
-    changes = {"concerns-shares": f"({others} && ({touches})) || ({joins})"}
-    hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes))
+    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations()}) || ({cel.joins_runtime()})"
+    changes = {"concerns-shares": f"{joins} || {others} && ({touches})"}
+    hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes) | {"objectSelector": labelled()})
     strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, BINDER])})"
     binding = _hook("bindings", [rule(BINDINGS, "CREATE")], {"is-a-stranger": strangers})
     # Pods without shares are bound by others too: they must not depend on us. Forged records are
@@ -67,16 +63,9 @@ def _whole(pod: str) -> str:
     """
     Whether there are containers at all: webhooks are asked before the API server validates.
 
-    A condition that is false outweighs one that cannot be evaluated, so that such an object is
-    refused by the API server in its own words and not by our failing condition.
+    Asked first, so that such an object is refused by the API server in its own words and not by our failing condition.
     """
     return f"{pod}.spec.?containers.orValue(null) != null"
-
-
-def _marked(pod: str, dialect: Dialect) -> str:
-    """Whether it has labels or annotations that belong to pods with shares."""
-    labels = cel.carries(pod, "labels", (SHARED, dialect.card_count))
-    return f"{labels} || {cel.carries(pod, 'annotations', records(dialect))}"
 
 
 def _hook(path: str, rules: list[Manifest], conditions: Mapping[str, str], name: str = "") -> Manifest:
