@@ -83,7 +83,7 @@ def unread(at):
     for sock in found:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 20)
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 4)
     return found
 
 

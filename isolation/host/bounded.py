@@ -205,6 +205,7 @@ class Bounded:
             connection = Connection(self._server(), str(address[0]) if address else "", self)
             self._open[connection.inner] = connection
             connection.opening = group.create_task(self._establish(sock, connection))
+            await asyncio.sleep(0)  # while others wait, accepting them would never let what this one has sent be read
 
     async def _establish(self, sock: socket.socket, connection: Connection) -> None:
         """The handshake; a connection that fails in it was never one."""
