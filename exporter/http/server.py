@@ -31,6 +31,7 @@ LIMITS: Final = Limits(request_bytes=64 * 1024, bodies=False)
 _ANSWER_SECONDS: Final = 10.0
 """For a client to take an answer."""
 _STOP_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
 _LINGER_SECONDS: Final = 1.0
 """Closing with bytes unread would take away the answer that is on its way."""
 
@@ -107,14 +108,19 @@ class MetricsServer:
             self._connections = Bounded(self._listener, http, self._limits)
         else:
             self._connections = Bounded(self._listener, http, self._limits, guard.context, guard.admits)
-        accepting = asyncio.create_task(self._connections.run())
-        ended = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait((accepting, ended), return_when=asyncio.FIRST_COMPLETED)
-        if accepting.done():
-            accepting.result()
+        accepting = asyncio.create_task(self._accept(self._connections))
+        await self._stopping.wait()
         accepting.cancel()
         self._connections.close()
         await http.shutdown(_STOP_SECONDS)
+
+    async def _accept(self, connections: Bounded) -> None:
+        while True:
+            try:
+                await connections.run()
+            except Exception:  # noqa: BLE001 (whatever it was, the port is served again)
+                _log.exception("cannot accept connections; trying again in %g s", _RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert self._connections is not None  # noqa: S101 (for types: it is what calls us)

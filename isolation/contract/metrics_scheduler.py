@@ -20,7 +20,7 @@ LABELS: Final = MappingProxyType(
         "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, election, leadership "
         "(starts and stops what only the leader does), kube-scheduler-lease, preemption (also requeues pods and "
         "deletes reservations), leader-label (of this pod), certificates (of the extender), admission-process (starts "
-        "and watches it).",
+        "and watches it), listener-extender, listener-extender-tls, listener-metrics (accept connections).",
         "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
         "evicted, bytes.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
 from collections import Counter
@@ -30,7 +31,8 @@ YOUNG_SECONDS: Final = 0.25
 _HEAD_END: Final = b"\r\n\r\n"
 _SWEEP_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.1
-"""Before the next accept, when the process has no more file descriptors."""
+"""Before the next accept, when there are no more file descriptors, or the client has gone already."""
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EPROTO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +175,16 @@ class Bounded:
                 connection.answered()
 
     async def run(self) -> None:
-        """Accept, and drop what is too slow."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._sweep())
-            group.create_task(self._accept(group))
+        """Accept, and drop what is too slow. May be run again where it broke: what is open stays."""
+        works = asyncio.create_task(self._sweep()), asyncio.create_task(self._accept())
+        try:
+            done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
 
     def close(self) -> None:
         """Drop what is not being answered."""
@@ -189,12 +197,14 @@ class Bounded:
         if self._open.pop(connection.inner, None) is not None:
             self._freed.set()
 
-    async def _accept(self, group: asyncio.TaskGroup) -> None:
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 sock, address = await loop.sock_accept(self._listener)
-            except OSError:
+            except OSError as exc:
+                if exc.errno not in _PASSING:
+                    raise
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             while len(self._open) >= self.limits.connections and not self._evict():
@@ -204,7 +214,7 @@ class Bounded:
                         await self._freed.wait()
             connection = Connection(self._server(), str(address[0]) if address else "", self)
             self._open[connection.inner] = connection
-            connection.opening = group.create_task(self._establish(sock, connection))
+            connection.opening = asyncio.create_task(self._establish(sock, connection))
             await asyncio.sleep(0)  # while others wait, accepting them would never let what this one has sent be read
 
     async def _establish(self, sock: socket.socket, connection: Connection) -> None:

@@ -14,6 +14,7 @@ import gc
 import logging
 import secrets
 import signal
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
@@ -115,13 +116,16 @@ class Scheduler:
             if settings.extender is not None:
                 self._certificates = Certificates(settings.certificate, settings.key, settings.extender_client_ca)
                 await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
-                made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates)
+                keep = partial(self.background.keep, "listener-extender-tls")
+                made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
                 ports["extender-tls"] = await stack.enter_async_context(made)
         if settings.sidecar is not None:
-            made = serving(doors.extender(), settings.sidecar, EXTENDER_LIMITS)
+            keep = partial(self.background.keep, "listener-extender")
+            made = serving(doors.extender(), settings.sidecar, EXTENDER_LIMITS, keep=keep)
             ports["extender"] = await stack.enter_async_context(made)
         if settings.metrics is not None:
-            made = serving(doors.measured(), settings.metrics, METRICS_LIMITS)
+            keep = partial(self.background.keep, "listener-metrics")
+            made = serving(doors.measured(), settings.metrics, METRICS_LIMITS, keep=keep)
             ports["metrics"] = await stack.enter_async_context(made)
         return ports
 

@@ -115,11 +115,15 @@ class Doors:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: web.Application, address: Address, limits: Limits, certificates: Certificates | None = None
+    app: web.Application,
+    address: Address,
+    limits: Limits,
+    certificates: Certificates | None = None,
+    keep: bounded.Keep = bounded.alone,
 ) -> AsyncIterator[int]:
     """Serve while the block lasts; the port."""
     sock = listener(address)
     port: int = sock.getsockname()[1]
     context = (lambda: certificates.context) if certificates is not None else None
-    async with bounded.serving(app, sock, limits, log, context):
+    async with bounded.serving(app, sock, limits, log, context, keep=keep):
         yield port

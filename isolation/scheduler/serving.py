@@ -20,9 +20,13 @@ from isolation.host.bounded import Bounded, Connection, Limits
 if TYPE_CHECKING:
     import logging
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from typing import Any
 
     from isolation.cluster.listen import Address
+
+    Work = Callable[[], Coroutine[Any, Any, None]]
+    Keep = Callable[[Work], contextlib.AbstractAsyncContextManager[None]]
 
 _IDLE_SECONDS: Final = 120.0
 """Longer than Go's HTTP client keeps an idle connection (90 s), so that we do not close one that it is about to use."""
@@ -42,17 +46,30 @@ def listener(address: Address) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
+async def alone(work: Work) -> AsyncIterator[None]:
+    """Do the work while the block lasts; where it breaks, so does the block."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+@contextlib.asynccontextmanager
 async def serving(
     app: web.Application,
     sock: socket.socket,
     limits: Limits,
     log: logging.Logger,
     context: Callable[[], ssl.SSLContext] | None = None,
+    *,
+    keep: Keep = alone,
 ) -> AsyncIterator[Bounded]:
     """
     Serve while the block lasts; the socket is closed with it. What is being answered at the end is answered.
 
-    A listener that breaks breaks the block.
+    `keep` runs what accepts connections while its block lasts, and decides what happens where that breaks.
     """
     runner = web.AppRunner(
         app,
@@ -71,12 +88,8 @@ async def serving(
     app.middlewares.insert(0, _timed(made))
     await runner.setup()
     try:
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(made.run())
-            try:
-                yield made
-            finally:
-                task.cancel()
+        async with keep(made.run):
+            yield made
     finally:
         sock.close()
         made.close()
