@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from exporter.http.listen import listen, url
-from exporter.http.site import Site
+from exporter.http.site import Site, plain
 from isolation.host.bounded import Bounded, Limits
 
 if TYPE_CHECKING:
@@ -137,8 +138,12 @@ class MetricsServer:
             return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        refusal = None if self._guard is None else await self._guard.judge(request)
-        answer = refusal or await self._site.answer(request)
+        try:
+            refusal = None if self._guard is None else await self._guard.judge(request)
+            answer = refusal or await self._site.answer(request)
+        except Exception:  # noqa: BLE001 (the client gets an answer, the log the cause)
+            _log.exception("cannot answer %s", request.path[:100])
+            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "cannot answer: see the log")
         for name, value in () if self._guard is None else self._guard.fields():
             answer.headers[name] = value
         answer.headers["Server"] = "gpushare"  # and not whose release

@@ -8,7 +8,6 @@ that is not made yet, a document) is done in a thread, so that nobody else waits
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from exporter.exposition import Page, Pages
-
-_log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,7 +59,7 @@ class Site:
     _makers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MAKERS, "page"), init=False)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Answer one request; whatever goes wrong inside is an answer too."""
+        """Answer one request."""
         if request.body_exists:
             return plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request bodies are not supported")
         if request.method not in _METHODS:
@@ -73,9 +70,6 @@ class Site:
             return await self._at(request)
         except Silent as exc:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
-        except Exception:  # noqa: BLE001 (the client gets an answer, the log the cause)
-            _log.exception("cannot render %s", request.path[:100])
-            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "cannot render the page: see the log")
 
     async def _at(self, request: web.BaseRequest) -> web.Response:
         document = (self.documents or {}).get(request.path)
