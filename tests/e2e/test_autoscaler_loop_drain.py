@@ -180,14 +180,14 @@ def test_the_api_servers_own_list_tells_who_would_be_lost_with_a_node(plane):
             node = shared_node("lost-node", 0) | {"spec": {"providerID": "test://lost/7", "unschedulable": True}}
             await client.create(node)
             try:
-                for name, owners in (("runs", []), ("over", []), ("agent", [controller]), ("elsewhere", [])):
-                    pod = share_pod(name, 0, schedulerName="nobody")
-                    pod["metadata"]["ownerReferences"] = owners
-                    made = await client.create(pod)
+                for name, node_name in (("runs", "lost-node"), ("over", "lost-node"), ("elsewhere", "other")):
+                    made = await client.create(share_pod(name, 0, schedulerName="nobody"))
                     target = Target("default", name, made["metadata"]["uid"])
-                    assert await Writer(access, "test").bind(
-                        target, "other" if name == "elsewhere" else "lost-node", {}
-                    )
+                    assert await Writer(access, "test").bind(target, node_name, {})
+                # bound from the start: the garbage collector deletes what belongs to a DaemonSet that there is not
+                pod = share_pod("agent", 0, nodeName="lost-node")
+                pod["metadata"]["ownerReferences"] = [controller]
+                await client.create(pod)
                 await client.merge(f"{PODS}/over/status", {"status": {"phase": "Succeeded"}})
                 found = [await node_of(access, name) for name in ("lost-node", "test://lost/7", "test://lost/8")]
                 return await lost_with(access, "lost-node", time.time()), found
