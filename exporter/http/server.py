@@ -112,6 +112,7 @@ class MetricsServer:
         accepting = asyncio.create_task(self._accept(self._connections))
         await self._stopping.wait()
         accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)  # it may let one more in until then
         self._connections.close()
         await http.shutdown(_STOP_SECONDS)
 

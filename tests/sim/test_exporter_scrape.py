@@ -203,7 +203,7 @@ def test_noise_does_not_end_the_server(pages):
 def test_leaving_ends_everything_at_once(pages):
     """Open connections do not keep the server; its thread has gone."""
     with MetricsServer(pages, 0) as served:
-        sock = socket.create_connection(("127.0.0.1", served.port))
+        sock = socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_SECONDS)
         sock.sendall(b"GET /me")
     assert not served._thread.is_alive()
     assert b"" == receive(sock)
