@@ -317,7 +317,7 @@ TASKS: Final = Section(
                 "Background tasks that have failed, or completed no cycle, for too long, by task. The kubelet restarts "
                 "their container.",
                 tuple(
-                    Query(f"count by (task) ({SCOPE(spec)} == 0)", f"{name} {{{{task}}}}")
+                    Query(f"sum by (task) (1 - {SCOPE(spec)})", f"{name} {{{{task}}}}")
                     for name, spec in (("scheduler", s.HEALTHY), ("agent", n.HEALTHY), ("autoscaler", a.HEALTHY))
                 ),
                 steps=TROUBLE,

@@ -48,7 +48,7 @@ class RefusedError(Exception):
     """The API server's answer was not 2xx."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{status}: {text[:500]}")
+        super().__init__(f"{status}: {text[:2000]}")
         self.status = status
 
 

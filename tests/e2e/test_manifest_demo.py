@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import yaml
-from e2e.accounts import kubeconfig
+from e2e.accounts import kubeconfig_of_secret
 from e2e.kubelets import Kubelets
 from e2e.manifest_answers import answers
 from e2e.manifest_build import MANIFESTS
@@ -18,7 +18,7 @@ from e2e.sharing import bound, card_node, clear, untainted
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
-from isolation.contract.names import ACK, ALLOCATION, SCHEDULER, SHARED
+from isolation.contract.names import ACK, ALLOCATION, KUBE_TOKEN, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 
 TENANTS = MANIFESTS / "overlays/demo/tenants.yaml"
@@ -46,12 +46,11 @@ async def labelled(client):
 
 @contextlib.asynccontextmanager
 async def scheduling(house):
-    """Both containers of the scheduler's pod, under its account and with the stored configuration."""
-    pod = await house.pod(SCHEDULER)
+    """Both containers of the scheduler's pod, under their accounts and with the stored configuration."""
     stored = await house.client.get(f"{INSIDE}/configmaps/{SCHEDULER}")
     config = yaml.safe_load(stored["data"]["config.yaml"])
     config["clientConnection"]["kubeconfig"] = str(
-        await kubeconfig(house.plane, house.client, house.folder, SCHEDULER, pod)
+        await kubeconfig_of_secret(house.plane, house.client, house.folder, KUBE_TOKEN)
     )
     path = house.folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(config))
