@@ -1,13 +1,18 @@
 """
 The front door: one `gpushare` command whose sub-commands load lazily from the rooms.
 
-The only module that may join rooms. It knows where a command lives and nothing of what it does.
+The only module that may join rooms. It knows where a command lives and nothing of what it does. Decides what becomes
+of a command that ends in none of the ways that it foresees: each has one message and one exit status.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
+import threading
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from autoscaler.sim.surfaces import Collector, Exposition, Screen
 
@@ -66,15 +71,39 @@ COMMANDS: Final = MappingProxyType(
 )
 
 
+INTERRUPTED: Final = 128 + signal.SIGINT
+OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
+"""Whoever read the output has gone, as `| head -1` does."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
 def load(where: str, extra: str) -> Any:
     """What stands at `module:attribute`, or a clear error that names the missing extra."""
     module, _, attribute = where.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        with _interruptible():
+            return getattr(import_module(module), attribute)
     except ModuleNotFoundError as exc:
-        raise click.ClickException(
-            f"Python module {exc.name} is not installed: run pip install '.[{extra}]' in gpushare's source tree"
-        ) from exc
+        raise _missing(exc, extra) from exc
+
+
+def _missing(exc: ModuleNotFoundError, extra: str) -> click.ClickException:
+    package = f"gpushare[{extra}]" if extra else _NAME
+    return click.ClickException(f"Python module {exc.name} is not installed: run pip install {package!r}")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """While modules are loaded Ctrl-C ends the process: some of them turn it into an error of their own."""
+    known = signal.getsignal(signal.SIGINT)
+    if known is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, known)
 
 
 class Surfaces:
@@ -121,18 +150,88 @@ def main(ctx: click.Context) -> None:
 
 
 def run() -> None:
-    """The command as installed: a disk that is full is said in one line, with a status of its own."""
+    """The command as installed."""
+    words = [word for word in sys.argv[1:] if word in COMMANDS]
+    _end(lambda: main, _NAME, COMMANDS[words[0]][1] if words else "")
+
+
+def kubectl() -> None:
+    """`top`, `inspect`, `explain` and `breaches` as a plug-in of kubectl."""
+    _end(lambda: load("dashboards.views_cli:views", "views"), "kubectl gpushare", "views")
+
+
+_NAME: Final = "gpushare"
+_COMPLETE: Final = "_GPUSHARE_COMPLETE"
+"""Set by a shell that asks click what may come next."""
+_OWN: Final = frozenset({"autoscaler", "dashboards", "exporter", "gpushare", "isolation"})
+
+
+def _end(command: Callable[[], click.Command], name: str, extra: str) -> None:
+    """Run it and exit: with the command's own status, or one message and status for what it did not foresee."""
+    _open_streams()
+    status = _status(command, name, extra)
     try:
-        try:
-            main()
-        finally:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as exc:
-        sys.stderr.write(
-            f"Error: cannot write the output: {exc.strerror or exc}; free some disk space or write elsewhere\n"
-        )
         # What is still in the buffer cannot be written either.
-        os._exit(os.EX_IOERR)
+        os._exit(_unwritten(exc))
+    sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller has closed lead nowhere: else the next file that is opened takes their place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 (for good)
+
+
+def _status(command: Callable[[], click.Command], name: str, extra: str) -> int | str | None:
+    """Run, and tell what went wrong."""
+    try:
+        return _run(command(), name)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except SystemExit as exc:
+        return exc.code
+    except click.ClickException as exc:
+        problem = exc
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write("\n")
+        return INTERRUPTED
+    except ModuleNotFoundError as exc:
+        if not exc.name or exc.name.partition(".")[0] in _OWN:
+            raise
+        problem = _missing(exc, extra)
+    except OSError as exc:
+        return _unwritten(exc)
+    problem.show()
+    return problem.exit_code
+
+
+def _run(command: click.Command, name: str) -> int:
+    """As click's own `main` does, which would hide a reader that has gone behind status 1."""
+    if _COMPLETE in os.environ:
+        command(prog_name=name)
+    with command.make_context(name, sys.argv[1:]) as context:
+        command.invoke(context)
+    return 0
+
+
+def _unwritten(exc: OSError) -> int:
+    """The status; a reader that has gone needs no message."""
+    if exc.errno == errno.EPIPE:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OUTPUT_CLOSED
+    where = f"{exc.filename}: " if exc.filename else ""
+    what = "cannot write the output: " if exc.errno in {*_FULL, errno.EIO} else ""
+    hint = "; free some disk space or write elsewhere" if exc.errno in _FULL else ""
+    sys.stderr.write(f"Error: {what}{where}{exc.strerror or exc}{hint}\n")
+    return os.EX_IOERR
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dashboards.terminal.options import EXIT_CODES, lines_left, taken, where_opt
 from dashboards.terminal.paint import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines
 from dashboards.terminal.where import CannotReadError, NoSuchError, Reading, Where, read
+from isolation.cluster.number import Number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
 @click.option("--all", "whole", is_flag=True, help="Show all rows, even if they do not fit on the screen.")
 @click.option(
-    "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=click.FloatRange(0.5, 3600), metavar="[SECONDS]",
+    "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
     help="Refresh every SECONDS; 5 if no value is given.",
 )  # fmt: skip
 @click.option(
@@ -184,7 +185,7 @@ def breaches(ctx: click.Context, **given: Any) -> None:
     reading: Reading = read(where, namespace, given["node"], breaches=True)
     known = (*reading.breaches, *measured(reading.usage, reading.breaches))
     found = chosen(known, namespace, given["node"], ended=given["ended"])
-    looked = bool(reading.usage.heard) or not reading.fleet.nodes
+    looked = bool(reading.usage.heard) or not (reading.fleet.nodes or where.on_one_machine)
     if given["output"] in ("json", "yaml"):
         written([dumped(breach_document(found, reading.fleet.notes), given["output"])])
     else:
@@ -226,8 +227,3 @@ def views() -> None:
 
 for _command in (top, inspect, explain, breaches):
     views.add_command(_command)
-
-
-def kubectl() -> None:
-    """The same as a plug-in of kubectl."""
-    views(prog_name="kubectl gpushare")

@@ -128,7 +128,7 @@ class _How:
 @click.option("--simgpu", type=_PATH, metavar="FILE", help="Read simulated cards from this file (see gpushare simgpu).")
 @click.option(
     "--state-dir",
-    type=_PATH,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),  # a typo would read as "nothing is allocated"
     metavar="DIR",
     help="Directory in which `gpushare run` stores allocations. Default: the same as for `gpushare run`.",
 )

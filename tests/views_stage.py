@@ -29,7 +29,7 @@ from isolation.contract.names import ACK, ALLOCATION, CARDS, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = "from dashboards.views_cli import kubectl; kubectl()"
+COMMAND = "from gpushare import kubectl; kubectl()"
 
 
 # Values.

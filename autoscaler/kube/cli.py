@@ -23,6 +23,7 @@ from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
 from isolation.cluster import logs, process_options
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.listen import Address, Listen
+from isolation.cluster.number import Number
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import UNITS
 
@@ -143,7 +144,7 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has actions.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1, 600),
+    type=Number(1, 600),
     callback=_number,
     default=60.0,
     show_default=True,

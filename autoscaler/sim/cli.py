@@ -22,9 +22,10 @@ from rich.table import Table
 from autoscaler.sim import churn_cli, openb, plot, report, synthetic
 from autoscaler.sim.churn import ChurnError
 from autoscaler.sim.csvfile import TraceError
-from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds, Size
+from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds
 from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace
 from autoscaler.sim.workers import cores, replay_all
+from isolation.cluster.number import Number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ class BadInput(click.ClickException):
 @click.option(
     "--fleet-scale",
     "scale",
-    type=Size(synthetic.LARGEST_SCALE),
+    type=Number(0, synthetic.LARGEST_SCALE, min_open=True),
     show_default="1",
     help="Size of the --synthetic cluster; 1 is 6,212 cards.",
 )
@@ -70,7 +71,7 @@ class BadInput(click.ClickException):
 )
 @click.option(
     "--demand",
-    type=Size(LARGEST_DEMAND),
+    type=Number(0, LARGEST_DEMAND, min_open=True),
     default=1.3,
     show_default=True,
     help="GPU requests of all pods that arrive, as a multiple of all cards.",

@@ -7,8 +7,7 @@ Decides which words are good and says what to write instead of the others; runs 
 from __future__ import annotations
 
 import re
-from math import isnan
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -17,22 +16,6 @@ from isolation.placement.policy import POLICIES
 MOST_RUNS: Final = 10_000
 LARGEST_SEED: Final = 2**32 - 1
 _SPAN: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
-
-
-class Size(click.FloatRange):
-    """A number above 0 and not above `most`; "nan" is none."""
-
-    name = "number"
-
-    def __init__(self, most: float) -> None:
-        super().__init__(0, most, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        number = float(super().convert(value, param, ctx))
-        if isnan(number):
-            self.fail("nan is not a number; write for example 1.3", param, ctx)
-        return number
 
 
 class Policies(click.ParamType[tuple[str, ...]]):

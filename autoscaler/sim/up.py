@@ -32,6 +32,7 @@ from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
 from autoscaler.sim.stack.beside import Beside
 from autoscaler.sim.stack.stage import StackError
 from autoscaler.sim.stack.turns import Turns
+from isolation.cluster.number import Number
 from isolation.offline.manifest import ManifestError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 )
 @click.option(
     "--speed",
-    type=click.FloatRange(0, LARGEST_SPEED, min_open=True),
+    type=Number(0, LARGEST_SPEED, min_open=True),
     callback=_finite,
     show_default="60; 3600 for a trace",
     help="Seconds of simulated time per second of real time.",
@@ -137,7 +138,7 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option(
     "--for",
     "seconds",
-    type=click.FloatRange(0, 1e9),
+    type=Number(0, 1e9),
     callback=_finite,
     metavar="SECONDS",
     help="Stop after this many seconds of real time.",

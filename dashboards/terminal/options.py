@@ -17,6 +17,7 @@ import click
 from dashboards.terminal.fetch import checked
 from dashboards.terminal.paint import NARROWEST, Paper
 from dashboards.terminal.where import LOCAL, Where
+from isolation.cluster.number import Number
 from isolation.contract.quantity import UNITS
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def where_options(command: F) -> F:
         click.option(
             "--timeout",
             "seconds",
-            type=click.FloatRange(0.1, 600),
+            type=Number(0.1, 600),
             default=60.0,
             show_default=True,
             metavar="SECONDS",

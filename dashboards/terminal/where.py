@@ -155,8 +155,10 @@ def _read_local(where: Where, *, breaches: bool) -> Reading:
         raise CannotReadError(f"{exc}; {hint}") from None
     found: tuple[Breached, ...] = ()
     notes: tuple[str, ...] = ()
+    if usage.read_at is None and not usage.cards:
+        raise CannotReadError(f"{where.exporter}/metrics is not a page of gpushare's exporter: check the address")
     if not usage.cards:
-        notes = (f"{where.exporter} reports no cards: it is not a gpushare exporter, or has not read the cards yet",)
+        notes = (f"{where.exporter} reports no cards: see why in the log of the exporter",)
     if breaches:
         node = next(iter(sorted(usage.heard)), "")
         try:

@@ -119,9 +119,7 @@ class NvmlMachine:
         try:
             nvml = import_module("pynvml")
         except ModuleNotFoundError:
-            raise MachineError(
-                "nvidia-ml-py is not installed: run pip install '.[run]' in the gpushare source tree"
-            ) from None
+            raise MachineError("nvidia-ml-py is not installed: run pip install 'gpushare[run]'") from None
         if self.hardware is not None:
             self._load_simulated()
         try:

@@ -99,6 +99,8 @@ def place(  # noqa: PLR0917 (click calls by name)
         asked = wanted([read(name, stdin) for name in files], UNITS[unit])
     except (ManifestError, FleetError) as exc:
         raise BadInput(str(exc)) from None
+    if not asked.pods:
+        raise BadInput("; ".join(("no pods to place", *asked.notes)))
     for note in (*fleet.notes, *asked.notes, *_caveats(asked.pods)):
         click.echo(f"note: {note}", err=True)
     result = plan(fleet.nodes, fleet.pods, asked.pods, policy)

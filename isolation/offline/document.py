@@ -3,8 +3,8 @@ YAML and JSON text into plain values that remember their lines.
 
 Decides what is well-formed and small enough to be read at all; knows no Kubernetes. Built on
 the parser's events with a stack of its own, so that neither nesting nor aliases can exhaust
-the machine. Scalars follow YAML 1.1 as Kubernetes' own tools read it, minus dates, octal
-surprises and tags.
+the machine. Plain scalars are what Kubernetes' own tools make of them (sigs.k8s.io/yaml: YAML 1.1, so 010 is 8 and
+08 is 8 too), without dates and tags.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -32,13 +33,13 @@ MOST_VALUES: Final = 2_000_000
 """Values in one document, with every alias counted as often as it is used."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
-_FALSE: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+_TRUE: Final = frozenset({"y", "Y", "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
+_FALSE: Final = frozenset({"n", "N", "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,39})")
-_BASED: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|0o[0-7]{1,20}|0b[01]{1,64}")
-_FLOAT: Final = re.compile(
-    r"[-+]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,40}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?"
-)
+_OCTAL: Final = re.compile(r"[-+]?0[0-7]{1,21}")
+_BASED: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]{1,16}|0[oO][0-7]{1,21}|0[bB][01]{1,64})")
+_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,3})?")
+_NUMBERS: Final = frozenset("+-.0123456789")
 _TAGS: Final = frozenset({None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "map", "seq"))})
 _MERGE: Final = "<<"
 
@@ -211,11 +212,16 @@ def _resolve(text: str) -> object:
         return None
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    if _INT.fullmatch(text):
-        return int(text)
-    if _BASED.fullmatch(text):
-        return int(text, 0)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    number = text.replace("_", "") if text[0] in _NUMBERS else text
+    if _INT.fullmatch(number):
+        return int(number)
+    if _OCTAL.fullmatch(number):
+        return int(number, 8)
+    if _BASED.fullmatch(number):
+        return int(number, 0)
+    if _FLOAT.fullmatch(number) and isfinite(value := float(number)):
+        return value
+    return text
 
 
 def _as_json(text: str) -> object:

@@ -52,6 +52,22 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
+def _refuse_to_replace(path: Path) -> None:
+    """SimulatorError for a box whose cards somebody uses, and for a file that is no box."""
+    if not path.exists():
+        return
+    try:
+        with opened(path) as box:
+            box.settle()
+            cards = document(box)["cards"]
+    except SimulatorError as exc:
+        raise SimulatorError(f"{path} exists and is no hardware file ({exc}); choose another path") from None
+    users = {one["pid"] for card in cards for one in card["processes"] if one["state"] == "live"}
+    if users:
+        shown = ", ".join(str(pid) for pid in sorted(users)[:5])
+        raise SimulatorError(f"{path} is in use by {len(users)} processes ({shown}); stop them, or use --force")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def simgpu() -> None:
     """Create and control simulated NVIDIA cards, for demos and tests without a GPU."""
@@ -78,6 +94,7 @@ def simgpu() -> None:
 @click.option(
     "--driver", "link", is_flag=True, help="Link libcuda.so.1 and libnvidia-ml.so.1 into the directory of PATH."
 )
+@click.option("--force", is_flag=True, help="Replace PATH even if processes use its cards; they keep the old ones.")
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 def create_command(  # noqa: PLR0917 (click passes each option)
     path: Path,
@@ -85,6 +102,7 @@ def create_command(  # noqa: PLR0917 (click passes each option)
     counts: tuple[int, ...],
     driver_version: str,
     link: bool,  # noqa: FBT001
+    force: bool,  # noqa: FBT001
     settings: tuple[str, ...],
 ) -> None:
     """Create the hardware file PATH with these cards and parameters (see `gpushare simgpu parameters`)."""
@@ -94,6 +112,8 @@ def create_command(  # noqa: PLR0917 (click passes each option)
     names = [name for name, count in zip(models, each, strict=True) for _ in range(count)]
 
     def act() -> None:
+        if not force:
+            _refuse_to_replace(path)
         create(path, names, _settings(settings), driver_version)
         if link:
             install(path.parent)

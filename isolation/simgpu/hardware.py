@@ -9,6 +9,7 @@ library, so that its books can judge it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import uuid
 from contextlib import contextmanager
@@ -236,7 +237,8 @@ class Box:
         self._handle = c_void_p()
         status = _lib().simgpu_open(os.fsencode(path), ctypes.byref(self._handle))
         if status:
-            raise SimulatorError(f"cannot open {path}: {os.strerror(-status)}")
+            why = "not a hardware file of this version" if status == -errno.EPROTO else os.strerror(-status)
+            raise SimulatorError(f"cannot open {path}: {why}; gpushare simgpu create makes one")
 
     def close(self) -> None:
         """Unmap the file."""

@@ -89,4 +89,4 @@ def test_without_extras_the_front_door_opens_and_names_what_is_missing(wheel, tm
         [str(python), "-m", "gpushare", "sim"], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert 1 == refused.returncode
-    assert "pip install '.[sim]'" in refused.stderr
+    assert "pip install 'gpushare[sim]'" in refused.stderr

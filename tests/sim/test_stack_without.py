@@ -37,10 +37,7 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
     )
 
     assert 0 == done.returncode
-    told = (
-        "running only the simulated cluster: Python packages are missing: "
-        "run pip install '.[exporter,run]' in gpushare's source tree"
-    )
+    told = "running only the simulated cluster: Python packages are missing: run pip install 'gpushare[exporter,run]'"
     assert told in done.stderr.splitlines()
     document = json.loads(done.stdout)
     assert document["stack"] is None

@@ -89,7 +89,8 @@ def test_parameters_change_and_things_break(tmp_path):
         (["create", "{}/x", "--model", "t4", f"slice_ns={2**64}"], "is not in the range 0"),
         (["create", "/dev/null/x", "--model", "t4"], "File exists"),
         (["show", "{}/x"], "No such file or directory"),
-        (["show", __file__], "Protocol error"),
+        (["show", __file__], "not a hardware file of this version; gpushare simgpu create makes one"),
+        (["create", __file__, "--model", "t4"], "choose another path"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words, why, tmp_path):

@@ -176,13 +176,6 @@ def test_objects_without_pods_are_skipped_with_a_note():
     assert "note: <stdin>:12: Service web is skipped: gpushare reads no pods from this kind" in result.stderr
 
 
-def test_an_empty_file_is_an_empty_answer_with_a_note():
-    """Nothing asked, nothing refused."""
-    result = place("", "--json")
-    assert (0, {"placements": [], "refusals": []}) == (result.exit_code, json.loads(result.stdout))
-    assert "no objects" in result.stderr
-
-
 def test_what_is_not_weighed_is_said_once_for_pods_alike():
     """On stderr, naming the first and the number of the others."""
     spread = "topologySpreadConstraints: [{maxSkew: 1}], containers: [{name: c}]"
@@ -224,7 +217,8 @@ def test_stdin_that_is_closed_reads_as_empty():
     """As under a supervisor; no traceback."""
     command = f"{sys.executable} -m gpushare place -f - --node {NODE} <&-"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
-    assert (0, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
+    assert (2, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
+    assert "no pods to place" in done.stderr
 
 
 @given(st.text(max_size=60) | st.text("[]{}:,-&*!|>'\"%@ \n\tab0", max_size=40))
@@ -251,3 +245,25 @@ def test_json_reads_the_same_through_either_reader(value):
     (plain,) = documents(text)
     (marked,) = documents("# a comment makes it YAML\n" + text)
     assert [value] == plain.value == marked.value
+
+
+NUMBERS = {
+    "010": 8, "08": 8, "0o10": 8, "0O10": 8, "1_000": 1000, "0x1F": 31, "-010": -8, "+7": 7, "1e3": 1000, ".5": 0.5,
+    "5.": 5, "0b11": 3, "0B1": 1, "_1": "_1", "1__0": 10, "019": 19, "00": 0, "-0x10": -16, "1_0.5": 10.5, "0x1_0": 16,
+    "y": True, "n": False, "1:30": "1:30", "+": "+", ".": ".", "-.": "-.", "1e400": "1e400",
+}  # fmt: skip
+"""What sigs.k8s.io/yaml v1.6.0, as kubectl uses it, makes of a plain scalar."""
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_plain_scalars_are_read_as_kubectl_reads_them(text, value):
+    """Quantities too: gpu-mem: 010 is eight."""
+    [found] = documents(f"a: {text}\n")
+    assert {"a": value} == found.value
+
+
+def test_nothing_to_place_is_an_error():
+    """An empty file is most often a mistake in the command before it."""
+    result = place("")
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "no pods to place; <stdin>: the file contains no objects" in result.stderr

@@ -71,7 +71,7 @@ def cluster(**more):
         (["breaches", "--local", "--prometheus", "http://x"], "without --local"),
         (["top", "--kubeconfig", "/absent"], "does not exist"),
         (["top", "--watch", "0"], "0.5<=x<=3600"),
-        (["top", "--timeout", "forever"], "'forever' is not a valid float"),
+        (["top", "--timeout", "forever"], "'forever' is not a valid number"),
         (["explain"], "Missing argument"),
         (["explain", "p"], "explain requires a cluster"),
         (["explain", "A_B", "--context", "c"], "in lower case"),
@@ -359,4 +359,4 @@ def test_the_command_is_installed_under_both_names():
     `gpushare` and `kubectl-gpushare`, which kubectl finds as its plug-in.
     """
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert "dashboards.views_cli:kubectl" == scripts.get("kubectl-gpushare")
+    assert "gpushare:kubectl" == scripts.get("kubectl-gpushare")

@@ -95,9 +95,7 @@ class Stage:
         """Make the cards and start; StackError says what is missing."""
         missing = sorted({extra for name, extras in NEEDED.items() if find_spec(name) is None for extra in extras})
         if missing:
-            raise StackError(
-                f"Python packages are missing: run pip install '.[{','.join(missing)}]' in gpushare's source tree"
-            )
+            raise StackError(f"Python packages are missing: run pip install 'gpushare[{','.join(missing)}]'")
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         disk = Path(tempfile.gettempdir())
         # Two names, also where both are in the same folder.

@@ -1,0 +1,201 @@
+"""
+Command lines that cannot be done: a message with the fix, a status that is not 0, never a traceback.
+
+Also what a shell does to a command beside it: closed streams, a reader that leaves, Ctrl-C, missing packages.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gpushare import COMMANDS, INTERRUPTED, OUTPUT_CLOSED, main
+
+pytestmark = pytest.mark.processes
+ROOT = Path(__file__).resolve().parents[2]
+GPUSHARE = f"{sys.executable} -m gpushare"
+NUMBERS = ("x", "", "-", "nan", "inf", "-inf", "1e999")
+CHOICES = ("x", "JSON ")
+
+
+def shell(line, seconds=60):
+    """What bash makes of it."""
+    words = ["bash", "-c", f"set -o pipefail; {line}"]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=seconds, check=False)
+
+
+def leaves(command, words=()):
+    """Every command without sub-commands, with the words that lead to it."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from leaves(command.get_command(context, name), (*words, name))
+    else:
+        yield words, command
+
+
+LEAVES = list(leaves(main))
+
+
+def lines():
+    """What nobody can do: unknown options, options without their values, values of another type, words too many."""
+    for words, command in LEAVES:
+        yield (*words, "--no-such-option")
+        for option in (one for one in command.params if isinstance(one, click.Option) and not one.is_flag):
+            flag = max(option.opts, key=len)
+            if option.nargs == 1 and not option._flag_needs_value:
+                yield (*words, flag)
+            bad = CHOICES if isinstance(option.type, click.Choice) else NUMBERS
+            if isinstance(option.type, click.Choice | click.types.IntParamType | click.types.FloatParamType):
+                yield from ((*words, f"{flag}={value}") for value in bad if value != "inf")
+
+
+LINES = list(lines())
+
+
+def test_there_are_enough_of_them():
+    """The table grows with the commands."""
+    assert len(LINES) >= 200
+    assert set(COMMANDS) == {words[0] for words, _ in LEAVES}
+
+
+@pytest.mark.parametrize("words", LINES, ids=" ".join)
+def test_a_command_line_that_makes_no_sense(words):
+    """Status 2, and a message that names what was wrong."""
+    done = CliRunner().invoke(main, list(words))
+    assert 2 == done.exit_code, done.output
+    assert "Error: " in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_streams_that_the_caller_has_closed(closed):
+    """Nothing is shown there, and the status is the command's own."""
+    done = shell(f"{GPUSHARE} simgpu models {closed}")
+    assert (0, "") == (done.returncode, done.stderr)
+    assert 2 == shell(f"{GPUSHARE} simgpu no-such {closed}").returncode
+
+
+def test_nothing_is_written_into_a_file_that_took_the_place_of_a_closed_stream(tmp_path):
+    """The first file that a process opens gets the lowest free number."""
+    path = tmp_path / "hardware"
+    assert 0 == shell(f"{GPUSHARE} simgpu create {path} --model t4 >&- 2>&-").returncode
+    assert 0 == shell(f"{GPUSHARE} simgpu show {path}").returncode
+
+
+def test_a_reader_that_leaves_is_no_error():
+    """As with other programs: no word, and the status of SIGPIPE."""
+    done = shell(f"{GPUSHARE} sim --help | true; echo ${{PIPESTATUS[0]}}")
+    assert "" == done.stderr
+    assert int(done.stdout) in {0, OUTPUT_CLOSED}
+    done = shell(f"{GPUSHARE} simgpu parameters | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}")
+    assert ("", True) == (done.stderr, int(done.stdout) in {0, OUTPUT_CLOSED})
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.15, 0.3, 0.6, 1.0])
+def test_an_interrupt_at_any_moment_ends_it_without_a_traceback(after):
+    """Also while modules are loaded; the status is 130, or the signal itself."""
+    command = [
+        sys.executable,
+        "-c",
+        "import gpushare; print(1, flush=True); gpushare.run()",
+        "sim",
+        "--synthetic",
+        "1.3",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        process.stdout.readline()
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode in {INTERRUPTED, -signal.SIGINT}, said
+    assert "Traceback" not in said
+
+
+_WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from click.testing import CliRunner
+import gpushare
+for words in sys.argv[2:]:
+    done = CliRunner().invoke(gpushare.main, [*words.split(), "--help"])
+    print(words, done.exit_code, type(done.exception).__name__, " ".join(done.output.split()) if done.exit_code else "")
+"""
+
+
+@pytest.mark.parametrize("missing", ["rich", "numpy", "grpc", "aiohttp", "yaml", "msgspec", "kubernetes", "pynvml"])
+def test_a_partial_installation(missing):
+    """Where a package is missing, the extra that brings it is named; commands that do without it still run."""
+    command = [sys.executable, "-c", _WITHOUT, missing, *(" ".join(words) for words, _ in LEAVES)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=True)
+    told = done.stdout.splitlines()
+    assert len(LEAVES) == len(told)
+    for line in (line for line in told if " 0 NoneType" not in line):
+        assert f"Python module {missing}" in line
+        assert f"pip install 'gpushare[{COMMANDS[line.split()[0]][1]}]'" in line
+
+
+@pytest.fixture
+def page():
+    """A web server that is no exporter."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = b"node_cpu_seconds_total 1\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("words", [["breaches", "--exit-code"], ["breaches", "-o", "json"], ["top"], ["inspect"]])
+def test_a_page_that_is_no_exporter(page, words):
+    """Nothing is known, which is not "no breach": status 3, with the address."""
+    done = CliRunner().invoke(main, [*words, "--local", page])
+    assert 3 == done.exit_code, done.output
+    assert f"{page}/metrics is not a page of gpushare's exporter" in done.output
+
+
+def test_allocations_from_a_folder_that_is_not_there(tmp_path):
+    """A typo would read as "nothing is allocated"."""
+    done = CliRunner().invoke(main, ["exporter", "--once", "--state-dir", str(tmp_path / "typo")])
+    assert 2 == done.exit_code
+    assert "does not exist" in done.output
+
+
+def test_a_box_in_use_is_not_replaced_by_mistake(tmp_path):
+    """Its users would keep cards that nobody sees any more."""
+    path = tmp_path / "hardware"
+    create = ["simgpu", "create", str(path), "--model", "t4"]
+    assert 0 == CliRunner().invoke(main, [*create, "--driver"]).exit_code
+    assert 0 == CliRunner().invoke(main, create).exit_code  # nobody uses it
+    hold = "import ctypes, sys; lib = ctypes.CDLL('libcuda.so.1'); lib.cuInit(0); context = ctypes.c_void_p(); "
+    hold += "assert not lib.cuCtxCreate_v2(ctypes.byref(context), 0, 0); print('held', flush=True); sys.stdin.read()"
+    env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", hold]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert "held\n" == process.stdout.readline()
+        done = CliRunner().invoke(main, create)
+        assert 1 == done.exit_code
+        assert f"in use by 1 processes ({process.pid})" in done.output
+        assert "--force" in done.output
+        assert 0 == CliRunner().invoke(main, [*create, "--force"]).exit_code
+        process.stdin.close()
