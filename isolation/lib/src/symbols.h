@@ -29,10 +29,13 @@ enum gs_id {
 extern void *gs_reals[GS_ID_COUNT];
 
 int gs_symbol_find(const char *name);
+int gs_symbol_known(const char *name, const void *function);
 void *gs_resolve(enum gs_id id);
 void *gs_wrapper_for(void *real);
 void *gs_dlsym_lookup(void *handle, const char *name);
 void *gs_dlsym_resolve(void);
+void gs_dlvsym_look(const char *name);
+int gs_symbols_redirect(void);
 void *gs_forward_resolve(uint32_t id);
 
 /* The driver's own function; one that says "no driver" where there is none. */

@@ -1,0 +1,55 @@
+/* Ways round our place in front of all libraries: RTLD_DEEPBIND, under which a library's own libraries come before
+ * us, the driver and the C library with its dlsym among them, and the dlsym behind ours, taken through dlvsym. Before
+ * either happens the driver's own symbol table is made to lead to us: that holds whoever looks a name up in it.
+ */
+#include <dlfcn.h>
+
+#include "core.h"
+#include "driver.h"
+#include "elf.h"
+#include "symbols.h"
+
+static const char *const names[] = {"dlopen", "dlmopen", "dlvsym"}; /* loader.S counts on the order */
+
+/* What the stubs jump on to; NULL: not looked for yet. */
+__attribute__((visibility("hidden"))) void *gs_loader_reals[sizeof names / sizeof *names];
+
+/* Stands for a function of the loader in a program without one (glibc before 2.34 and no libdl). */
+static void *absent(void) { return NULL; }
+
+/* Find what a stub jumps on to. Never NULL. */
+__attribute__((visibility("hidden"))) void *gs_loader_resolve(uint32_t which)
+{
+    void *found = gs_elf_next(names[which]);
+    if (!found)
+        return (void *)absent; /* not remembered: libdl may come */
+    __atomic_store_n(&gs_loader_reals[which], found, __ATOMIC_RELEASE);
+    return found;
+}
+
+/* For the stubs of dlopen and dlmopen, where RTLD_DEEPBIND is asked for. The driver is loaded if it was not: the
+ * library's own dlopen would be that of the C library, of which we hear nothing. */
+__attribute__((visibility("hidden"))) void gs_loader_deep(void)
+{
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))gs_elf_libc("dlopen");
+    if (!gs_managed() || !open)
+        return;
+    if (!gs_elf_in("libcuda.so", "cuInit"))
+        (void)gs_driver_load();
+    if (!gs_elf_in("libnvidia-ml.so", "nvmlInit_v2"))
+        (void)open("libnvidia-ml.so.1", RTLD_LAZY);
+    int rc = gs_symbols_redirect();
+    if (rc < 0)
+        gs_breach(GS_BREACH_UNKNOWN_ENTRY, GS_CARD_NONE, (uint64_t)-rc, "RTLD_DEEPBIND");
+}
+
+/* For the stub of dlvsym, and for dlsym where it is asked for a function of the loader. */
+void gs_dlvsym_look(const char *name)
+{
+    static const char *const ways[] = {"dlsym", "dlvsym", "dlopen", "dlmopen"};
+    int known = name && gs_symbol_find(name) >= 0;
+    for (size_t i = 0; name && !known && i < sizeof ways / sizeof *ways; i++)
+        known = gs_same(name, ways[i]);
+    if (known)
+        gs_loader_deep();
+}
