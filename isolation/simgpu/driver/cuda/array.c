@@ -183,6 +183,8 @@ API CUresult cuArrayGetMemoryRequirements(struct need *need, struct sim_array *a
     ENTER();
     struct sim_device *device;
     TRY(sim_check_device(index, &device));
+    if (sim_params()->cuda_version < 11060)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!need || !array || array->tag != SIM_ARRAY || !(array->shape.flags & CU_ARRAY_DEFERRED))
         return CUDA_ERROR_INVALID_VALUE;
     struct cu_array3 size = array->shape;
