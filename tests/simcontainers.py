@@ -95,9 +95,7 @@ class SimBox:
         """Of one context on that card."""
         return int(self.box.cards()[card].model.context_bytes)
 
-    def promise(
-        self, name: str, *parts: tuple[int, int], core_ppm: int = 0, flags: abi.Flag = abi.Flag.NONE
-    ) -> None:
+    def promise(self, name: str, *parts: tuple[int, int], core_ppm: int = 0, flags: abi.Flag = abi.Flag.NONE) -> None:
         """A container: (card, MiB) for each of its cards."""
         files.create_region(self.folder / f"{name}.region", name)
         cards = tuple(

@@ -64,7 +64,8 @@ def test_each_way_to_open_the_driver_is_bound(machine, request, tmp_path, varian
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", deep, source, "-ldl"], check=True)
     flags = "os.RTLD_NOW | os.RTLD_DEEPBIND" if deepbind else "os.RTLD_NOW"
     path = name.format(folder=one.folder)
-    code = f"deep = CDLL({str(deep)!r}, mode={flags})\nsay([deep.deep({path.encode()!r}, c_size_t(n * GIB)) for n in (3, 1)])"
+    code = f"deep = CDLL({str(deep)!r}, mode={flags})\n"
+    code += f"say([deep.deep({path.encode()!r}, c_size_t(n * GIB)) for n in (3, 1)])"
     process = one.start("a", f"{code}\nsys.stdin.read()")
     answer = process.stdout.readline().strip()
     users = [CardUser(client.pid, client.total_bytes, None, client.start_time) for client in one.box.clients(0)]

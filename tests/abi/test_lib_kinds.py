@@ -8,7 +8,7 @@ import json
 
 import pytest
 from lib_machine import machines
-from simcontainers import GIB, MIB, OOM
+from simcontainers import GIB, OOM
 
 from isolation.contract import abi
 from isolation.simgpu.hardware import KINDS
@@ -108,12 +108,15 @@ def test_managed_pools_are_charged_like_managed_memory(machine, how, where):
     """All of it can come to the card, wherever it prefers to be."""
     one = machine()
     one.promise("a", (0, 2048))
-    code = f"rc, pool = {how}({where}, MANAGED)\nok(rc)\nsay([take(pool, GIB)[0], left - info()[0] >= GIB, take(pool, GIB)[0]])"
+    code = f"rc, pool = {how}({where}, MANAGED)\nok(rc)\n"
+    code += "say([take(pool, GIB)[0], left - info()[0] >= GIB, take(pool, GIB)[0]])"
 
     assert [0, True, OOM] == one.run("a", POOLS + code)
 
 
-@pytest.mark.parametrize("how", ["made(HOST, PINNED)", "default(HOST, PINNED)", "default(HOST, PINNED, 'cuMemGetMemPool')"])
+@pytest.mark.parametrize(
+    "how", ["made(HOST, PINNED)", "default(HOST, PINNED)", "default(HOST, PINNED, 'cuMemGetMemPool')"]
+)
 def test_pools_of_host_memory_are_not_charged(machine, how):
     """They take nothing of the card."""
     one = machine()
