@@ -237,6 +237,33 @@ say(rc=deep.deep(c_size_t(4 * GIB)), ok=deep.deep(c_size_t(MIB)), used=info()[1]
     assert (OOM, 0, True) == (done["rc"], done["ok"], done["used"])
 
 
+def test_threads_may_open_libraries_meanwhile(job, tmp_path):
+    """The driver's table is changed under the loader's lock, in the order in which the loader takes its locks."""
+    one = job(1)
+    deep = gcc(tmp_path / "deep.so", DEEP, "-shared", "-fPIC", f"-L{one.driver}", "-l:libcuda.so.1")
+    done = one.run(f"""
+import threading
+libc = ctypes.CDLL(None)
+libc.dlopen.restype = c_void_p
+libc.dlclose.argtypes = [c_void_p]
+opened = []
+def churn(name, flags):
+    for _ in range(200):
+        handle = libc.dlopen(name, flags)
+        opened.append(bool(handle))
+        libc.dlclose(handle)
+each = [({deep!r}.encode(), os.RTLD_NOW | os.RTLD_DEEPBIND), (b"libcuda.so.1", os.RTLD_NOW),
+        (b"libm.so.6", os.RTLD_NOW)]
+threads = [threading.Thread(target=churn, args=each[i % 3]) for i in range(9)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+begin()
+say(opened=len(opened), all=all(opened), rc=alloc(4 * GIB)[0])
+""")
+
+    assert (1800, True, OOM) == (done["opened"], done["all"], done["rc"])
+
+
 RUNPATH = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

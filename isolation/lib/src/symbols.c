@@ -165,14 +165,20 @@ void *gs_resolve(enum gs_id id)
     return name_of((int)id)[0] == 'n' ? (void *)no_nvml : (void *)no_driver;
 }
 
+/* Look for the driver's own of all that we wrap. */
+static void remember_all(void)
+{
+    for (size_t i = 0; i < WRAPPERS; i++)
+        (void)gs_real_or_null((enum gs_id)wrappers[i].id);
+}
+
 /* What to hand out instead of the driver's function `real`: its wrapper, or `real` itself. Keyed by
  * the pointer, because the driver maps one name to several functions by version and stream mode. */
 void *gs_wrapper_for(void *real)
 {
     static uint32_t ready;
     if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
-        for (size_t i = 0; i < WRAPPERS; i++)
-            (void)gs_real_or_null((enum gs_id)wrappers[i].id);
+        remember_all();
         __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
     }
     for (size_t i = 0; i < WRAPPERS; i++)
@@ -199,16 +205,15 @@ static const char *wrapped(uint32_t i) { return i < WRAPPERS ? name_of(wrappers[
 
 static void *instead(uint32_t i, void *real)
 {
-    if (gs_elf_ours(real))
-        return NULL; /* done before */
-    if (!remembered(wrappers[i].id))
-        remember(wrappers[i].id, real);
-    return wrappers[i].function;
+    int elsewhere = remembered(wrappers[i].id) && !gs_elf_ours(real); /* ours: done before */
+    return elsewhere ? wrappers[i].function : NULL;
 }
 
-/* Make the symbol tables of the driver and of NVML lead to our wrappers, as far as these are loaded. 0 or -errno. */
+/* Make the symbol tables of the driver and of NVML lead to our wrappers, as far as these are loaded. 0 or -errno.
+ * What they held is remembered first: under the loader's lock nothing more may be asked of it. */
 int gs_symbols_redirect(void)
 {
+    remember_all();
     int rc = gs_elf_redirect(DRIVER, wrapped, instead), nvml = gs_elf_redirect(NVML, wrapped, instead);
     return rc < 0 ? rc : nvml;
 }
