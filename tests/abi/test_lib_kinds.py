@@ -315,3 +315,43 @@ def test_neighbours_are_out_of_sight(machine):
     assert [inside.pid] == seen["accounts"]
     assert neighbour.pid in whole["accounts"]
     assert ([0, 6], [0, 0]) == (seen["stats"], whole["stats"])
+
+
+CROWDED = r"""
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetUUID(void *card, char *uuid, unsigned room)
+{
+    strncpy(uuid, "GPU-00000000-0000-0000-0000-000000000001", room);
+    return !card;
+}
+int nvmlDeviceGetAccountingPids(void *card, unsigned *count, unsigned *pids)
+{
+    unsigned room = *count;
+    *count = 3000;
+    for (unsigned i = 0; room >= 3000 && i < 3000; i++)
+        pids[i] = i == 2900 ? PID : 4000000 + i;
+    return !card ? 2 : room < 3000 ? 7 : 0;
+}
+"""
+
+
+def test_a_process_is_found_among_thousands_of_accounts(job, tmp_path):
+    """Accounts are kept of processes that are gone, so of any number."""
+    one = job(1)
+    (tmp_path / "nvml.c").write_text(CROWDED)
+    library = tmp_path / "libnvidia-ml.so.1"
+    done = one.run(f"""
+import subprocess
+command = ["gcc", "-shared", "-fPIC", f"-DPID={{os.getpid()}}", "-o", {str(library)!r}, {str(tmp_path / "nvml.c")!r}]
+subprocess.run(command, check=True, env={{"PATH": os.environ["PATH"]}})
+begin()
+nv = ctypes.CDLL({str(library)!r})
+count, pids = ctypes.c_uint(0), (ctypes.c_uint * 4)()
+need = nv.nvmlDeviceGetAccountingPids(c_void_p(1), byref(count), None)
+room = count.value
+rc = nv.nvmlDeviceGetAccountingPids(c_void_p(1), byref(count), pids)
+say(need=[need, room], found=[rc, count.value, pids[0] == os.getpid()])
+""")
+
+    assert ([7, 1], [0, 1, True]) == (done["need"], done["found"])

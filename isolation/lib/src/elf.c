@@ -285,22 +285,25 @@ static int redirect(struct dl_phdr_info *info, size_t size, void *argument)
         protection = (part->p_flags & PF_R ? PROT_READ : 0) | (part->p_flags & PF_W ? PROT_WRITE : 0) |
                      (part->p_flags & PF_X ? PROT_EXEC : 0);
     }
-    wanted->rc = high ? protect(low, high, protection | PROT_WRITE) : -ENOENT;
+    int rc = high ? protect(low, high, protection | PROT_WRITE) : -ENOENT;
     const char *name;
-    for (uint32_t i = 0; wanted->rc == 0 && (name = wanted->name(i)); i++) {
+    for (uint32_t i = 0; rc == 0 && (name = wanted->name(i)); i++) {
         ElfW(Sym) *symbol = defined(&o, name);
         void *instead = symbol ? wanted->instead(i, (void *)(o.base + symbol->st_value)) : NULL;
         if (instead)
             __atomic_store_n(&symbol->st_value, (uintptr_t)instead - o.base, __ATOMIC_RELEASE);
     }
-    if (wanted->rc == 0)
+    if (rc == 0)
         (void)protect(low, high, protection);
+    else
+        wanted->rc = rc;
     return 0;
 }
 
 /* Make the symbol tables of loaded objects whose file name starts with `prefix` lead elsewhere, whoever asks them
  * and however: `name(i)` are the symbols, until it is NULL, `instead(i, real)` where each shall lead, NULL: where it
- * does. Called with the loader's lock held, so never by two threads at once. 0, or -errno of the last object. */
+ * does. Called with the loader's lock held, so never by two threads at once. 0, or the -errno of an object whose
+ * table cannot be written to. */
 int gs_elf_redirect(const char *prefix, const char *(*name)(uint32_t), void *(*instead)(uint32_t, void *))
 {
     struct redirection wanted = {.prefix = prefix, .name = name, .instead = instead};

@@ -128,8 +128,8 @@ CAPTURE(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph
 CAPTURED(cuStreamEndCapture)
 CAPTURED(cuStreamEndCapture_ptsz)
 
-/* What goes into a graphics command list (CUDA in Graphics) is recorded too, and ends by a call of its own. That of
- * cuStreamIsCapturing() is not said to tell of it, so the streams are remembered. */
+/* What goes into a graphics command list (CUDA in Graphics) is recorded too, and ends by a call of its own. Nothing
+ * says that cuStreamIsCapturing() tells of it, so the streams are remembered. */
 GS_API CUresult cuStreamBeginCaptureToCig(CUstream stream, void *how)
 {
     gs_capture_began();

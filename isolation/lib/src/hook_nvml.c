@@ -1,6 +1,8 @@
 /* NVML shows the promise: only the promised cards, numbered from 0, of the promised size, and only
  * this container's processes. CUDA_VISIBLE_DEVICES does none of that for NVML.
  */
+#include <sys/mman.h>
+
 #include "elf.h"
 #include "hook.h"
 #include "nvml_subset.h"
@@ -235,19 +237,27 @@ static unsigned thin(void *list, unsigned room, const void *all, unsigned have, 
 }
 
 /* The list is asked for whole, then thinned; `count` follows NVML's protocol: room on the way in, entries (or, with
- * too little room, the need) on the way out. */
+ * too little room, the need) on the way out. Accounts may be of thousands, most of them gone. */
 #define LIST(name, type, pid)                                                                                          \
     GS_API nvmlReturn name(nvmlDevice device, unsigned *count, type *list)                                             \
     {                                                                                                                  \
-        type all[ROOM];                                                                                                \
-        unsigned room = count ? *count : 0, have = ROOM;                                                               \
+        type few[ROOM], *all = few;                                                                                    \
+        unsigned room = count ? *count : 0, have = ROOM, most = ROOM;                                                  \
         if (!BOUND || !count)                                                                                          \
             return GS_REAL(name)(device, count, list);                                                                 \
-        nvmlReturn rc = GS_REAL(name)(device, &have, all);                                                             \
-        if (rc != NVML_SUCCESS)                                                                                        \
-            return rc;                                                                                                 \
-        *count = thin(list, room, all, have, sizeof *all, pid);                                                        \
-        return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                            \
+        nvmlReturn rc = GS_REAL(name)(device, &have, few);                                                             \
+        if (rc == NVML_ERROR_INSUFFICIENT_SIZE && have > ROOM && have < UINT32_MAX / 64) {                             \
+            most = have += ROOM; /* who comes meanwhile has room too */                                                \
+            all = gs_map(most * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);                 \
+            rc = all ? GS_REAL(name)(device, &have, all) : rc;                                                         \
+        }                                                                                                              \
+        if (rc == NVML_SUCCESS) {                                                                                      \
+            *count = thin(list, room, all, have, sizeof *all, pid);                                                    \
+            rc = *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                          \
+        }                                                                                                              \
+        if (all && all != few)                                                                                         \
+            gs_unmap(all, most * sizeof *all);                                                                         \
+        return rc;                                                                                                     \
     }
 #define PROCESSES(name, type) LIST(name, type, offsetof(type, pid))
 

@@ -43,7 +43,7 @@ __attribute__((visibility("hidden"))) void gs_loader_deep(void)
         gs_breach(GS_BREACH_UNKNOWN_ENTRY, GS_CARD_NONE, (uint64_t)-rc, "RTLD_DEEPBIND");
 }
 
-/* For the stub of dlvsym, and for dlsym where it is asked for a function of the loader. */
+/* For the stub of dlvsym, and for dlsym where dlvsym itself is asked for. */
 void gs_dlvsym_look(const char *name)
 {
     static const char *const ways[] = {"dlsym", "dlvsym", "dlopen", "dlmopen"};

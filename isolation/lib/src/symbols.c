@@ -223,10 +223,8 @@ void *gs_dlsym_lookup(void *handle, const char *name)
 {
     if (gs_same(name, "dlsym"))
         return (void *)dlsym;
-    if (name[0] == 'd') {
-        gs_dlvsym_look(name);
-        return NULL; /* the real one knows where RTLD_NEXT is */
-    }
+    if (gs_same(name, "dlvsym"))
+        gs_dlvsym_look(name); /* and handed out: only the real one knows where RTLD_NEXT is */
     int id = gs_symbol_find(name);
     void *wrapper = id < 0 ? NULL : wrapper_of(id);
     if (!wrapper)
