@@ -76,6 +76,34 @@ def test_each_way_to_open_the_driver_is_bound(machine, request, tmp_path, varian
     assert ((), 0) == (found.uninstrumented, found.hidden_bytes)
 
 
+MONITOR = r"""
+#include <dlfcn.h>
+#include <stddef.h>
+long deep(void)
+{
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card;
+    unsigned long long memory[3] = {0};
+    int (*init)(void) = dlsym(nvml, "nvmlInit_v2");
+    int (*get)(unsigned, void **) = dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    int (*info)(void *, unsigned long long *) = dlsym(nvml, "nvmlDeviceGetMemoryInfo");
+    return init() || get(0, &card) || info(card, memory) ? -1 : (long)(memory[0] >> 20);
+}
+"""
+
+
+@pytest.mark.parametrize("variant", ["plain_library", "strict_library"])
+def test_a_deepbind_library_sees_the_promise_in_nvml_too(machine, request, tmp_path, variant):
+    """Its NVML is redirected as its driver is."""
+    one = machine(library=request.getfixturevalue(variant))
+    one.promise("a", (0, 2048))
+    source, path = tmp_path / "monitor.c", tmp_path / "monitor.so"
+    source.write_text(MONITOR)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
+    code = f"say(CDLL({str(path)!r}, mode=os.RTLD_NOW | os.RTLD_DEEPBIND).deep())"
+
+    assert 2048 == one.run("a", code)
+
+
 NAMESPACE = """
 libc = CDLL(None)
 libc.dlmopen.restype = libc.dlsym.restype = c_void_p
