@@ -154,6 +154,9 @@ void *gs_elf_next(const char *name)
     return found ? found : search(NULL, name, 0);
 }
 
+/* Stands for a function of the loader in a program without one (glibc before 2.34 and no libdl). */
+void *gs_elf_absent(void) { return NULL; }
+
 /* `name` in a loaded object whose file name starts with `prefix`, or NULL. Never in ours. */
 void *gs_elf_in(const char *prefix, const char *name) { return search(prefix, name, 0); }
 

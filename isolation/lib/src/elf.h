@@ -8,6 +8,7 @@
 
 void *gs_elf_libc(const char *name);
 void *gs_elf_next(const char *name);
+void *gs_elf_absent(void);
 void *gs_elf_in(const char *prefix, const char *name);
 int gs_elf_within(const char *prefix, const void *address);
 void gs_elf_keep(const void *address);

@@ -12,32 +12,28 @@
 static const char *const names[] = {"dlopen", "dlmopen", "dlvsym"}; /* loader.S counts on the order */
 
 /* What the stubs jump on to; NULL: not looked for yet. */
-__attribute__((visibility("hidden"))) void *gs_loader_reals[sizeof names / sizeof *names];
-
-/* Stands for a function of the loader in a program without one (glibc before 2.34 and no libdl). */
-static void *absent(void) { return NULL; }
+void *gs_loader_reals[sizeof names / sizeof *names];
 
 /* Find what a stub jumps on to. Never NULL. */
-__attribute__((visibility("hidden"))) void *gs_loader_resolve(uint32_t which)
+void *gs_loader_resolve(uint32_t which)
 {
     void *found = gs_elf_next(names[which]);
-    if (!found)
-        return (void *)absent; /* not remembered: libdl may come */
-    __atomic_store_n(&gs_loader_reals[which], found, __ATOMIC_RELEASE);
-    return found;
+    if (found)
+        __atomic_store_n(&gs_loader_reals[which], found, __ATOMIC_RELEASE);
+    return found ? found : (void *)gs_elf_absent; /* not remembered: libdl may come */
 }
 
 /* For the stubs of dlopen and dlmopen, where RTLD_DEEPBIND is asked for. The driver is loaded if it was not: the
  * library's own dlopen would be that of the C library, of which we hear nothing. */
-__attribute__((visibility("hidden"))) void gs_loader_deep(void)
+void gs_loader_deep(void)
 {
     void *(*open)(const char *, int) = (void *(*)(const char *, int))gs_elf_libc("dlopen");
     if (!gs_managed() || !open)
         return;
-    if (!gs_elf_in("libcuda.so", "cuInit"))
+    if (!gs_elf_in(GS_DRIVER_FILE, "cuInit"))
         (void)gs_driver_load();
-    if (!gs_elf_in("libnvidia-ml.so", "nvmlInit_v2"))
-        (void)open("libnvidia-ml.so.1", RTLD_LAZY);
+    if (!gs_elf_in(GS_NVML_FILE, "nvmlInit_v2"))
+        (void)open(GS_NVML_FILE ".1", RTLD_LAZY);
     int rc = gs_symbols_redirect();
     if (rc < 0)
         gs_breach(GS_BREACH_UNKNOWN_ENTRY, GS_CARD_NONE, (uint64_t)-rc, "RTLD_DEEPBIND");

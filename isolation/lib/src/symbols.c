@@ -79,9 +79,6 @@ static int no_nvml(void) { return 12; }
 /* Stands for a name that the loaded driver does not have: CUDA_ERROR_NOT_FOUND. */
 static int no_such_call(void) { return 500; }
 
-#define DRIVER "libcuda.so"
-#define NVML "libnvidia-ml.so"
-
 /* Index of a name in the table, or -1. */
 int gs_symbol_find(const char *name)
 {
@@ -101,14 +98,11 @@ int gs_symbol_find(const char *name)
     return -1;
 }
 
-/* Stands for dlsym in a program without one (glibc before 2.34 and no libdl). */
-static void *absent(void) { return NULL; }
-
 /* Find the dlsym that calls are passed on to; called once, by the stub. Never NULL. */
 void *gs_dlsym_resolve(void)
 {
     void *found = gs_elf_next("dlsym");
-    found = found ? found : (void *)absent;
+    found = found ? found : (void *)gs_elf_absent;
     __atomic_store_n(&gs_dlsym_real, (dlsym_type)found, __ATOMIC_SEQ_CST);
     return found;
 }
@@ -139,7 +133,7 @@ void *gs_real_or_null(enum gs_id id)
     if (__atomic_load_n(&gs_reals[id], __ATOMIC_RELAXED))
         return remembered((int)id);
     const char *name = name_of((int)id);
-    const char *library = name[0] == 'n' ? NVML : DRIVER;
+    const char *library = name[0] == 'n' ? GS_NVML_FILE : GS_DRIVER_FILE;
     void *real = gs_elf_in(library, name), *any;
     if (!real && GS_STRICT && name[0] == 'c' && gs_driver_load() == 0)
         real = gs_elf_in(library, name);
@@ -214,8 +208,9 @@ static void *instead(uint32_t i, void *real)
 int gs_symbols_redirect(void)
 {
     remember_all();
-    int rc = gs_elf_redirect(DRIVER, wrapped, instead), nvml = gs_elf_redirect(NVML, wrapped, instead);
-    return rc < 0 ? rc : nvml;
+    int driver = gs_elf_redirect(GS_DRIVER_FILE, wrapped, instead);
+    int nvml = gs_elf_redirect(GS_NVML_FILE, wrapped, instead);
+    return driver < 0 ? driver : nvml;
 }
 
 /* For the stub: what dlsym(handle, name) shall answer, or NULL to ask the real one. */

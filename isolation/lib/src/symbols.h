@@ -15,6 +15,9 @@
 #define GS_STRICT 0
 #endif
 
+#define GS_DRIVER_FILE "libcuda.so" /* how the names of their files begin */
+#define GS_NVML_FILE "libnvidia-ml.so"
+
 #define GS_DLSYM_ABSENT ((void *)1) /* gs_dlsym_lookup: the answer is NULL */
 
 enum gs_id {
