@@ -95,13 +95,13 @@ class SimBox:
         """Of one context on that card."""
         return int(self.box.cards()[card].model.context_bytes)
 
-    def promise(self, name: str, *parts: tuple[int, int], core_ppm: int = 0) -> None:
+    def promise(self, name: str, *parts: tuple[int, int], core_ppm: int = 0, flags: abi.Flag = abi.Flag.NONE) -> None:
         """A container: (card, MiB) for each of its cards."""
         files.create_region(self.folder / f"{name}.region", name)
         cards = tuple(
             abi.CardLimit(self.uuids[card], size * MIB, self.context_bytes(card), core_ppm) for card, size in parts
         )
-        files.write_limits(self.folder / f"{name}.limits", abi.Limits(1, name, cards))
+        files.write_limits(self.folder / f"{name}.limits", abi.Limits(1, name, cards, flags))
 
     def environment(self, name: str) -> dict[str, str]:
         """Of a process in that container."""
@@ -124,6 +124,10 @@ class SimBox:
     def book(self, name: str) -> abi.RegionReading:
         """The region as the host reads it."""
         return files.read_region(self.folder / f"{name}.region")
+
+    def breaches(self, name: str) -> list[abi.BreachRecord]:
+        """What the region says went against the promise."""
+        return list(files.read_breaches(self.folder / f"{name}.region")[2])
 
     def close(self) -> None:
         """Forget it all."""

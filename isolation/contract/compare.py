@@ -2,7 +2,7 @@
 What the driver says of a card against what a container's books say: who is unseen, and how much is hidden.
 
 Pure: callers ask NVML and /proc. Books are the tenant's word, the driver's figures are not; a process
-that the preload library does not reach (static, musl, an own loader, raw ioctl, RTLD_DEEPBIND) has memory
+that the preload library does not reach (static, musl, an own loader, raw ioctl, OpenCL) has memory
 on the card and no slot in the region of its container. "Cannot tell" is None and accuses nobody.
 """
 

@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_uint8, c_uint64, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -219,14 +219,26 @@ def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None
     )
     if status:
         raise SimulatorError(f"cannot create {path}: {os.strerror(-status)}")
+    _both_names()
 
 
 def install(directory: Path) -> None:
-    """Put links to the two driver libraries beside a hardware file: the directory is a driver then."""
+    """
+    Put links to the two driver libraries beside a hardware file: the directory is a driver then.
+
+    Under both names of each, `libcuda.so.1` and `libcuda.so`: some programs open the second (numba, taichi).
+    """
     for library in sorted(LIBRARIES.glob("*.so.1")):
-        link = directory / library.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(library)
+        for link in (directory / library.name, directory / library.stem):
+            link.unlink(missing_ok=True)
+            link.symlink_to(library)
+
+
+def _both_names() -> None:
+    """Make LIBRARIES, which may be a search path by itself, hold both names too; a wheel cannot hold links."""
+    for library in sorted(LIBRARIES.glob("*.so.1")):
+        with suppress(OSError):  # there already, or an installation that nobody may write to
+            (LIBRARIES / library.stem).symlink_to(library.name)
 
 
 class Box:

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from isolation.contract import abi
+from isolation.lib import build
 
 GIB = 1 << 30
 OOM = 2
@@ -221,16 +222,102 @@ int deep(unsigned long bytes) { unsigned long at; return cuMemAlloc_v2(&at, byte
 """
 
 
-@pytest.mark.parametrize(("variant", "expected"), [("plain_library", 0), ("strict_library", OOM)])
-def test_deepbind_escapes_the_plain_variant_only(job, tmp_path, request, variant, expected):
-    """A library that prefers its own dependencies finds libcuda there; under the strict variant that is us."""
+@pytest.mark.parametrize("variant", ["plain_library", "strict_library"])
+def test_a_library_that_prefers_its_own_dependencies_is_limited(job, tmp_path, request, variant):
+    """Opened with RTLD_DEEPBIND it finds libcuda before us: the driver's own symbol table leads to us by then."""
     one = job(1)
     one.library = request.getfixturevalue(variant)
     deep = gcc(tmp_path / "deep.so", DEEP, "-shared", "-fPIC", f"-L{one.driver}", "-l:libcuda.so.1")
     done = one.run(f"""
-begin()
 deep = ctypes.CDLL({deep!r}, mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
-say(rc=deep.deep(c_size_t(4 * GIB)))
+begin()
+say(rc=deep.deep(c_size_t(4 * GIB)), ok=deep.deep(c_size_t(MIB)), used=info()[1] < GIB)
 """)
 
-    assert expected == done["rc"]
+    assert (OOM, 0, True) == (done["rc"], done["ok"], done["used"])
+
+
+def test_threads_may_open_libraries_meanwhile(job, tmp_path):
+    """The driver's table is changed under the loader's lock, in the order in which the loader takes its locks."""
+    one = job(1)
+    deep = gcc(tmp_path / "deep.so", DEEP, "-shared", "-fPIC", f"-L{one.driver}", "-l:libcuda.so.1")
+    done = one.run(f"""
+import threading
+libc = ctypes.CDLL(None)
+libc.dlopen.restype = c_void_p
+libc.dlclose.argtypes = [c_void_p]
+opened = []
+def churn(name, flags):
+    for _ in range(200):
+        handle = libc.dlopen(name, flags)
+        opened.append(bool(handle))
+        libc.dlclose(handle)
+each = [({deep!r}.encode(), os.RTLD_NOW | os.RTLD_DEEPBIND), (b"libcuda.so.1", os.RTLD_NOW),
+        (b"libm.so.6", os.RTLD_NOW)]
+threads = [threading.Thread(target=churn, args=each[i % 3]) for i in range(9)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+begin()
+say(opened=len(opened), all=all(opened), rc=alloc(4 * GIB)[0])
+""")
+
+    assert (1800, True, OOM) == (done["opened"], done["all"], done["rc"])
+
+
+RUNPATH = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int opens(const char *name, int flags) { return dlopen(name, flags) != 0; }
+int opens_beside(const char *name, int flags) { return dlmopen(LM_ID_BASE, name, flags) != 0; }
+"""
+
+
+@pytest.mark.parametrize("opener", ["opens", "opens_beside"])
+def test_who_opens_a_library_is_still_the_caller(job, tmp_path, opener):
+    """Its own RUNPATH is searched, with RTLD_DEEPBIND and without."""
+    (tmp_path / "aside").mkdir()
+    gcc(tmp_path / "aside" / "libaside.so", "int aside;", "-shared", "-fPIC")
+    caller = gcc(tmp_path / "caller.so", RUNPATH, "-shared", "-fPIC", f"-Wl,-rpath,{tmp_path}/aside")
+    done = job(1).run(f"""
+caller = ctypes.CDLL({caller!r})
+absent = ctypes.CDLL(None).dlopen(b"libaside.so", os.RTLD_NOW)
+say(found=[caller.{opener}(b"libaside.so", os.RTLD_NOW | deep) for deep in (0, os.RTLD_DEEPBIND)], absent=absent)
+""")
+
+    assert ([1, 1], 0) == (done["found"], done["absent"])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dlsym_from_dlvsym_is_limited(job, first):
+    """The dlsym behind ours, taken by its version before or after the driver was opened, finds the wrappers too."""
+    taken = f"real = libc.dlvsym(c_void_p(), b'dlsym', b'{build.BASE[build.machine()]}')"
+    lines = [taken, "begin()"]
+    done = job(1).run(
+        "libc = ctypes.CDLL(None)\nlibc.dlvsym.restype = c_void_p\n"
+        + "\n".join(lines if first else lines[::-1])
+        + """
+find = ctypes.CFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(real)
+found = find(cu._handle, b"cuMemAlloc_v2")
+at = c_uint64()
+say(rc=ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t)(found)(ctypes.addressof(at), 4 * GIB))
+"""
+    )
+
+    assert OOM == done["rc"]
+
+
+@pytest.mark.parametrize(("flag", "expected"), [(abi.Flag.NONE, 0), (abi.Flag.STRICT, 500)])
+def test_an_unknown_form_of_a_known_name_is_recorded_and_refused_when_strict(job, flag, expected):
+    """What counts is the function that the driver gave, not the name it was asked for."""
+    one = job(1, flags=flag)
+    done = one.run("""
+begin()
+found, status = c_void_p(), c_int()
+rc = [cu.cuGetProcAddress_v2(b"cuMemAlloc", byref(found), version, c_uint64(0), byref(status))
+      for version in (12000, 99000)]
+say(rc=rc, found=bool(found.value), status=status.value)
+""")
+
+    assert ([0, expected], expected == 0, int(expected != 0)) == (done["rc"], done["found"], done["status"])
+    (breach,) = one.breaches()
+    assert (abi.Breach.UNKNOWN_ENTRY, abi.api_code("cuMemAlloc")) == (breach.kind, breach.api)

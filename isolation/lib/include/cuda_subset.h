@@ -27,14 +27,23 @@ enum {
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
 };
 
-enum { CU_LOCATION_DEVICE = 1 };                             /* CUmemLocationType */
+enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_LOCATION_HOST_CURRENT = 4 }; /* CUmemLocationType; 3: a node */
+enum { CU_ALLOCATION_MANAGED = 2 };                          /* CUmemAllocationType, since CUDA 13.0 */
 enum { CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 }; /* CUmemPool_attribute */
 enum { CU_GRAPH_USED = 0, CU_GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
 enum { CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 }; /* CUgraphNodeType */
-enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_MALLOC_HEAP = 2 }; /* CUlimit */
+enum { /* CUlimit */
+    CU_LIMIT_STACK,
+    CU_LIMIT_PRINTF,
+    CU_LIMIT_MALLOC_HEAP,
+    CU_LIMIT_SYNC_DEPTH,     /* levels of cudaDeviceSynchronize() in kernels; devices before 9.0 */
+    CU_LIMIT_PENDING_LAUNCH, /* launches by kernels that may wait */
+    CU_LIMITS_OF_MEMORY
+};
 enum { CU_DEVICE_UNITS = 16, CU_DEVICE_THREADS = 39 }; /* CUdevice_attribute: multiprocessors, threads of each */
 enum { CU_ARRAY_LAYERED = 1, CU_ARRAY_CUBEMAP = 4, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 enum { CU_PROC_PER_THREAD = 2 }; /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
+enum { CU_PROC_NOT_FOUND = 1 };  /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
 struct cu_uuid { uint8_t bytes[16]; };
@@ -50,6 +59,7 @@ struct cu_pool_props {
 struct cu_alloc_node { struct cu_pool_props pool; const void *access; size_t access_count, bytes; CUdeviceptr at; };
 struct cu_array { size_t width, height; int32_t format; uint32_t channels; };
 struct cu_array3d { size_t width, height, depth; int32_t format; uint32_t channels, flags; };
+struct cu_array_need { size_t bytes, alignment; uint32_t rest[4]; }; /* CUDA_ARRAY_MEMORY_REQUIREMENTS */
 struct cu_launch_config { uint32_t grid[3], block[3], shared; CUstream stream; void *attributes; uint32_t count; };
 struct cu_launch_params {
     CUfunction function;
@@ -71,6 +81,8 @@ GS_CU(cuDeviceTotalMem, unsigned *, CUdevice);
 GS_CU(cuDeviceTotalMem_v2, size_t *, CUdevice);
 GS_CU(cuDeviceGetDefaultMemPool, CUpool *, CUdevice);
 GS_CU(cuDeviceGetMemPool, CUpool *, CUdevice);
+GS_CU(cuMemGetDefaultMemPool, CUpool *, const struct cu_location *, int);
+GS_CU(cuMemGetMemPool, CUpool *, const struct cu_location *, int);
 GS_CU(cuDeviceGraphMemTrim, CUdevice);
 GS_CU(cuDeviceGetGraphMemAttribute, CUdevice, int, void *);
 GS_CU(cuCtxGetDevice, CUdevice *);
@@ -116,6 +128,8 @@ GS_CU(cuArrayCreate_v2, CUarray *, const struct cu_array *);
 GS_CU(cuArray3DCreate, CUarray *, const void *);
 GS_CU(cuArray3DCreate_v2, CUarray *, const struct cu_array3d *);
 GS_CU(cuArrayDestroy, CUarray);
+GS_CU(cuArrayGetMemoryRequirements, struct cu_array_need *, CUarray, CUdevice);
+GS_CU(cuMipmappedArrayGetMemoryRequirements, struct cu_array_need *, CUmipmap, CUdevice);
 GS_CU(cuMipmappedArrayCreate, CUmipmap *, const struct cu_array3d *, unsigned);
 GS_CU(cuMipmappedArrayDestroy, CUmipmap);
 GS_CU(cuMemAllocAsync, CUdeviceptr *, size_t, CUstream);
@@ -151,6 +165,9 @@ GS_CU(cuStreamBeginCapture_v2, CUstream, int);
 GS_CU(cuStreamBeginCapture_v2_ptsz, CUstream, int);
 GS_CU(cuStreamBeginCaptureToGraph, CUstream, CUgraph, const CUgraphNode *, const void *, size_t, int);
 GS_CU(cuStreamBeginCaptureToGraph_ptsz, CUstream, CUgraph, const CUgraphNode *, const void *, size_t, int);
+GS_CU(cuStreamBeginRecaptureToGraph, CUstream, int, CUgraph, void *, void *);
+GS_CU(cuStreamBeginCaptureToCig, CUstream, void *);
+GS_CU(cuStreamEndCaptureToCig, CUstream);
 GS_CU(cuStreamEndCapture, CUstream, CUgraph *);
 GS_CU(cuStreamEndCapture_ptsz, CUstream, CUgraph *);
 GS_CU(cuEventCreate, CUevent *, unsigned);

@@ -221,6 +221,15 @@ int gs_card_here(void)
     return GS_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? gs_card_of(device) : GS_CARD_NONE;
 }
 
+/* The card that a place for memory names, or GS_CARD_NONE: memory of the host. A kind of place that is not known
+ * (parts of a device) is taken for the current device. */
+int gs_card_at(const struct cu_location *location)
+{
+    if (location->type >= CU_LOCATION_HOST && location->type <= CU_LOCATION_HOST_CURRENT)
+        return GS_CARD_NONE;
+    return location->type == CU_LOCATION_DEVICE ? gs_card_of(location->id) : gs_card_here();
+}
+
 static void raise_peak(int card, uint64_t used)
 {
     uint64_t *peak = &gs.region->cards[card].peak_bytes, seen = __atomic_load_n(peak, __ATOMIC_RELAXED);

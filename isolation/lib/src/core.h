@@ -36,6 +36,7 @@ void gs_look(uint64_t coarse_ns);
 struct gs_desk *gs_desk(void);
 int gs_card_of(CUdevice device);
 int gs_card_here(void);
+int gs_card_at(const struct cu_location *location);
 CUresult gs_charge(int card, uint64_t bytes, const char *api);
 int gs_charge_quietly(int card, uint64_t bytes);
 void gs_uncharge(int card, uint64_t bytes);

@@ -163,15 +163,18 @@ RELEASE(cuDevicePrimaryCtxReset, 1)
 RELEASE(cuDevicePrimaryCtxReset_v2, 1)
 
 /* Bytes that a limit takes beyond what a context has from the start: the stack once for each thread
- * that can be resident, the buffer of printf and the heap as they are. */
+ * that can be resident, the buffer of printf and the heap as they are. For the device runtime upper estimates: "up to
+ * 150 MB" for each level of synchronisation (CUDA C++ Programming Guide, device runtime, memory footprint), and for
+ * a launch that waits its parameters (4 KiB) and as much again for its configuration. */
 static uint64_t extra_bytes(int limit, uint64_t value)
 {
-    static const uint64_t first[] = {1024, 1 << 20, 8 << 20}; /* cuCtxGetLimit of a fresh context */
+    static const uint64_t first[] = {1024, 1 << 20, 8 << 20, 2, 2048}; /* cuCtxGetLimit of a fresh context */
+    static const uint64_t each[] = {1, 1, 1, 150 * GS_MIB, 8192};
     CUdevice device;
     int units = 0, threads = 0;
     uint64_t more = value > first[limit] ? value - first[limit] : 0;
     if (limit != CU_LIMIT_STACK || !more)
-        return more;
+        return __builtin_mul_overflow(more, each[limit], &more) ? UINT64_MAX : more;
     if (GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
         GS_REAL(cuDeviceGetAttribute)(&units, CU_DEVICE_UNITS, device) != CUDA_SUCCESS ||
         GS_REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_THREADS, device) != CUDA_SUCCESS)
@@ -183,7 +186,7 @@ static uint64_t extra_bytes(int limit, uint64_t value)
 static uint64_t limits_bytes(int limit, uint64_t value)
 {
     uint64_t sum = 0;
-    for (int i = CU_LIMIT_STACK; i <= CU_LIMIT_MALLOC_HEAP; i++) {
+    for (int i = CU_LIMIT_STACK; i < CU_LIMITS_OF_MEMORY; i++) {
         size_t now = 0;
         if (i != limit && GS_REAL(cuCtxGetLimit)(&now, i) != CUDA_SUCCESS)
             now = 0;
@@ -193,12 +196,12 @@ static uint64_t limits_bytes(int limit, uint64_t value)
     return sum > UINT64_MAX - GS_CHUNK ? sum : (sum + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
 }
 
-/* Device heap, stacks and printf buffer come on top of everything else. */
+/* Device heap, stacks, printf buffer and what the device runtime reserves come on top of everything else. */
 GS_API CUresult cuCtxSetLimit(int limit, size_t value)
 {
     static uint32_t lock; /* two threads that change one context's limits must not both replace the old charge */
     int card;
-    if (limit < CU_LIMIT_STACK || limit > CU_LIMIT_MALLOC_HEAP || !gs_managed() ||
+    if (limit < CU_LIMIT_STACK || limit >= CU_LIMITS_OF_MEMORY || !gs_managed() ||
         (card = gs_card_here()) == GS_CARD_NONE)
         return GS_REAL(cuCtxSetLimit)(limit, value);
     struct gs_entry old = {0};

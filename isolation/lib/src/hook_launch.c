@@ -123,5 +123,30 @@ CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
 CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), stream, mode)
 CAPTURE(cuStreamBeginCaptureToGraph, (TO_GRAPH), stream, graph, after, edges, number, mode)
 CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (TO_GRAPH), stream, graph, after, edges, number, mode)
+CAPTURE(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph, void *differs, void *data), stream,
+        mode, graph, differs, data)
 CAPTURED(cuStreamEndCapture)
 CAPTURED(cuStreamEndCapture_ptsz)
+
+/* What goes into a graphics command list (CUDA in Graphics) is recorded too, and ends by a call of its own. Nothing
+ * says that cuStreamIsCapturing() tells of it, so the streams are remembered. */
+GS_API CUresult cuStreamBeginCaptureToCig(CUstream stream, void *how)
+{
+    gs_capture_began();
+    CUresult rc = GS_REAL(cuStreamBeginCaptureToCig)(stream, how);
+    struct gs_entry entry = {.key = (uint64_t)stream, .kind = GS_KIND_CIG};
+    if (rc == CUDA_SUCCESS)
+        (void)gs_table_put(&entry);
+    else
+        gs_capture_ended();
+    return rc;
+}
+
+GS_API CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    struct gs_entry entry;
+    CUresult rc = GS_REAL(cuStreamEndCaptureToCig)(stream);
+    if (rc == CUDA_SUCCESS && gs_table_take((uint64_t)stream, GS_KIND_CIG, &entry) == 0)
+        gs_capture_ended();
+    return rc;
+}

@@ -169,27 +169,60 @@ FREE(cuMipmappedArrayDestroy, CUmipmap, it, GS_KIND_ARRAY)
 FREE(cuModuleUnload, CUmodule, it, GS_KIND_MODULE)
 FREE(cuLibraryUnload, CUlibrary, it, GS_KIND_LIBRARY)
 
-/* Bytes of an array by its format: 1 to 4 bytes per channel; block formats are below that. Rows are
- * padded as those of cuMemAllocPitch may be. */
-static uint64_t array_bytes(const struct cu_array3d *a, unsigned levels)
+/* Rows of an array are laid out in blocks, of 8 rows at least and of 16 times as many at most (the tiling of open
+ * drivers, NVK's NIL): as many as the array is high, in powers of two. */
+static uint64_t block_rows(uint64_t height)
+{
+    uint64_t rows = 8;
+    while (rows < height && rows < 128)
+        rows *= 2;
+    return height > UINT64_MAX - rows ? UINT64_MAX : (height + rows - 1) / rows * rows;
+}
+
+/* An upper estimate of an array's bytes by its format: 1 to 4 bytes per channel; block formats are below that. Rows
+ * are padded as those of cuMemAllocPitch may be. */
+static uint64_t array_estimate(const struct cu_array3d *a, unsigned levels)
 {
     static const uint8_t element[0x30] = {[0x01] = 1, [0x02] = 2, [0x03] = 4, [0x08] = 1, [0x09] = 2,
                                           [0x0a] = 4, [0x10] = 2, [0x20] = 4};
     uint64_t size = a->format >= 0 && a->format < 0x30 && element[a->format] ? element[a->format] : 4;
-    uint64_t width = a->width, height = a->height ? a->height : 1, depth = a->depth ? a->depth : 1, sum = 0;
+    uint64_t width = a->width, height = a->height, depth = a->depth ? a->depth : 1, sum = 0;
     int flat = a->flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP); /* depth counts layers there */
-    if (a->flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED))
-        return 0; /* backed by cuMemMapArrayAsync with memory of cuMemCreate, charged there */
     for (unsigned level = 0; level < levels || level == 0; level++) {
         uint64_t one;
-        if (__builtin_mul_overflow((width * size * a->channels + 511) & ~511ULL, height, &one) ||
+        if (__builtin_mul_overflow(width, size * a->channels, &one) || one > UINT64_MAX - 511 ||
+            __builtin_mul_overflow((one + 511) & ~511ULL, height ? block_rows(height) : 1, &one) ||
             __builtin_mul_overflow(one, depth, &one) || __builtin_add_overflow(sum, one, &sum))
             return UINT64_MAX;
         width = width > 1 ? width / 2 : 1;
-        height = height > 1 ? height / 2 : 1;
+        height = height > 1 ? height / 2 : height;
         depth = !flat && depth > 1 ? depth / 2 : depth;
     }
     return sum;
+}
+
+/* What an array takes (levels > 0: one with mipmaps). The driver tells it of an array that has no memory yet: one of
+ * the same shape is made for the question, where the driver is new enough (CUDA 11.6). */
+static uint64_t array_bytes(const struct cu_array3d *wanted, unsigned levels)
+{
+    struct cu_array3d twin = *wanted;
+    struct cu_array_need need = {0};
+    CUdevice device;
+    CUarray array;
+    CUmipmap mipmap;
+    if (wanted->flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED))
+        return 0; /* backed by cuMemMapArrayAsync with memory of cuMemCreate, charged there */
+    twin.flags |= CU_ARRAY_DEFERRED;
+    if (!GS_HAS(cuArrayGetMemoryRequirements) || GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+        return array_estimate(wanted, levels);
+    if (!levels && GS_REAL(cuArray3DCreate_v2)(&array, &twin) == CUDA_SUCCESS) {
+        (void)GS_REAL(cuArrayGetMemoryRequirements)(&need, array, device);
+        GS_REAL(cuArrayDestroy)(array);
+    } else if (levels && GS_REAL(cuMipmappedArrayCreate)(&mipmap, &twin, levels) == CUDA_SUCCESS) {
+        (void)GS_REAL(cuMipmappedArrayGetMemoryRequirements)(&need, mipmap, device);
+        GS_REAL(cuMipmappedArrayDestroy)(mipmap);
+    }
+    return need.bytes ? need.bytes : array_estimate(wanted, levels);
 }
 
 GS_API CUresult cuArray3DCreate_v2(CUarray *array, const struct cu_array3d *wanted)
@@ -197,7 +230,7 @@ GS_API CUresult cuArray3DCreate_v2(CUarray *array, const struct cu_array3d *want
     int card;
     if (outside(&card) || !wanted)
         return GS_REAL(cuArray3DCreate_v2)(array, wanted);
-    uint64_t bytes = whole(array_bytes(wanted, 1));
+    uint64_t bytes = whole(array_bytes(wanted, 0));
     CUresult rc = gs_charge(card, bytes, __func__);
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -212,7 +245,7 @@ GS_API CUresult cuArrayCreate_v2(CUarray *array, const struct cu_array *wanted)
         return GS_REAL(cuArrayCreate_v2)(array, wanted);
     struct cu_array3d as = {.width = wanted->width, .height = wanted->height, .format = wanted->format,
                             .channels = wanted->channels};
-    uint64_t bytes = whole(array_bytes(&as, 1));
+    uint64_t bytes = whole(array_bytes(&as, 0));
     CUresult rc = gs_charge(card, bytes, __func__);
     if (rc != CUDA_SUCCESS)
         return rc;

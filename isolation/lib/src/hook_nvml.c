@@ -1,6 +1,8 @@
 /* NVML shows the promise: only the promised cards, numbered from 0, of the promised size, and only
  * this container's processes. CUDA_VISIBLE_DEVICES does none of that for NVML.
  */
+#include <sys/mman.h>
+
 #include "elf.h"
 #include "hook.h"
 #include "nvml_subset.h"
@@ -217,35 +219,122 @@ static int ours(uint32_t pid)
     return 0;
 }
 
-/* The list is asked for whole, then thinned in place; `count` follows NVML's protocol: room on the
- * way in, entries (or, with too little room, the need) on the way out. */
-#define LIST(name, type)                                                                                               \
+#define ROOM 512 /* processes of a card that are looked through */
+
+/* Keep those of this container's processes; `pid` is where an entry's stands. How many there are of them: `list` has
+ * the first `room`. */
+static unsigned thin(void *list, unsigned room, const void *all, unsigned have, size_t entry, size_t pid)
+{
+    unsigned kept = 0;
+    for (const uint8_t *from = all; have--; from += entry) {
+        if (!ours(*(const uint32_t *)(from + pid)))
+            continue;
+        for (size_t b = 0; list && kept < room && b < entry; b++)
+            ((uint8_t *)list)[kept * entry + b] = from[b];
+        kept++;
+    }
+    return kept;
+}
+
+/* The list is asked for whole, then thinned; `count` follows NVML's protocol: room on the way in, entries (or, with
+ * too little room, the need) on the way out. Accounts may be of thousands, most of them gone. */
+#define LIST(name, type, pid)                                                                                          \
     GS_API nvmlReturn name(nvmlDevice device, unsigned *count, type *list)                                             \
     {                                                                                                                  \
-        type all[256];                                                                                                 \
-        unsigned room = count ? *count : 0, have = sizeof all / sizeof *all, kept = 0;                                 \
+        type few[ROOM], *all = few;                                                                                    \
+        unsigned room = count ? *count : 0, have = ROOM, most = ROOM;                                                  \
         if (!BOUND || !count)                                                                                          \
             return GS_REAL(name)(device, count, list);                                                                 \
-        nvmlReturn rc = GS_REAL(name)(device, &have, all);                                                             \
-        if (rc != NVML_SUCCESS)                                                                                        \
-            return rc;                                                                                                 \
-        for (unsigned i = 0; i < have; i++) {                                                                          \
-            if (!ours(all[i].pid))                                                                                     \
-                continue;                                                                                              \
-            if (kept < room && list)                                                                                   \
-                list[kept] = all[i];                                                                                   \
-            kept++;                                                                                                    \
+        nvmlReturn rc = GS_REAL(name)(device, &have, few);                                                             \
+        if (rc == NVML_ERROR_INSUFFICIENT_SIZE && have > ROOM && have < UINT32_MAX / 64) {                             \
+            most = have += ROOM; /* who comes meanwhile has room too */                                                \
+            all = gs_map(most * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);                 \
+            rc = all ? GS_REAL(name)(device, &have, all) : rc;                                                         \
         }                                                                                                              \
-        *count = kept;                                                                                                 \
-        return kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                              \
+        if (rc == NVML_SUCCESS) {                                                                                      \
+            *count = thin(list, room, all, have, sizeof *all, pid);                                                    \
+            rc = *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                          \
+        }                                                                                                              \
+        if (all && all != few)                                                                                         \
+            gs_unmap(all, most * sizeof *all);                                                                         \
+        return rc;                                                                                                     \
     }
+#define PROCESSES(name, type) LIST(name, type, offsetof(type, pid))
 
-LIST(nvmlDeviceGetComputeRunningProcesses, struct nvml_process1)
-LIST(nvmlDeviceGetComputeRunningProcesses_v2, struct nvml_process2)
-LIST(nvmlDeviceGetComputeRunningProcesses_v3, struct nvml_process2)
-LIST(nvmlDeviceGetGraphicsRunningProcesses, struct nvml_process1)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, struct nvml_process2)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, struct nvml_process2)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses, struct nvml_process1)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, struct nvml_process2)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, struct nvml_process2)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, struct nvml_process1)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, struct nvml_process2)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, struct nvml_process2)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, struct nvml_process1)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, struct nvml_process2)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, struct nvml_process2)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, struct nvml_process1)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, struct nvml_process2)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, struct nvml_process2)
+LIST(nvmlDeviceGetAccountingPids, uint32_t, 0)
+
+/* The same for calls that take one structure with the list in it. */
+GS_API nvmlReturn nvmlDeviceGetRunningProcessDetailList(nvmlDevice device, struct nvml_details *wanted)
+{
+    struct nvml_detail all[ROOM];
+    if (!BOUND || !wanted)
+        return GS_REAL(nvmlDeviceGetRunningProcessDetailList)(device, wanted);
+    struct nvml_details whole = {wanted->version, wanted->mode, ROOM, all};
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetRunningProcessDetailList)(device, &whole);
+    if (rc != NVML_SUCCESS)
+        return rc;
+    unsigned room = wanted->list ? wanted->count : 0;
+    wanted->count = thin(wanted->list, room, all, whole.count, sizeof *all, offsetof(struct nvml_detail, pid));
+    return wanted->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* What NVML answers where it has `kept` samples: none is an error, unlike with the lists of processes. */
+static nvmlReturn sampled(unsigned kept, unsigned room)
+{
+    return !kept ? NVML_ERROR_NOT_FOUND : kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+GS_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice device, struct nvml_sample *list, unsigned *count,
+                                                  uint64_t since)
+{
+    struct nvml_sample all[ROOM];
+    unsigned have = ROOM, room = count && list ? *count : 0;
+    if (!BOUND || !count)
+        return GS_REAL(nvmlDeviceGetProcessUtilization)(device, list, count, since);
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetProcessUtilization)(device, all, &have, since);
+    if (rc != NVML_SUCCESS)
+        return rc;
+    *count = thin(list, room, all, have, sizeof *all, offsetof(struct nvml_sample, pid));
+    return sampled(*count, room);
+}
+
+GS_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice device, struct nvml_samples1 *wanted)
+{
+    struct nvml_sample1 all[ROOM];
+    if (!BOUND || !wanted)
+        return GS_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, wanted);
+    struct nvml_samples1 whole = {wanted->version, ROOM, wanted->since, all};
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &whole);
+    if (rc != NVML_SUCCESS)
+        return rc;
+    unsigned room = wanted->list ? wanted->count : 0;
+    wanted->count = thin(wanted->list, room, all, whole.count, sizeof *all, offsetof(struct nvml_sample1, pid));
+    return sampled(wanted->count, room);
+}
+
+/* Accounts are looked up by pid: another container's process is not known. The driver first, so that its errors stay
+ * true, into a place of our own. */
+GS_API nvmlReturn nvmlDeviceGetAccountingStats(nvmlDevice device, unsigned pid, struct nvml_account *out)
+{
+    struct nvml_account account = {0};
+    int hidden = BOUND && !ours(pid);
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetAccountingStats)(device, pid, hidden && out ? &account : out);
+    return rc == NVML_SUCCESS && hidden ? NVML_ERROR_NOT_FOUND : rc;
+}
+
+GS_API nvmlReturn nvmlDeviceGetAccountingStats_v2(nvmlDevice device, struct nvml_account2 *out)
+{
+    struct nvml_account2 account = {.pid = out ? out->pid : 0};
+    int hidden = BOUND && !ours(account.pid);
+    nvmlReturn rc = GS_REAL(nvmlDeviceGetAccountingStats_v2)(device, hidden && out ? &account : out);
+    return rc == NVML_SUCCESS && hidden ? NVML_ERROR_NOT_FOUND : rc;
+}

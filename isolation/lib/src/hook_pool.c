@@ -99,15 +99,41 @@ GS_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
     return free_async(at, stream, GS_REAL(cuMemFreeAsync_ptsz));
 }
 
-GS_API CUresult cuMemPoolCreate(CUpool *pool, const struct cu_pool_props *props)
+/* Managed memory may come to any card: that of its preferred place, else the current one, else the first. */
+static int card_of_pool(const struct cu_location *location, int type)
 {
-    CUresult rc = GS_REAL(cuMemPoolCreate)(pool, props);
-    if (rc != CUDA_SUCCESS || !gs_managed() || !props)
-        return rc;
-    int on_card = props->location.type == CU_LOCATION_DEVICE;
-    (void)gs_pool_place(*pool, props->location.id, on_card ? gs_card_of(props->location.id) : GS_CARD_NONE);
-    return rc;
+    int card = gs_card_at(location);
+    if (type == CU_ALLOCATION_MANAGED && card == GS_CARD_NONE && (card = gs_card_here()) == GS_CARD_NONE)
+        card = gs_card_of(0);
+    return card;
 }
+
+/* Managed memory is refused where the promise says so, from pools as from cuMemAllocManaged. */
+static int refused(const struct cu_location *location, int type, const char *api)
+{
+    if (type != CU_ALLOCATION_MANAGED || !(gs.flags & GS_LIMITS_REFUSE_MANAGED))
+        return 0;
+    gs_breach(GS_BREACH_MANAGED, card_of_pool(location, type), 0, api);
+    return 1;
+}
+
+/* A pool that is known by where it lies and what it holds. */
+#define POOL(name, parameters, where, type, ...)                                                                       \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        int bound = gs_managed() && where;                                                                             \
+        if (bound && refused(where, type, __func__))                                                                   \
+            return CUDA_ERROR_NOT_SUPPORTED;                                                                           \
+        CUresult rc = GS_REAL(name)(__VA_ARGS__);                                                                      \
+        if (bound && rc == CUDA_SUCCESS)                                                                               \
+            (void)gs_pool_place(*pool, (where)->id, card_of_pool(where, type));                                        \
+        return rc;                                                                                                     \
+    }
+
+POOL(cuMemPoolCreate, (CUpool * pool, const struct cu_pool_props *props), (props ? &props->location : NULL),
+     props->type, pool, props)
+POOL(cuMemGetDefaultMemPool, (CUpool * pool, const struct cu_location *where, int type), where, type, pool, where, type)
+POOL(cuMemGetMemPool, (CUpool * pool, const struct cu_location *where, int type), where, type, pool, where, type)
 
 GS_API CUresult cuMemPoolDestroy(CUpool pool)
 {

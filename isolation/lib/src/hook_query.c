@@ -72,9 +72,9 @@ static void count_unknown(const char *name)
         gs_breach(GS_BREACH_UNKNOWN_ENTRY, GS_CARD_NONE, 0, name);
 }
 
-/* The driver first; then its function, or our wrapper of it. A name that nobody classified is
- * recorded, and refused where the promise is strict. */
-static CUresult screen(CUresult rc, const char *name, void **function)
+/* The driver first; then its function, or our wrapper of it. A function that nobody classified, under whatever
+ * name (a newer driver's form of a known one), is recorded, and refused where the promise is strict. */
+static CUresult screen(CUresult rc, const char *name, void **function, int *status)
 {
     if (rc != CUDA_SUCCESS || !function || !*function || !name)
         return rc;
@@ -83,23 +83,25 @@ static CUresult screen(CUresult rc, const char *name, void **function)
         *function = wrapper;
         return rc;
     }
-    if (gs_symbol_find(name) >= 0 || !gs_managed())
+    if (!gs_managed() || gs_symbol_known(name, *function))
         return rc;
     count_unknown(name);
     if (!(gs.flags & GS_LIMITS_STRICT))
         return rc;
     *function = NULL;
+    if (status)
+        *status = CU_PROC_NOT_FOUND;
     return CUDA_ERROR_NOT_FOUND;
 }
 
 GS_API CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
 {
-    return screen(GS_REAL(cuGetProcAddress)(name, function, version, flags), name, function);
+    return screen(GS_REAL(cuGetProcAddress)(name, function, version, flags), name, function, NULL);
 }
 
 GS_API CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    return screen(GS_REAL(cuGetProcAddress_v2)(name, function, version, flags, status), name, function);
+    return screen(GS_REAL(cuGetProcAddress_v2)(name, function, version, flags, status), name, function, status);
 }
 
 /* Private tables pass: the runtime cannot start without them. See docs/threats.md. */

@@ -88,8 +88,8 @@ static void adopt(uint64_t handle, int card, uint64_t bytes, uint64_t origin)
 GS_API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct cu_mem_prop *wanted, uint64_t flags)
 {
     int card = GS_CARD_NONE;
-    if (gs_managed() && wanted && wanted->location.type == CU_LOCATION_DEVICE)
-        card = gs_card_of(wanted->location.id);
+    if (gs_managed() && wanted)
+        card = gs_card_at(&wanted->location);
     if (card == GS_CARD_NONE)
         return GS_REAL(cuMemCreate)(handle, bytes, wanted, flags);
     CUresult rc = gs_charge(card, bytes, __func__);
@@ -169,16 +169,6 @@ GS_API CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
     return rc;
 }
 
-static int mapping_around(CUdeviceptr at, struct gs_entry *mapping)
-{
-    for (uint64_t back = 0; back <= 64 * 1024; back++) { /* mappings start at granules: up to 4 GiB back */
-        CUdeviceptr start = (at & ~(uint64_t)0xffff) - back * 0x10000;
-        if (gs_table_get(start, GS_KIND_MAPPING, mapping) == 0)
-            return at < start + mapping->bytes;
-    }
-    return 0;
-}
-
 GS_API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
 {
     struct gs_entry mapping;
@@ -186,7 +176,7 @@ GS_API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
         return GS_REAL(cuMemRetainAllocationHandle)(handle, address);
     enter();
     CUresult rc = GS_REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (rc == CUDA_SUCCESS && mapping_around((CUdeviceptr)address, &mapping)) {
+    if (rc == CUDA_SUCCESS && gs_table_around((CUdeviceptr)address, GS_KIND_MAPPING, &mapping) == 0) {
         hold(*handle, mapping.extra);
         refer(mapping.extra, 1);
     }

@@ -3,6 +3,7 @@
 #include "core.h"
 #include "meter.h"
 #include "symbols.h"
+#include "table.h"
 #include "timing.h"
 
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
@@ -56,9 +57,12 @@ void gs_relaxed(int mode)
 /* Is work on this stream recorded instead of run? */
 int gs_capturing(CUstream stream)
 {
+    struct gs_entry entry;
     int status = 0;
     if (GS_LIKELY(!gs_any_capture()))
         return 0;
+    if (gs_table_get((uint64_t)stream, GS_KIND_CIG, &entry) == 0)
+        return 1;
     return GS_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 

@@ -15,6 +15,9 @@
 #define GS_STRICT 0
 #endif
 
+#define GS_DRIVER_FILE "libcuda.so" /* how the names of their files begin */
+#define GS_NVML_FILE "libnvidia-ml.so"
+
 #define GS_DLSYM_ABSENT ((void *)1) /* gs_dlsym_lookup: the answer is NULL */
 
 enum gs_id {
@@ -29,10 +32,13 @@ enum gs_id {
 extern void *gs_reals[GS_ID_COUNT];
 
 int gs_symbol_find(const char *name);
+int gs_symbol_known(const char *name, const void *function);
 void *gs_resolve(enum gs_id id);
 void *gs_wrapper_for(void *real);
 void *gs_dlsym_lookup(void *handle, const char *name);
 void *gs_dlsym_resolve(void);
+void gs_dlvsym_look(const char *name);
+int gs_symbols_redirect(void);
 void *gs_forward_resolve(uint32_t id);
 
 /* The driver's own function; one that says "no driver" where there is none. */

@@ -113,6 +113,25 @@ int gs_table_take(uint64_t key, enum gs_kind kind, struct gs_entry *out) { retur
 /* Look at an entry. 0 or -ENOENT. */
 int gs_table_get(uint64_t key, enum gs_kind kind, struct gs_entry *out) { return find(key, kind, out, 0); }
 
+/* Find an entry whose `bytes` from its key on hold `at`, wherever it begins: looks through all of them. 0 or -ENOENT. */
+int gs_table_around(uint64_t at, enum gs_kind kind, struct gs_entry *out)
+{
+    int rc = -ENOENT;
+    for (int i = 0; rc < 0 && i < SHARDS; i++) {
+        struct shard *s = &shards[i];
+        lock(s);
+        for (uint64_t slot = 0; rc < 0 && slot < s->capacity; slot++) {
+            const struct gs_entry *e = &s->entries[slot];
+            if (e->kind != kind || at < e->key || at - e->key >= e->bytes)
+                continue;
+            *out = *e;
+            rc = 0;
+        }
+        unlock(s);
+    }
+    return rc;
+}
+
 /* Count an entry up or down; it exists while the count is above 0. The new count, or -ENOMEM. */
 int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by)
 {

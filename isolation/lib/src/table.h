@@ -22,7 +22,8 @@ enum gs_kind {
     GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
     GS_KIND_BLOCK,  /* a block of small allocations: key is address >> 21, `count` how many live in it */
     GS_KIND_MAPPING, /* VMM: an address; `extra` is its object, `bytes` the length mapped */
-    GS_KIND_EXEC /* an executable graph: `bytes` a launch may need, `extra` on which device; not charged */
+    GS_KIND_EXEC, /* an executable graph: `bytes` a launch may need, `extra` on which device; not charged */
+    GS_KIND_CIG   /* a stream that is captured into a graphics command list */
 };
 
 struct gs_entry {
@@ -43,6 +44,7 @@ struct gs_cut {
 int gs_table_put(const struct gs_entry *entry);
 int gs_table_take(uint64_t key, enum gs_kind kind, struct gs_entry *out);
 int gs_table_get(uint64_t key, enum gs_kind kind, struct gs_entry *out);
+int gs_table_around(uint64_t at, enum gs_kind kind, struct gs_entry *out);
 int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by);
 void gs_table_cut(uint64_t owner, struct gs_cut *cut);
 void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *));

@@ -25,12 +25,23 @@ static uint64_t format_bytes(int format)
     }
 }
 
-/* Bytes of an array, its rows padded; 0 where the shape makes no sense. */
+/* Bytes of an array, 0 where the shape makes no sense. Of one dimension: padded to 512 bytes. Of more: in blocks of 64
+ * bytes by 8 rows, up to 16 of them on top of each other, as open drivers lay images out (NVK's NIL); NVIDIA does not
+ * publish its own layout. */
 static uint64_t shape_bytes(const struct cu_array3 *shape, uint64_t *row, uint64_t *rows)
 {
-    *row = sim_round(shape->width * format_bytes(shape->format) * shape->channels, 512);
-    *rows = shape->height ? shape->height : 1;
+    uint64_t block = 8;
+    while (block < shape->height && block < 128)
+        block *= 2;
+    *row = sim_round(shape->width * format_bytes(shape->format) * shape->channels, shape->height ? 64 : 512);
+    *rows = shape->height ? sim_round(shape->height, block) : 1;
     return *row * *rows * (shape->depth ? shape->depth : 1);
+}
+
+/* What the card gives an array: nothing where memory is mapped to it later. */
+static uint64_t backing(const struct cu_array3 *shape, uint64_t bytes)
+{
+    return shape->flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED) ? 0 : sim_round(bytes, sim_params()->granule_bytes);
 }
 
 /* Make an array that takes `whole` bytes of the card. */
@@ -60,7 +71,7 @@ static CUresult make(struct sim_array **made, const struct cu_array3 *shape, uin
 static CUresult make_alone(struct sim_array **made, const struct cu_array3 *shape)
 {
     uint64_t row, rows, bytes = shape ? shape_bytes(shape, &row, &rows) : 0;
-    return make(made, shape, sim_round(bytes, sim_params()->granule_bytes));
+    return make(made, shape, shape ? backing(shape, bytes) : 0);
 }
 
 API CUresult cuArray3DCreate_v2(struct sim_array **made, const struct cu_array3 *shape)
@@ -136,7 +147,7 @@ API CUresult cuMipmappedArrayCreate(struct sim_array **made, const struct cu_arr
         bytes += shape_bytes(&size, &row, &rows);
     size = *shape;
     for (unsigned i = 0; i < levels; i++, halve(&size)) { /* all levels lie in one allocation: the first has it */
-        CUresult result = make(&array->level[i], &size, i ? 0 : sim_round(bytes, sim_params()->granule_bytes));
+        CUresult result = make(&array->level[i], &size, i ? 0 : backing(shape, bytes));
         if (result) {
             end(array);
             return result;
@@ -159,6 +170,34 @@ API CUresult cuMipmappedArrayGetLevel(struct sim_array **level, struct sim_array
 API CUresult cuMipmappedArrayDestroy(struct sim_array *array)
 {
     return cuArrayDestroy(array);
+}
+
+struct need { /* CUDA_ARRAY_MEMORY_REQUIREMENTS */
+    size_t bytes, alignment;
+    unsigned reserved[4];
+};
+
+/* What must be mapped to an array that was made without memory. */
+API CUresult cuArrayGetMemoryRequirements(struct need *need, struct sim_array *array, CUdevice index)
+{
+    ENTER();
+    struct sim_device *device;
+    TRY(sim_check_device(index, &device));
+    if (sim_params()->cuda_version < 11060)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!need || !array || array->tag != SIM_ARRAY || !(array->shape.flags & CU_ARRAY_DEFERRED))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct cu_array3 size = array->shape;
+    uint64_t row, rows, bytes = 0;
+    for (unsigned i = 0; i <= array->levels; i++, halve(&size))
+        bytes += i < array->levels || !array->levels ? shape_bytes(&size, &row, &rows) : 0;
+    *need = (struct need){.bytes = sim_round(bytes, 65536), .alignment = 65536};
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMipmappedArrayGetMemoryRequirements(struct need *need, struct sim_array *array, CUdevice index)
+{
+    return cuArrayGetMemoryRequirements(need, array, index);
 }
 
 /* The address of row (y, z) of one side of a copy, 0 if the side makes no sense. */

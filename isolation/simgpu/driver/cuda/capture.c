@@ -71,7 +71,7 @@ void sim_stream_forget_capture(struct sim_stream *stream)
     stream->tips = NULL;
     stream->tip_count = 0;
     stream->capture = NULL;
-    stream->capture_origin = stream->capture_broken = 0;
+    stream->capture_origin = stream->capture_broken = stream->capture_cig = 0;
 }
 
 /* A call that may be unsafe under a capture: it spoils every global one, and the calling thread's own, unless
@@ -130,13 +130,36 @@ API CUresult cuStreamBeginCaptureToGraph(void *stream, void *handle, struct sim_
     return graph ? begin(stream, graph, after, count, mode) : CUDA_ERROR_INVALID_VALUE;
 }
 
-API CUresult cuStreamEndCapture(void *handle, struct sim_graph **graph)
+/* Into a graph that has its nodes already: they are recorded again, and the old ones go. The callback, which is asked
+ * where parameters differ, has nothing to say here. */
+API CUresult cuStreamBeginRecaptureToGraph(void *stream, int mode, void *handle, void *differs, void *data)
+{
+    struct sim_graph *graph = sim_graph_check(handle);
+    (void)differs, (void)data;
+    TRY(graph && mode >= 0 && mode <= 2 ? begin(stream, graph, NULL, 0, mode) : CUDA_ERROR_INVALID_VALUE);
+    LOCKED();
+    sim_graph_clear(graph);
+    return CUDA_SUCCESS;
+}
+
+/* Into a command list of the graphics driver, which is not here: recorded, and nothing runs. */
+API CUresult cuStreamBeginCaptureToCig(void *handle, void *how)
+{
+    TRY(how ? begin(handle, NULL, NULL, 0, RELAXED) : CUDA_ERROR_INVALID_VALUE);
+    struct sim_stream *stream;
+    TRY(sim_stream_of(handle, &stream));
+    LOCKED();
+    stream->capture_cig = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult end(void *handle, struct sim_graph **graph, int cig)
 {
     ENTER();
     struct sim_stream *stream;
     TRY(sim_stream_of(handle, &stream));
     LOCKED();
-    if (!stream->capture)
+    if (!stream->capture || stream->capture_cig != cig)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (!stream->capture_origin)
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
@@ -151,9 +174,19 @@ API CUresult cuStreamEndCapture(void *handle, struct sim_graph **graph)
     return broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
+API CUresult cuStreamEndCapture(void *handle, struct sim_graph **graph)
+{
+    return end(handle, graph, 0);
+}
+
+API CUresult cuStreamEndCaptureToCig(void *handle)
+{
+    return end(handle, NULL, 1);
+}
+
 static int status_of(const struct sim_stream *stream)
 {
-    return !stream->capture ? 0 : stream->capture_broken ? 2 : 1;
+    return !stream->capture || stream->capture_cig ? 0 : stream->capture_broken ? 2 : 1;
 }
 
 API CUresult cuStreamIsCapturing(void *handle, int *status)

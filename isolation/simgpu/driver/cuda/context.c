@@ -79,16 +79,18 @@ static uint64_t base_bytes(const struct sim_device *device)
     return sim_round(bytes, sim_params()->granule_bytes);
 }
 
-/* What a limit costs beyond its default: heap and FIFO as they are, the stack once per resident thread. */
+/* What a limit costs beyond its default: heap and FIFO as they are, the stack once per resident thread; for each level
+ * at which kernels may wait for kernels, registers (256 KiB) and shared memory (96 KiB) of every multiprocessor, which
+ * are put aside meanwhile; for a launch that waits, its parameters (4 KiB) and 512 bytes. */
 static uint64_t limit_bytes(const struct sim_device *device, const uint64_t *limit)
 {
-    static const uint64_t DEFAULT[] = {1024, 1 << 20, 8 << 20};
+    static const uint64_t DEFAULT[CU_LIMITS_OF_MEMORY] = {1024, 1 << 20, 8 << 20, 2, 2048};
     const struct hw_model *model = &device->card->model;
+    const uint64_t each[CU_LIMITS_OF_MEMORY] = {model->sms * model->threads_per_sm, 1, 1, model->sms * (352 << 10),
+                                                4608};
     uint64_t bytes = 0;
-    for (int i = CU_LIMIT_STACK; i <= CU_LIMIT_HEAP; i++) {
-        uint64_t extra = limit[i] > DEFAULT[i] ? limit[i] - DEFAULT[i] : 0;
-        bytes += i == CU_LIMIT_STACK ? extra * model->sms * model->threads_per_sm : extra;
-    }
+    for (int i = CU_LIMIT_STACK; i < CU_LIMITS_OF_MEMORY; i++)
+        bytes += limit[i] > DEFAULT[i] ? (limit[i] - DEFAULT[i]) * each[i] : 0;
     return sim_round(bytes, sim_params()->granule_bytes);
 }
 
@@ -109,8 +111,8 @@ CUresult sim_make_context(int index, uint64_t bytes, struct sim_context **made)
     context->limit[CU_LIMIT_STACK] = 1024;
     context->limit[CU_LIMIT_PRINTF] = 1 << 20;
     context->limit[CU_LIMIT_HEAP] = 8 << 20;
-    context->limit[3] = 2;
-    context->limit[4] = 2048;
+    context->limit[CU_LIMIT_SYNC_DEPTH] = 2;
+    context->limit[CU_LIMIT_PENDING_LAUNCH] = 2048;
     context->limit[5] = 64;
     context->legacy = sim_make_stream(context, 0, 0);
     context->per_thread = sim_make_stream(context, 0, -1);
@@ -371,10 +373,12 @@ API CUresult cuCtxSetLimit(int which, size_t value)
     ENTER();
     struct sim_context *context;
     TRY(sim_current(&context));
-    if (which < 0 || which >= CU_LIMITS)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    LOCKED();
     struct sim_device *device = sim_device_of(context);
+    if (which < 0 || which >= CU_LIMITS || (which == CU_LIMIT_SYNC_DEPTH && device->card->model.cc_major >= 9))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (which == CU_LIMIT_SYNC_DEPTH && value > 24) /* the deepest nesting there is */
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED();
     uint64_t before = context->limit[which], had = context->limit_bytes;
     context->limit[which] = value;
     uint64_t now = limit_bytes(device, context->limit);

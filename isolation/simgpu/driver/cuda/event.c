@@ -71,7 +71,10 @@ API CUresult cuEventRecordWithFlags(struct sim_event *event, void *handle, unsig
     hw_spin(sim_params()->event_ns);
     event->capture = NULL;
     struct hw_item work = {.work = HW_MARK};
-    return sim_submit(stream, &work, event, NULL);
+    TRY(sim_submit(stream, &work, event, NULL));
+    if (event->shared)
+        sim_event_tell(event, sim_device_of(stream->context));
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuEventRecord(struct sim_event *event, void *handle)
@@ -89,6 +92,8 @@ API CUresult cuCtxRecordEvent(struct sim_context *context, struct sim_event *eve
 static int happened(struct sim_event *event, CUresult *fault)
 {
     *fault = CUDA_SUCCESS;
+    if (sim_event_foreign(event, sim_device_of(event->context)))
+        return sim_event_happened(event);
     return event->state != 1 || sim_done(sim_device_of(event->context), event->seq, fault);
 }
 
@@ -105,12 +110,22 @@ API CUresult cuEventQuery(struct sim_event *event)
     return fault ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+/* Wait for what another process recorded. */
+static CUresult wait_foreign(const struct sim_event *event)
+{
+    while (!sim_event_happened(event))
+        hw_rest(&sim_hw, hw_now(&sim_hw) + 20000);
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuEventSynchronize(struct sim_event *event)
 {
     ENTER();
     TRY(check(event));
     if (event->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
+    if (sim_event_foreign(event, sim_device_of(event->context)))
+        return wait_foreign(event);
     return event->state == 1 ? sim_wait(sim_device_of(event->context), event->seq) : CUDA_SUCCESS;
 }
 
@@ -150,7 +165,7 @@ API CUresult cuEventElapsedTime(float *milliseconds, struct sim_event *from, str
     return cuEventElapsedTime_v2(milliseconds, from, to);
 }
 
-/* The stream goes on when the event has happened. Across cards the calling thread waits instead:
+/* The stream goes on when the event has happened. Across cards and processes the calling thread waits instead:
  * one card's queue cannot depend on another's clock. */
 API CUresult cuStreamWaitEvent(void *handle, struct sim_event *event, unsigned flags)
 {
@@ -164,6 +179,8 @@ API CUresult cuStreamWaitEvent(void *handle, struct sim_event *event, unsigned f
         LOCKED();
         return sim_capture_join(stream, event);
     }
+    if (sim_event_foreign(event, sim_device_of(event->context)))
+        return wait_foreign(event);
     if (event->state != 1)
         return CUDA_SUCCESS;
     if (stream->context->device != event->context->device)

@@ -76,6 +76,17 @@ API CUresult cuGraphCreate(struct sim_graph **graph, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+/* End all nodes of a graph. */
+void sim_graph_clear(struct sim_graph *graph)
+{
+    for (struct sim_node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        node_end(node);
+    }
+    graph->first = graph->last = NULL;
+    graph->nodes = 0;
+}
+
 API CUresult cuGraphDestroy(void *handle)
 {
     ENTER();
@@ -83,10 +94,8 @@ API CUresult cuGraphDestroy(void *handle)
     struct sim_graph *graph = sim_graph_check(handle);
     if (!graph)
         return CUDA_ERROR_INVALID_VALUE;
-    for (struct sim_node *node = graph->first, *next; node; node = next) {
-        next = node->next;
-        node_end(node);
-    }
+    sim_graph_clear(graph);
+    sim_users_end(&graph->users);
     graph->tag = SIM_DEAD;
     return CUDA_SUCCESS;
 }

@@ -225,6 +225,7 @@ API CUresult cuGraphClone(struct sim_graph **made, void *handle)
     if (!graph || !made)
         return CUDA_ERROR_INVALID_VALUE;
     *made = sim_graph_new();
+    sim_users_copy(&(*made)->users, graph->users);
     for (struct sim_node *node = graph->first; node; node = node->next) {
         struct sim_node *copy = sim_node_new(*made, node->type, NULL, 0), kept = *copy;
         *copy = *node;

@@ -18,7 +18,6 @@
 /* Add a function unless the module has one of that name. */
 static struct sim_function *function_named(struct sim_module *module, const char *name, size_t length)
 {
-    length = length < SIM_SYMBOL ? length : SIM_SYMBOL - 1;
     for (size_t i = 0; i < module->functions; i++)
         if (!strncmp(module->function[i]->name, name, length) && !module->function[i]->name[length])
             return module->function[i];
@@ -26,21 +25,18 @@ static struct sim_function *function_named(struct sim_module *module, const char
     struct sim_function *function = sim_new(sizeof *function);
     if (!module->function)
         abort();
-    *function = (struct sim_function){.tag = SIM_FUNCTION, .module = module, .ns.parameter = -1, .width.parameter = -1};
-    memcpy(function->name, name, length);
+    *function = (struct sim_function){.tag = SIM_FUNCTION, .module = module, .name = sim_text(name, length),
+                                      .ns.parameter = -1, .width.parameter = -1};
     module->function[module->functions++] = function;
     return function;
 }
 
 static void add_symbol(struct sim_module *module, const char *name, size_t length, uint64_t bytes)
 {
-    length = length < SIM_SYMBOL ? length : SIM_SYMBOL - 1;
     module->symbol = realloc(module->symbol, (module->symbols + 1) * sizeof *module->symbol);
     if (!module->symbol)
         abort();
-    struct sim_symbol *symbol = &module->symbol[module->symbols++];
-    *symbol = (struct sim_symbol){.bytes = bytes};
-    memcpy(symbol->name, name, length);
+    module->symbol[module->symbols++] = (struct sim_symbol){.name = sim_text(name, length), .bytes = bytes};
 }
 
 /* The function of this name; an opaque image has every function that it is asked for. */
@@ -99,14 +95,10 @@ static void set_option(struct sim_function *function, char *option)
     }
 }
 
-/* One line of the text form; a line that says nothing known is an error. */
-static CUresult parse_line(struct sim_module *module, const char *text, size_t length)
+/* One line of the text form, which it is cut up in; a line that says nothing known is an error. */
+static CUresult parse_words(struct sim_module *module, char *line)
 {
-    char line[512], *word[16];
-    if (length >= sizeof line)
-        return CUDA_ERROR_INVALID_IMAGE;
-    memcpy(line, text, length);
-    line[length] = 0;
+    char *word[16];
     int words = 0;
     for (char *at = line + strspn(line, " \t\r"); *at && words < 16; at += strspn(at, " \t\r")) {
         word[words++] = at;
@@ -128,6 +120,14 @@ static CUresult parse_line(struct sim_module *module, const char *text, size_t l
         return CUDA_ERROR_INVALID_IMAGE;
     }
     return CUDA_SUCCESS;
+}
+
+static CUresult parse_line(struct sim_module *module, const char *text, size_t length)
+{
+    char *line = sim_text(text, length);
+    CUresult result = parse_words(module, line);
+    free(line);
+    return result;
 }
 
 static CUresult parse_text(struct sim_module *module, const char *at)

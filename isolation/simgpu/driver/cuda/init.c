@@ -46,6 +46,14 @@ void *sim_new(size_t bytes)
     return memory;
 }
 
+/* A copy of `length` characters, with a zero behind them. */
+char *sim_text(const char *text, size_t length)
+{
+    char *copy = sim_new(length + 1);
+    memcpy(copy, text, length);
+    return copy;
+}
+
 /* Append a card to the visible devices. */
 static void add_device(int card)
 {

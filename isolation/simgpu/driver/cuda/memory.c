@@ -31,6 +31,8 @@ CUresult sim_free(struct sim_range *range)
         range->charged_bytes = 0;
         return CUDA_SUCCESS;
     }
+    if (range->resident_bytes)
+        sim_refund(device, HW_MANAGED, range->resident_bytes);
     if (range->pool)
         sim_pool_give(range->pool, range->charged_bytes);
     else if (range->object)
@@ -98,9 +100,9 @@ static CUresult freeable(CUdeviceptr pointer, struct sim_range **range)
     CUdeviceptr base;
     uint64_t bytes;
     TRY(sim_extent(pointer, &base, &bytes, range));
-    if (base != pointer || (*range)->kind > SIM_RANGE_MANAGED)
-        return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
+    int imported = (*range)->kind == SIM_RANGE_IMPORT && (*range)->pool; /* from a pool of another process */
+    return base != pointer || ((*range)->kind > SIM_RANGE_MANAGED && !imported) ? CUDA_ERROR_INVALID_VALUE
+                                                                                : CUDA_SUCCESS;
 }
 
 /* Free waits for the device first, as the real one does: the memory may still be in use. */
@@ -185,7 +187,6 @@ API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flag
     struct sim_range *range = sim_range_new(SIM_RANGE_MANAGED, context, bytes);
     if (!range)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    range->hw_kind = HW_MANAGED;
     *pointer = range->base;
     CARD_LOCKED(device);
     hw_put(device->card, &device->client->managed_bytes, device->client->managed_bytes + bytes);
@@ -207,15 +208,15 @@ static CUresult prefetch(CUdeviceptr pointer, uint64_t bytes, int to_device, int
         TRY(sim_check_device(index, &device));
     device = sim_device[range->device];
     if (!to_device) {
-        sim_refund(device, HW_MANAGED, range->charged_bytes);
-        range->charged_bytes = 0;
+        sim_refund(device, HW_MANAGED, range->resident_bytes);
+        range->resident_bytes = 0;
         return CUDA_SUCCESS;
     }
     uint64_t whole = sim_round(range->bytes, sim_params()->granule_bytes);
     uint64_t more = sim_round(bytes, sim_params()->granule_bytes);
-    more = range->charged_bytes + more > whole ? whole - range->charged_bytes : more;
+    more = range->resident_bytes + more > whole ? whole - range->resident_bytes : more;
     if (more && !sim_charge(device, HW_MANAGED, more))
-        range->charged_bytes += more; /* without room it stays where it is, and no error tells */
+        range->resident_bytes += more; /* without room it stays where it is, and no error tells */
     return CUDA_SUCCESS;
 }
 

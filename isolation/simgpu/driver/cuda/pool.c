@@ -9,9 +9,32 @@
 
 void sim_pool_init(struct sim_pool *pool, int device, enum hw_kind kind)
 {
-    *pool = (struct sim_pool){.tag = SIM_POOL, .device = device, .kind = kind, .counted = 1};
+    *pool = (struct sim_pool){.tag = SIM_POOL, .device = device, .kind = kind, .counted = 1, .type = CU_MEM_PINNED,
+                              .location = {CU_MEM_LOCATION_DEVICE, device}};
     for (int i = 1; i <= 3; i++)
         pool->flags[i] = 1; /* reuse is allowed in every way */
+}
+
+/* Make it a pool of pinned or managed memory in that place. Managed memory, and that of the host, is not in the card's
+ * books: the first stands there as far as it is on a card. */
+CUresult sim_pool_place(struct sim_pool *pool, const struct cu_location *location, int type)
+{
+    int on_device = location->type == CU_MEM_LOCATION_DEVICE, managed = type == CU_MEM_MANAGED;
+    struct sim_device *device;
+    if ((type != CU_MEM_PINNED && !managed) || location->type < CU_MEM_LOCATION_NONE ||
+        location->type > CU_MEM_LOCATION_HOST_NUMA || (!managed && location->type == CU_MEM_LOCATION_NONE))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_params()->cuda_version < 13000 && (managed || location->type == CU_MEM_LOCATION_HOST))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (on_device) {
+        TRY(sim_check_device(location->id, &device));
+        TRY(sim_client(device));
+    }
+    sim_pool_init(pool, on_device ? location->id : 0, HW_POOL);
+    pool->counted = on_device && !managed;
+    pool->type = type;
+    pool->location = *location;
+    return CUDA_SUCCESS;
 }
 
 struct sim_pool *sim_pool_check(void *handle)
@@ -74,18 +97,9 @@ void sim_pools_settle(struct sim_device *device)
             sim_pool_trim(made[i], made[i]->keep_bytes);
 }
 
-API CUresult cuMemPoolCreate(struct sim_pool **pool, const struct cu_pool_props *props)
+/* A place for a pool that was made.  pre: the process's lock is held. */
+CUresult sim_pool_new(struct sim_pool **pool, const struct sim_pool *as, uint64_t max_bytes, int handle_types)
 {
-    ENTER();
-    if (!pool || !props || props->type != 1)
-        return CUDA_ERROR_INVALID_VALUE;
-    int on_device = props->location.type == CU_MEM_LOCATION_DEVICE;
-    struct sim_device *device;
-    if (on_device) {
-        TRY(sim_check_device(props->location.id, &device));
-        TRY(sim_client(device));
-    }
-    LOCKED();
     unsigned slot = 0;
     while (slot < made_count && made[slot]->tag != SIM_DEAD)
         slot++;
@@ -94,11 +108,21 @@ API CUresult cuMemPoolCreate(struct sim_pool **pool, const struct cu_pool_props 
     if (slot == made_count)
         made[made_count++] = sim_new(sizeof **made);
     *pool = made[slot];
-    sim_pool_init(*pool, on_device ? props->location.id : 0, HW_POOL);
-    (*pool)->counted = on_device;
-    (*pool)->max_bytes = props->max_bytes;
-    (*pool)->handle_types = props->handle_types;
+    **pool = *as;
+    (*pool)->max_bytes = max_bytes;
+    (*pool)->handle_types = handle_types;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPoolCreate(struct sim_pool **pool, const struct cu_pool_props *props)
+{
+    ENTER();
+    if (!pool || !props)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sim_pool placed;
+    TRY(sim_pool_place(&placed, &props->location, props->type));
+    LOCKED();
+    return sim_pool_new(pool, &placed, props->max_bytes, props->handle_types);
 }
 
 /* A destroyed pool lives on until its last allocation is freed. */
@@ -130,7 +154,8 @@ static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes, struct sim_pool *
     uint64_t whole = sim_round(bytes, 512);
     if (!stream->capture)
         TRY(sim_pool_take(pool, whole));
-    struct sim_range *range = sim_range_new(stream->capture ? SIM_RANGE_GRAPH : SIM_RANGE_POOL, stream->context, bytes);
+    enum sim_range_kind kind = pool->type == CU_MEM_MANAGED ? SIM_RANGE_MANAGED : SIM_RANGE_POOL;
+    struct sim_range *range = sim_range_new(stream->capture ? SIM_RANGE_GRAPH : kind, stream->context, bytes);
     if (!range) {
         if (!stream->capture)
             sim_pool_give(pool, whole);
@@ -146,6 +171,11 @@ static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes, struct sim_pool *
     }
     range->pool = pool;
     range->charged_bytes = whole;
+    if (kind == SIM_RANGE_MANAGED) {
+        struct sim_device *device = sim_device_of(stream->context);
+        CARD_LOCKED(device);
+        hw_put(device->card, &device->client->managed_bytes, device->client->managed_bytes + bytes);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -155,7 +185,7 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, void *h
     struct sim_stream *stream;
     TRY(sim_stream_of(stream_handle, &stream));
     struct sim_pool *pool = sim_pool_check(handle);
-    if (!pointer || !bytes || !pool)
+    if (!pointer || !bytes || !pool || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     return allocate(pointer, bytes, pool, stream);
 }
@@ -180,7 +210,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr pointer, void *stream_handle)
     uint64_t bytes;
     struct sim_range *range;
     TRY(sim_extent(pointer, &base, &bytes, &range));
-    if (base != pointer || range->kind > SIM_RANGE_MANAGED)
+    int imported = range->kind == SIM_RANGE_IMPORT && range->pool;
+    if (base != pointer || (range->kind > SIM_RANGE_MANAGED && !imported))
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
         struct sim_node *node;

@@ -13,7 +13,6 @@
 #define SIM_MAX_DEVICES 64
 #define SIM_STACK 32     /* contexts pushed by one thread */
 #define SIM_PARAMS 64    /* parameters of a kernel */
-#define SIM_SYMBOL 128
 
 enum sim_tag {
     SIM_DEAD,
@@ -29,6 +28,7 @@ enum sim_tag {
     SIM_NODE,
     SIM_EXEC,
     SIM_GREEN,
+    SIM_USER_OBJECT,
 };
 
 struct sim_event;
@@ -47,6 +47,9 @@ struct sim_pool {
     uint32_t tag;
     int device;
     int counted; /* device memory: stands in the card's books */
+    int type;    /* 1 pinned, 2 managed: that is on the card only as far as it was brought there */
+    int imported;
+    struct cu_location location;
     enum hw_kind kind;
     uint64_t reserved_bytes, used_bytes, reserved_high, used_high, keep_bytes, max_bytes;
     uint64_t flags[16];
@@ -77,7 +80,7 @@ struct sim_stream {
     struct sim_graph *capture; /* being recorded into, or NULL */
     struct sim_node **tips;    /* what the next captured node depends on */
     size_t tip_count;
-    int capture_origin, capture_broken, capture_mode;
+    int capture_origin, capture_broken, capture_mode, capture_cig;
     const void *capture_thread; /* who began it */
     uint64_t capture_id;
     struct sim_stream *next;
@@ -92,6 +95,8 @@ struct sim_event {
     struct sim_graph *capture; /* recorded while capturing */
     struct sim_node **tips;
     size_t tip_count;
+    struct sim_shared_event *shared; /* between processes: who recorded it last, and as what */
+    uint64_t id;                     /* of that: its descriptor */
 };
 
 struct sim_device {
@@ -111,7 +116,7 @@ struct sim_device {
 };
 
 struct sim_symbol {
-    char name[SIM_SYMBOL];
+    char *name; /* of any length; never freed, as handles are */
     uint64_t bytes;
     CUdeviceptr address;
     int managed;
@@ -127,7 +132,7 @@ struct sim_figure {
 struct sim_function {
     uint32_t tag;
     struct sim_module *module;
-    char name[SIM_SYMBOL];
+    char *name;
     unsigned params;
     uint32_t size[SIM_PARAMS], offset[SIM_PARAMS];
     struct sim_figure ns, width;
@@ -166,6 +171,7 @@ void sim_lock(void);
 void sim_unlock(void);
 CUresult sim_enter(void);
 void *sim_new(size_t bytes);
+char *sim_text(const char *text, size_t length);
 
 /* context.c */
 CUresult sim_current(struct sim_context **context);
@@ -215,7 +221,7 @@ struct sim_range {
     struct sim_pool *pool;
     struct sim_slab *slab;
     uint64_t object, generation; /* shared: entry + 1 */
-    uint64_t resident_bytes;     /* managed memory on the card */
+    uint64_t resident_bytes;     /* managed memory on the card; counted apart from `charged_bytes` */
     uint64_t id;
     void **map; /* reserved: the physical handle of each granule */
     int touched;
@@ -246,10 +252,17 @@ void sim_pool_trim(struct sim_pool *pool, uint64_t keep);
 void sim_pools_settle(struct sim_device *device);
 struct sim_pool *sim_pool_check(void *handle);
 void sim_pool_init(struct sim_pool *pool, int device, enum hw_kind kind);
+CUresult sim_pool_new(struct sim_pool **pool, const struct sim_pool *as, uint64_t max_bytes, int handle_types);
+CUresult sim_pool_place(struct sim_pool *pool, const struct cu_location *location, int type);
 
 /* share.c of the API: vmm.c, ipc.c */
 CUresult sim_unshare(struct sim_device *device, struct sim_range *range);
 CUresult sim_vmm_end(struct sim_range *range);
+
+/* ipc.c */
+void sim_event_tell(struct sim_event *event, struct sim_device *device);
+int sim_event_foreign(const struct sim_event *event, const struct sim_device *device);
+int sim_event_happened(const struct sim_event *event);
 
 /* copy.c */
 CUresult sim_move(CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
@@ -282,6 +295,7 @@ void sim_stream_forget_capture(struct sim_stream *stream);
 /* graph.c */
 struct sim_graph *sim_graph_check(void *handle);
 struct sim_graph *sim_graph_new(void);
+void sim_graph_clear(struct sim_graph *graph);
 struct sim_node *sim_node_check(void *handle);
 void sim_node_depend(struct sim_node *node, struct sim_node *on);
 CUresult sim_node_kernel(struct sim_node *node, const struct cu_kernel_node *params);
@@ -309,13 +323,24 @@ struct sim_node {
     int disabled;
 };
 
+struct sim_user { /* references that a graph holds to an object of the program's */
+    struct sim_user_object *object;
+    uint64_t count;
+    struct sim_user *next;
+};
+
 struct sim_graph {
     uint32_t tag;
     struct sim_node *first, *last;
     int capturing; /* streams are being recorded into it */
     size_t nodes;
     uint64_t id;
+    struct sim_user *users;
 };
+
+/* userobject.c */
+void sim_users_end(struct sim_user **users);
+void sim_users_copy(struct sim_user **to, const struct sim_user *from);
 
 #define ENTER()                          \
     do {                                 \
