@@ -90,6 +90,7 @@ class Autoscaler:
         self.telemetry.watch(Certificates(options.certificates()))
         self.background = Background()
         self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self._decided = asyncio.Event()
         self._closed = ""
         """Why the gRPC ports are not open although they should be."""
 
@@ -121,7 +122,7 @@ class Autoscaler:
             found |= await self._more_doors(stack)
             opened(found)
             stack.push_async_callback(self.turns.finish)
-            await enter(self.background.cycles("handover", self._handover))
+            await enter(self.background.cycles("handover", self._handover, news=self._decided))
             await enter(self.background.cycles("reconcile", self._cycle, limit=CYCLE_SECONDS, grace=GRACE_SECONDS))
             await stop.wait()
             self.turns.stopping = True
@@ -194,6 +195,7 @@ class Autoscaler:
         await self.turns.once()
         self._known.seen = self.turns.last.seen or self._known.seen
         await self.voice.say(self.turns)
+        self._decided.set()
         return max(0.0, self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began))
 
     async def _handover(self) -> float:

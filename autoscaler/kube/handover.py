@@ -22,7 +22,7 @@ from isolation.contract.names import SCHEDULER
 from isolation.placement.rules import ours_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from autoscaler.kube.notes import PodNote
     from autoscaler.observation import Observation
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PASS_SECONDS: Final = 5.0
-"""Between two looks at all pods."""
+"""Between two looks at all pods, or sooner after a reconcile cycle."""
 MOST: Final = 250
-"""Pods written to in one pass, 50 a second: an API server takes thousands."""
+"""Pods written to in one pass; with the defaults 50 a second, of the thousands that an API server takes."""
 AT_ONCE: Final = 5
 STRETCH: Final = 500
 """Pods looked at without a pause: some milliseconds."""
@@ -89,7 +89,7 @@ class Handover:
         """Pods that have yet to be written to, as of the last pass; None: there was none yet."""
 
     async def carry(self, seen: Observation, notes: Mapping[str, PodNote], ours: Mapping[str, Ours]) -> None:
-        """One pass; what cannot be written now is tried in the next. Raises ClusterError where nobody answers."""
+        """One pass; what has changed meanwhile is written in the next. Raises ClusterError where it is not answered."""
         wishes, owners = [], Owners(seen, ours)
         for number, pod in enumerate(list(seen.pods.values())):
             if not number % STRETCH:
@@ -99,25 +99,28 @@ class Handover:
                 wishes.append(wish)
         self.left = len(wishes)
         if wishes:
-            log.info("pod annotations for cluster-autoscaler: %d pods to change", len(wishes))
-        turns = iter(wishes[:MOST])
-        await asyncio.gather(*(self._written(turns) for _ in range(AT_ONCE)))
+            log.info("annotations for cluster-autoscaler: %d pods to change", len(wishes))
+        self.left -= await written(self._access, wishes[:MOST], self._allowed)
 
-    async def _written(self, wishes: Iterator[Wish]) -> None:
-        for wish in wishes:
-            if not self._allowed():
+
+async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], bool]) -> int:
+    """How many pods were written to; the others have changed since they were read, or are gone. Raises ClusterError."""
+    queue, done = iter(wishes), 0
+
+    async def some() -> None:
+        nonlocal done
+        for wish in queue:
+            if not allowed():
                 return
-            body = {
-                "metadata": {
-                    "uid": wish.pod.uid,
-                    "resourceVersion": wish.version,
-                    "annotations": dict(wish.annotations),
-                }
-            }
+            wanted = {"uid": wish.pod.uid, "resourceVersion": wish.version, "annotations": dict(wish.annotations)}
             try:
-                await self._access.send("PATCH", f"{wish.pod.path}/status", body, "merge-patch", _SECONDS)
+                path = f"{wish.pod.path}/status"
+                await access.send("PATCH", path, {"metadata": wanted}, "merge-patch", _SECONDS)
             except RefusedError as exc:
                 if exc.status not in (_CHANGED, _GONE):
                     raise
-            if self.left:
-                self.left -= 1
+            else:
+                done += 1
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    return done
