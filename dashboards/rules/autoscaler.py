@@ -82,7 +82,7 @@ GROUP: Final = Group(
             # What the scheduler knows of the pools stays when the autoscaler and its own metrics are gone.
             f"max({of(metrics_scheduler.POOLS)}) > 0\nunless on ()\n"
             f"(time() - max({of(metrics_autoscaler.LAST_TURN)} and on (job, instance) "
-            f"{of(metrics_autoscaler.LEADS)} == 1)) < 600",
+            f"{of(metrics_autoscaler.LEADS)} == 1 and on (job, instance) {of(metrics_autoscaler.ENABLED)} == 1)) < 600",
             Severity.CRITICAL,
             "Pools wait for a gpushare autoscaler that does nothing",
             f"The autoscaler has completed no cycle as the leader for over 15 minutes, and {COUNT} pools are "

@@ -17,9 +17,9 @@ LABELS: Final = MappingProxyType(
         "not the leader or has not synced its caches yet), bad_request (the request cannot be "
         "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
         "failed. admission: done, too_large, bad_request. Evictions: done, gone, refused, blocked.",
-        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, watch-pools, election, "
-        "leadership (starts and stops what only the leader does), kube-scheduler-lease, preemption (also requeues "
-        "pods and deletes reservations), leader-label (of this pod), certificates (of the extender), "
+        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, watch-pools, "
+        "election, leadership (starts and stops what only the leader does), kube-scheduler-lease, preemption (also "
+        "requeues pods and deletes reservations), leader-label (of this pod), certificates (of the extender), "
         "admission-process (starts and watches it), listener-extender, listener-extender-tls, listener-metrics "
         "(accept connections).",
         "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
