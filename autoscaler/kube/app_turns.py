@@ -19,6 +19,7 @@ from autoscaler.kube.config import ConfigError as FileError
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.handover import Handover
 from autoscaler.kube.kept import Kept
+from autoscaler.kube.published import Published, pools_of
 from autoscaler.kube.state import Remembered
 from autoscaler.kube.wiring import Wired, offers_of, opened
 from autoscaler.kube.world import KubeWorld, Parts
@@ -28,6 +29,7 @@ from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
 from isolation.contract.handover import Ours
+from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +72,7 @@ class Surroundings:
     dry_run: bool
     wall: Callable[[], float]
     steady: Callable[[], float]
+    namespace: str = SYSTEM_NAMESPACE
 
 
 class Turns:
@@ -92,6 +95,7 @@ class Turns:
         self._served: set[str] = set()
         """Pools whose provider has answered since the configuration was read."""
         self._configured = around.steady()
+        self.published = Published(around.access, around.namespace)
         self.handover = Handover(around.access, lambda: self._leads() and not self.stopping)
 
     @property
@@ -177,9 +181,11 @@ class Turns:
         return pool.ours if served and self.acts() else Ours()
 
     async def hand_over(self) -> None:
-        """Have pods that exist say to cluster-autoscaler what is done here: one pass, by the latest reading."""
-        if self._leads() and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
+        """Tell admission, and cluster-autoscaler by the pods that exist, what is done here; by the latest reading."""
+        fence = self._around.election.fence()
+        if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
             ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
+            await self.published.put(pools_of(self.last.seen, ours), fence.epoch)
             await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
 
     def fence(self) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import Node
 
     T = TypeVar("T")
