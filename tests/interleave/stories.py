@@ -271,8 +271,8 @@ class Story:
         self._stored = ""
         self._epoch = 0
         self._made = 0
-        self._wanted: list[tuple[float, dict[str, int]]] = []
-        """Since the last purchase: at which time how many machines of a pool were missing."""
+        self._wanted: list[tuple[float, int, dict[str, int]]] = []
+        """Since the last purchase: when, pods without room less machines that come, machines by pool if packed anew."""
         self._permit, self._permit_until = PERMIT_SECONDS, 0.0
         self._known: dict[Any, tuple[str, Any]] = {}
         self._looked: object = None
@@ -556,7 +556,7 @@ class Story:
         self.loop.later(1.0 + self.draw.random(), self._schedule)
         state = (self.server.version, self._coming())
         if state == self._looked:
-            self._wanted[-1] = (self.loop.time(), self._wanted[-1][1])
+            self._wanted[-1] = (self.loop.time(), *self._wanted[-1][1:])
             return
         self._looked = state
         self._note()
@@ -613,15 +613,15 @@ class Story:
             for pool, shelf in self.market.shelves.items()
         }
 
-    def _short(self, extra: dict[str, int] | None = None) -> list[Pod]:
-        """Who waits and has no place on what there is and what comes, card by card; `extra`: machines besides."""
+    def _short(self) -> list[Pod]:
+        """Who waits and has no place on what there is and what comes, card by card."""
         snapshot, cards = self._room()
         for pool, count in self._coming().items():
-            for at in range(count + (extra or {}).get(pool, 0)):
+            for at in range(count):
                 node = node_of(self._node(pool, f"coming-{pool}-{at}"))
                 snapshot.join(node)
                 cards[node.name] = _cards_of(node)
-        waiting = [pod for pod in self.pods() if not pod.node and pod.deleted is None]
+        waiting = [pod for pod in self.pods() if not pod.node]
         waiting.sort(key=lambda pod: (-_units(pod), -float(pod.requests.get("cpu", 0))))
         return [pod for pod in waiting if _place(pod, snapshot, cards) is None]
 
@@ -629,8 +629,20 @@ class Story:
         """What is missing now, for purchases of the next seconds."""
         now, short = self.loop.time(), self._short()
         since = now - (self._permit if now < self._permit_until else PERMIT_SECONDS)
-        self._wanted = [(at, missing) for at, missing in self._wanted if at >= since]
-        self._wanted.append((now, {pool: self._packed(short, pool) for pool in SHAPES} if short else {}))
+        self._wanted = [entry for entry in self._wanted if entry[0] >= since]
+        packed = {pool: self._packed(short, pool) for pool in SHAPES} if short else {}
+        self._wanted.append((now, self._homeless() - sum(self._coming().values()), packed))
+
+    def _homeless(self) -> int:
+        """How many wait whom no node has room for and a machine would serve, each taken alone."""
+        snapshot, cards = self._room()
+        fresh = [node_of(self._node(pool, f"{pool}-any")) for pool in SHAPES]
+        return sum(
+            not any(_servable(pod, node, snapshot, cards) for node in snapshot.nodes.values())
+            and any(_servable(pod, node) for node in fresh)
+            for pod in self.pods()
+            if not pod.node
+        )
 
     def _packed(self, short: list[Pod], pool: str) -> int:
         """How many machines of one pool those need whom it can serve, card by card."""
@@ -646,20 +658,24 @@ class Story:
 
     def _bought(self, pool: str, by: int) -> None:
         """
-        Never more than was missing at some moment since the last purchase, and not long ago.
+        Each machine that comes has a pod that waits for it, at some moment since the last purchase and not long ago.
 
-        The target is raised already, so what is noted now is what this purchase leaves.
+        Packed anew, those pods might do with fewer machines: what is bought beyond that is counted. The target is
+        raised already, so what is noted now is what this purchase leaves.
         """
         self._tell(f"bought {by} of {pool}")
         self.result.count["bought"] += by
-        most = max((missing.get(pool, 0) for _, missing in self._wanted), default=0)
+        most = max((lonely for _, lonely, _ in self._wanted), default=0)
         if by > most:
-            self._find(f"{by} of {pool} bought where {most} were missing")
+            self._find(f"{by} of {pool} bought for nobody: {max(0, most)} pods waited without a machine")
+        self.result.count["bought beyond packing"] += max(
+            0, by - max((p.get(pool, 0) for *_, p in self._wanted), default=0)
+        )
         self._wanted = []
         self._note()
 
     def _judge_end(self) -> None:
-        for pod in self._short(extra=None):
+        for pod in self._short():
             for pool, shelf in self.market.shelves.items():
                 if shelf.target < MOST_NODES and _servable(pod, node_of(self._node(pool, "any"))):
                     self._find(f"{pod.name} waits, and a node of {pool} would serve it")
@@ -693,8 +709,13 @@ def _place(pod: Pod, snapshot: Snapshot, cards: dict[str, dict[str, int]]) -> tu
     return name, card
 
 
-def _servable(pod: Pod, node: Node) -> bool:
-    return _place(pod, Snapshot([node]), {node.name: _cards_of(node)}) is not None
+def _servable(
+    pod: Pod, node: Node, snapshot: Snapshot | None = None, cards: dict[str, dict[str, int]] | None = None
+) -> bool:
+    """Whether the node has room for it, as it stands in the snapshot, else when it is fresh."""
+    snapshot, cards = snapshot or Snapshot([node]), cards or {node.name: _cards_of(node)}
+    enough = not _units(pod) or any(free >= _units(pod) for free in cards[node.name].values())
+    return enough and snapshot.fits(pod, node.name)
 
 
 def _cards_of(node: Node) -> dict[str, int]:
