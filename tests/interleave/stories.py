@@ -271,8 +271,8 @@ class Story:
         self._stored = ""
         self._epoch = 0
         self._made = 0
-        self._wanted: list[tuple[float, int, dict[str, int]]] = []
-        """Since the last purchase: when, pods without room less machines that come, machines by pool if packed anew."""
+        self._wanted: list[tuple[float, Counter[str], Counter[str]]] = []
+        """Since the last purchase: when, pods without a machine by pool, machines by pool if those were packed anew."""
         self._permit, self._permit_until = PERMIT_SECONDS, 0.0
         self._known: dict[Any, tuple[str, Any]] = {}
         self._looked: object = None
@@ -630,19 +630,30 @@ class Story:
         now, short = self.loop.time(), self._short()
         since = now - (self._permit if now < self._permit_until else PERMIT_SECONDS)
         self._wanted = [entry for entry in self._wanted if entry[0] >= since]
-        packed = {pool: self._packed(short, pool) for pool in SHAPES} if short else {}
-        self._wanted.append((now, self._homeless() - sum(self._coming().values()), packed))
+        packed = Counter({pool: self._packed(short, pool) for pool in SHAPES} if short else {})
+        self._wanted.append((now, self._lonely(), packed))
 
-    def _homeless(self) -> int:
-        """How many wait whom no node has room for and a machine would serve, each taken alone."""
+    def _lonely(self) -> Counter[str]:
+        """
+        By pool, how many pods wait that it would serve and that have neither room on a node nor a machine that comes.
+
+        Each pod is taken alone, and each machine that comes is left to one pod, of those that few pools can serve first.
+        """
         snapshot, cards = self._room()
-        fresh = [node_of(self._node(pool, f"{pool}-any")) for pool in SHAPES]
-        return sum(
-            not any(_servable(pod, node, snapshot, cards) for node in snapshot.nodes.values())
-            and any(_servable(pod, node) for node in fresh)
+        fresh = {pool: node_of(self._node(pool, f"{pool}-any")) for pool in SHAPES}
+        homeless = [
+            {pool for pool, node in fresh.items() if _servable(pod, node)}
             for pod in self.pods()
-            if not pod.node
-        )
+            if not pod.node and not any(_servable(pod, node, snapshot, cards) for node in snapshot.nodes.values())
+        ]
+        coming, found = self._coming(), Counter[str]()
+        for pools in sorted(homeless, key=len):
+            served = min((pool for pool in pools if coming[pool] > 0), key=lambda pool: SHAPES[pool], default="")
+            if served:
+                coming[served] -= 1
+            else:
+                found.update(pools)
+        return found
 
     def _packed(self, short: list[Pod], pool: str) -> int:
         """How many machines of one pool those need whom it can serve, card by card."""
@@ -665,11 +676,11 @@ class Story:
         """
         self._tell(f"bought {by} of {pool}")
         self.result.count["bought"] += by
-        most = max((lonely for _, lonely, _ in self._wanted), default=0)
+        most = max((lonely[pool] for _, lonely, _ in self._wanted), default=0)
         if by > most:
-            self._find(f"{by} of {pool} bought for nobody: {max(0, most)} pods waited without a machine")
+            self._find(f"{by} of {pool} bought for nobody: {most} pods waited without a machine")
         self.result.count["bought beyond packing"] += max(
-            0, by - max((p.get(pool, 0) for *_, p in self._wanted), default=0)
+            0, by - max((packed[pool] for *_, packed in self._wanted), default=0)
         )
         self._wanted = []
         self._note()
