@@ -79,6 +79,7 @@ _AUTOSCALER: Final = (
     Right("nodes", ("patch",), why="the taint and the annotation of a drain (nothing else: admission policy)"),
     Right("pods", ("list", "watch"), why="pending pods, pods that would have to move"),
     Right("pods/eviction", ("create",), why="moves, under disruption budgets"),
+    Right("pods/status", ("patch",), why="annotations for cluster-autoscaler (nothing else: admission policy)"),
     Right("poddisruptionbudgets", ("list", "watch"), "policy", why="pods that may be moved now"),
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for moved pods"),
     Right("events", ("create",), "events.k8s.io", why="report what was done, or why it was not"),
@@ -100,8 +101,10 @@ RIGHTS: Final = MappingProxyType(
     {SCHEDULER: _SCHEDULER, KUBE_SCHEDULER: _KUBE, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER}
 )
 """By account, all of them in our own namespace."""
-MOVING: Final = frozenset({("pods/eviction", "create"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")})
-"""Of the autoscaler, where pods are moved. On ACK none is, and these are not granted there (manifests/overlays/ack)."""
+MOVING: Final = frozenset(
+    {("pods/eviction", "create"), ("pods/status", "patch"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")}
+)
+"""Of the autoscaler, where pods are moved or annotated. On ACK none is: not granted there (manifests/overlays/ack)."""
 
 
 def sentence(account: str, verb: str, resource: str) -> str:

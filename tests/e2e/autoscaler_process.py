@@ -110,11 +110,15 @@ class Autoscaler(Replica):
 
     async def plan(self, *more: str) -> tuple[int, str, str]:
         """What `plan` says: status, output, errors."""
-        return await asyncio.to_thread(self._plan, *more)
+        return await self.run("plan", *more)
 
-    def _plan(self, *more: str) -> tuple[int, str, str]:
+    async def run(self, *more: str) -> tuple[int, str, str]:
+        """What a subcommand says: status, output, errors."""
+        return await asyncio.to_thread(self._run, *more)
+
+    def _run(self, *more: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            [*self.command(), "plan", *more], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            [*self.command(), *more], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
         return done.returncode, done.stdout, done.stderr
 
