@@ -112,7 +112,7 @@ class Generation:
     def provider(self, channel, seconds=PATIENCE_SECONDS):
         """A client of the 15 methods: `client["NodeGroups"](id="x")`."""
         service = PROVIDER + ".CloudProvider"
-        return {name: self._call(channel, service, name, *of, seconds) for name, of in _METHODS.items()}
+        return {name: self._call(channel, f"/{service}/{name}", of, seconds) for name, of in _METHODS.items()}
 
     def best(self, channel, options, nodes, seconds=PATIENCE_SECONDS):
         """Ask the expander; options by group with their pods."""
@@ -124,16 +124,17 @@ class Generation:
             asked = {"nodeMap": nodes}
         else:
             asked = {"nodeBytesMap": {key: node.SerializeToString() for key, node in nodes.items()}}
-        call = self._call(channel, "grpcplugin.Expander", "BestOptions", "BestOptions", "BestAnswer", seconds)
+        call = self._call(channel, "/grpcplugin.Expander/BestOptions", ("BestOptions", "BestAnswer"), seconds)
         return call(options=listed, **asked)
 
-    def _call(self, channel, service, method, asked, answered, seconds):  # noqa: PLR0913
+    def _call(self, channel, path, of, seconds):
+        asked, answered = (self.messages[name] for name in of)
         call = channel.unary_unary(
-            f"/{service}/{method}",
+            path,
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=self.messages[answered].FromString,
+            response_deserializer=answered.FromString,
         )
-        return lambda **fields: call(self.messages[asked](**fields), timeout=seconds)
+        return lambda **fields: call(asked(**fields), timeout=seconds)
 
 
 GENERATIONS = (Generation("messages", _WITH_MESSAGES), Generation("bytes", _WITH_BYTES))

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 OLD_PAGE = ("--enforce-node-group-min-size", "--allowed-scheduler-names=default-scheduler")
 SHIPPED = ("--enforce-node-group-min-size",)
-HANDED_OVER = {SCALE_UP_DELAY: "8760h", SAFE_TO_EVICT: "false"}
+THEIRS = {"scale_up": "cluster-autoscaler", "scale_down": "cluster-autoscaler"}
+"""Settings of a pool under which its pods say nothing to cluster-autoscaler."""
 NODES, ON_NODE = 3, 2
 
 
-def share_workload(replicas: int, cpu: str, **annotations: str) -> dict[str, Any]:
+def share_workload(replicas: int, cpu: str) -> dict[str, Any]:
     """Replicas of 10 GiB: one on a card of 15, and by sums three on a node of two."""
     pod = our_pod("any", 10)
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "aliyun.com/gpu-mem": "10"}
-    made = workload("Deployment", "share", replicas, pod)
-    made["spec"]["template"]["metadata"]["annotations"] = annotations
-    return made
+    return workload("Deployment", "share", replicas, pod)
 
 
 def ordinary_workload(name: str, replicas: int, cpu: str) -> dict[str, Any]:
@@ -57,10 +56,20 @@ async def running(b: Beside, app: str, count: int) -> set[str]:
     return found
 
 
-async def full_of_shares(b: Beside, cpu: str, **annotations: str) -> set[str]:
+async def full_of_shares(b: Beside, cpu: str) -> set[str]:
     """Every node full: a pod on each card."""
-    await b.client.create(share_workload(NODES * ON_NODE, cpu, **annotations))
+    await b.client.create(share_workload(NODES * ON_NODE, cpu))
     return await running(b, "share", NODES * ON_NODE)
+
+
+async def handed_over(b: Beside, app: str) -> None:
+    """Wait until the pods tell cluster-autoscaler that they are not its own."""
+
+    def told(pods: dict[str, Any]) -> bool:
+        said = [pod["metadata"].get("annotations", {}) for pod in pods["items"]]
+        return all(one.get(SAFE_TO_EVICT) == "false" and one.get(SCALE_UP_DELAY) == "8760h" for one in said)
+
+    await b.client.until(told, PODS, labelSelector=f"app={app}")
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +91,7 @@ def test_without_the_handover_running_share_pods_are_evicted(plane, tmp_path, fl
     """
 
     async def story():
-        async with beside(plane, tmp_path, one_pool(max_nodes=5), start=NODES) as b:
+        async with beside(plane, tmp_path, one_pool(max_nodes=5, **THEIRS), start=NODES) as b:
             before = await full_of_shares(b, "1")
             await b.client.create(ordinary_workload("small", 1, "2"))
             await running(b, "small", 1)
@@ -100,7 +109,7 @@ def test_an_ordinary_pod_waits_for_ever_with_the_flag_of_the_old_page(plane, tmp
     """It is told that it fits on nodes that are full, and nothing is bought for it."""
 
     async def story():
-        async with beside(plane, tmp_path, one_pool(max_nodes=5), start=NODES) as b:
+        async with beside(plane, tmp_path, one_pool(max_nodes=5, **THEIRS), start=NODES) as b:
             await full_of_shares(b, "30")
             await b.client.create(ordinary_workload("large", 1, "30"))
             await b.client.until(lambda pods: all(map(why_pending, pods["items"])), PODS, labelSelector="app=large")
@@ -122,7 +131,8 @@ def test_mixed_nodes_under_its_scale_down_lose_nobody(plane, tmp_path, cpu):
 
     async def story():
         async with beside(plane, tmp_path, one_pool(max_nodes=6), start=NODES) as b:
-            before = await full_of_shares(b, cpu, **HANDED_OVER)
+            before = await full_of_shares(b, cpu)
+            await handed_over(b, "share")
             await b.client.create(ordinary_workload("small", NODES, "1"))
             await running(b, "small", NODES)
             async with plain_node(b):
@@ -134,10 +144,9 @@ def test_mixed_nodes_under_its_scale_down_lose_nobody(plane, tmp_path, cpu):
                 after = await running(b, "share", NODES * ON_NODE)
                 await running(b, "small", NODES)
                 await running(b, "large", 2)
-            return before, after, await b.machines.replicas("gpu-a"), b.theirs.status()
+            return before, after, await b.machines.replicas("gpu-a"), b.machines.made["gpu-a"], b.theirs.status()
 
-    before, after, replicas, status = asyncio.run(story())
+    before, after, replicas, made, status = asyncio.run(story())
     assert before == after
-    assert NODES + needed == replicas
-    assert needed == sum(status["bought"].values()), status
+    assert (NODES + needed, NODES + needed) == (replicas, made), status
     assert all(status["kept"].get(f"gpu-a-n{at:03}") for at in range(1, NODES + 1)), status

@@ -5,8 +5,10 @@ Real are the autoscaler's loop, deciders, world and watches, the orders (`Relay`
 ports without the sockets, and the stand-in's loop and deciders. Around them: a server, two pools with boot times and
 stock-outs, and a scheduler that binds card by card. Leader and cluster-autoscaler are killed and frozen, the connection
 between them breaks for minutes (as where certificates were rotated and cluster-autoscaler was not restarted), pods are
-deleted while they wait. The judge knows what is stored: a purchase that serves nobody, a running share pod that is
-evicted, a machine that goes under a pod, and a pod that waits at the end although a purchase would serve it, are findings.
+deleted while they wait.
+
+The judge knows what is stored: a purchase that serves nobody, a running share pod that is evicted, a machine that goes
+under a pod, and a pod that waits at the end although a purchase would serve it, are findings.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from e2e.cluster_autoscaler.objects import Budget, Node, Pod
-    from interleave.server import Happened, Thing
+    from interleave.server import Thing
 
 RUN_SECONDS: Final = 1500.0
 CALM_SECONDS: Final = 3600.0
@@ -92,6 +94,11 @@ class Result:
 
     seed: int
     findings: list[str] = field(default_factory=list)
+    """Evictions of share pods, machines that went under pods, whatever broke."""
+    spare: list[str] = field(default_factory=list)
+    """Machines bought for nobody."""
+    waits: list[str] = field(default_factory=list)
+    """Pods that wait at the end and need not."""
     count: Counter[str] = field(default_factory=Counter)
     told: list[str] = field(default_factory=list)
     """What happened, for whoever reads a finding."""
@@ -293,9 +300,9 @@ class Story:
     def _tell(self, text: str) -> None:
         self.result.told.append(f"{self.loop.time():7.1f} {text}")
 
-    def _find(self, text: str) -> None:
+    def _find(self, where: list[str], text: str) -> None:
         self._tell(f"FOUND {text}")
-        self.result.findings.append(f"{self.loop.time():.1f}: {text}")
+        where.append(f"{self.loop.time():.1f}: {text}")
 
     async def _play(self) -> None:
         self._plain_node()
@@ -463,7 +470,7 @@ class Story:
         self.result.count["removed"] += 1
         lost = [pod.name for pod in self.pods() if pod.node == name]
         if lost:
-            self._find(f"{name} was removed under {lost}")
+            self._find(self.result.findings, f"{name} was removed under {lost}")
         if ("", name) in self.server.things["nodes"]:
             self.server.remove(Route("nodes", "", name))
 
@@ -534,7 +541,7 @@ class Story:
         """By cluster-autoscaler; its controller makes it again."""
         self.result.count["evicted"] += 1
         if _is_share(pod):
-            self._find(f"running share pod {pod.name} was evicted from {pod.node}")
+            self._find(self.result.findings, f"running share pod {pod.name} was evicted from {pod.node}")
         self.loop.later(self.draw.uniform(1.0, 10.0), self._finish, pod.name)
 
     def _finish(self, name: str) -> None:
@@ -637,7 +644,7 @@ class Story:
         """
         By pool, how many pods wait that it would serve and that have neither room on a node nor a machine that comes.
 
-        Each pod is taken alone, and each machine that comes is left to one pod, of those that few pools can serve first.
+        Each pod is taken alone; each machine that comes is left to one pod, first to those that few pools can serve.
         """
         snapshot, cards = self._room()
         fresh = {pool: node_of(self._node(pool, f"{pool}-any")) for pool in SHAPES}
@@ -678,7 +685,7 @@ class Story:
         self.result.count["bought"] += by
         most = max((lonely[pool] for _, lonely, _ in self._wanted), default=0)
         if by > most:
-            self._find(f"{by} of {pool} bought for nobody: {most} pods waited without a machine")
+            self._find(self.result.spare, f"{by} of {pool} bought for nobody: {most} pods waited without a machine")
         self.result.count["bought beyond packing"] += max(
             0, by - max((packed[pool] for *_, packed in self._wanted), default=0)
         )
@@ -689,11 +696,11 @@ class Story:
         for pod in self._short():
             for pool, shelf in self.market.shelves.items():
                 if shelf.target < MOST_NODES and _servable(pod, node_of(self._node(pool, "any"))):
-                    self._find(f"{pod.name} waits, and a node of {pool} would serve it")
+                    self._find(self.result.waits, f"{pod.name} waits, and a node of {pool} would serve it")
                     break
         for pod in self.pods():
             if not pod.node and pod.uid not in {one.uid for one in self._short()}:
-                self._find(f"{pod.name} waits although there is room or a machine coming")
+                self._find(self.result.waits, f"{pod.name} waits although there is room or a machine coming")
 
 
 HANDED_OVER: Final = {SCALE_UP_DELAY: "8760h", SAFE_TO_EVICT: "false"}

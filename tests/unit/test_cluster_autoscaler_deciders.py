@@ -9,8 +9,15 @@ import pytest
 from e2e.cluster_autoscaler import scale_down, scale_up
 from e2e.cluster_autoscaler.cloud import Cloud
 from e2e.cluster_autoscaler.loop import Autoscaler
-from e2e.cluster_autoscaler.objects import SAFE_TO_EVICT, SCALE_DOWN_DISABLED, SCALE_UP_DELAY, Budget
-from e2e.cluster_autoscaler.objects import duration, node_of, pod_of
+from e2e.cluster_autoscaler.objects import (
+    SAFE_TO_EVICT,
+    SCALE_DOWN_DISABLED,
+    SCALE_UP_DELAY,
+    Budget,
+    duration,
+    node_of,
+    pod_of,
+)
 from e2e.cluster_autoscaler.options import Options
 from e2e.cluster_autoscaler.scale_up import Group
 from e2e.cluster_autoscaler.snapshot import Snapshot, allowed
@@ -30,7 +37,7 @@ def a_node(name, cpu="8", units="0", **more):
     return node_of({"metadata": meta, "spec": spec, "status": status})
 
 
-def a_pod(name, on="", cpu="1", units="0", owner="ReplicaSet", scheduler="default-scheduler", **more):
+def a_pod(name, on="", *, cpu="1", units="0", owner="ReplicaSet", scheduler="default-scheduler", **more):
     """A pod; without a node its scheduler has given up on it."""
     owners = [{"kind": owner, "controller": True}] if owner else []
     meta = {"name": name, "namespace": more.pop("namespace", "default"), "uid": name, "ownerReferences": owners}

@@ -77,20 +77,20 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Request:
-    """One scale-up that is not there yet."""
-
-    since: float
-
-
-@dataclass(slots=True)
 class State:
     """One loop's view of the groups."""
 
     groups: dict[str, Group] = field(default_factory=dict)
     of: dict[str, str] = field(default_factory=dict)
     upcoming: dict[str, int] = field(default_factory=dict)
+    """Machines of each group that are not usable nodes yet."""
     starting: set[str] = field(default_factory=set)
+    """Nodes that are there and not ready."""
+    coming: set[str] = field(default_factory=set)
+    """Names under which `upcoming` stands in the snapshot."""
+    budgets: Sequence[Budget] = ()
+    awaits_more: bool = False
+    """All pods that wait are new: nothing is bought for them yet, and nothing is taken away."""
 
 
 class Autoscaler:
@@ -101,7 +101,7 @@ class Autoscaler:
         self._memory = scale_down.Memory()
         self._clean = False
         self._backoffs: dict[str, Backoff] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, float] = {}
         self._wrong_size: dict[str, tuple[int, float]] = {}
         self._unregistered: dict[str, float] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
@@ -146,16 +146,16 @@ class Autoscaler:
         if await self._mend(state, nodes, now):
             return
         snapshot = Snapshot((node for node in nodes if node.name not in state.starting), pods.allocated)
-        coming = self._join(snapshot, state)
+        state.budgets = budgets
+        self._join(snapshot, state)
         young = scale_up.unserved(pods.unschedulable, snapshot, self._deleting)
         age = {pod.uid: now - self._clock.at(pod.created) for pod in young}
         waiting = scale_up.old_enough(young, age, options)
-        if waiting and scale_up.all_new(waiting, age):
-            return
-        if waiting and await self._buy_for(waiting, nodes, state, now):
+        state.awaits_more = scale_up.all_new(waiting, age)
+        if waiting and not state.awaits_more and await self._buy_for(waiting, nodes, state, now):
             return
         if options.scale_down_enabled:
-            await self._scale_down(nodes, snapshot, state, budgets, coming, now)
+            await self._scale_down(nodes, snapshot, state, now)
         if options.enforce_node_group_min_size:
             await self._buy_minimum(nodes, state, now)
 
@@ -207,7 +207,7 @@ class Autoscaler:
             if request is not None and not state.upcoming[name]:
                 del self._requests[name]
                 self._backoffs.pop(name, None)
-            elif request is not None and now - request.since > limit:
+            elif request is not None and now - request > limit:
                 del self._requests[name]
                 self._fail(name, now)
         return state
@@ -252,17 +252,14 @@ class Autoscaler:
         except CallError as exc:
             log.warning("cannot give %s of %s back: %s", ids, group, exc)
 
-    def _join(self, snapshot: Snapshot, state: State) -> set[str]:
+    def _join(self, snapshot: Snapshot, state: State) -> None:
         """Nodes that are coming, as if they were there."""
-        found = set()
         for group, count in state.upcoming.items():
             template = state.groups[group].template
-            for at in range(count if template is not None else 0):
-                assert template is not None
-                node = template.fresh(f"upcoming-{group}-{at}")
-                snapshot.join(node)
-                found.add(node.name)
-        return found
+            if template is not None:
+                for node in (template.fresh(f"upcoming-{group}-{at}") for at in range(count)):
+                    snapshot.join(node)
+                    state.coming.add(node.name)
 
     # What is bought.
 
@@ -294,7 +291,7 @@ class Autoscaler:
             self._fail(group, now)
             return
         self.bought[group] += by
-        self._requests[group] = Request(now)
+        self._requests[group] = now
         self._last_scale_up = now
 
     def _fail(self, group: str, now: float) -> None:
@@ -312,22 +309,14 @@ class Autoscaler:
 
     # What is given back.
 
-    async def _scale_down(  # noqa: PLR0913 (one loop's whole view)
-        self,
-        nodes: Sequence[Node],
-        snapshot: Snapshot,
-        state: State,
-        budgets: Sequence[Budget],
-        coming: set[str],
-        now: float,
-    ) -> None:
+    async def _scale_down(self, nodes: Sequence[Node], snapshot: Snapshot, state: State, now: float) -> None:
         options = self._options
         for _ in range(4):  # candidates, their order, limits, soft taints
             of = await self._ask_all(nodes)
-        situation = scale_down.Situation(snapshot, state.groups, of, budgets, tuple(self._deleting), coming)
+        situation = scale_down.Situation(snapshot, state.groups, of, state.budgets, tuple(self._deleting), state.coming)
         self.findings, self._memory = scale_down.find(situation, self._memory, options, now)
         cool = now - self._last_scale_up >= options.scale_down_delay_after_add
-        if not cool or now - self._last_failure < options.scale_down_delay_after_failure:
+        if state.awaits_more or not cool or now - self._last_failure < options.scale_down_delay_after_failure:
             return
         leaving = scale_down.due(self.findings, self._memory, situation, options, now)
         by_name = {node.name: node for node in nodes}

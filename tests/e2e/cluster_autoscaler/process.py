@@ -17,6 +17,7 @@ import logging
 import os
 import ssl
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from e2e.cluster_autoscaler.objects import TO_BE_DELETED, budget_of, node_of, po
 from e2e.cluster_autoscaler.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Mapping
 
     from e2e.cluster_autoscaler.objects import Budget, Node, Pod
 
@@ -108,9 +109,8 @@ async def _done(answer: Awaitable[Any]) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def connected(kubeconfig: Path) -> AsyncIterator[ApiClient]:
-    """A client by certificate, as the tests' kubeconfigs have it."""
-    config = json.loads(kubeconfig.read_text())
+async def connected(config: Mapping[str, Any]) -> AsyncIterator[ApiClient]:
+    """A client by certificate, of a kubeconfig as the tests write it."""
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context(cafile=cluster["certificate-authority"])
     context.load_cert_chain(user["client-certificate"], user["client-key"])
@@ -120,11 +120,31 @@ async def connected(kubeconfig: Path) -> AsyncIterator[ApiClient]:
         yield ApiClient(session)
 
 
-async def run(given: argparse.Namespace) -> None:
-    """Until it is killed."""
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is read once, at the start."""
+
+    kubeconfig: Mapping[str, Any]
+    address: str
+    shown: Any
+    """Credentials for the cloud provider."""
+    expander: Any
+    """The same for the expander, without a certificate of ours; None: it is not asked."""
+
+
+def read(given: argparse.Namespace) -> Files:
+    """All of them."""
     config = json.loads(given.cloud_config.read_text())
-    pair = {key: Path(config[key]).read_bytes() for key in ("cacert", "key", "cert")}
-    credentials = grpc.ssl_channel_credentials(pair["cacert"], pair["key"], pair["cert"])
+    authority, key, certificate = (Path(config[name]).read_bytes() for name in ("cacert", "key", "cert"))
+    expander = None
+    if given.grpc_expander_url:
+        expander = grpc.ssl_channel_credentials(given.grpc_expander_cert.read_bytes())
+    shown = grpc.ssl_channel_credentials(authority, key, certificate)
+    return Files(json.loads(given.kubeconfig.read_text()), config["address"], shown, expander)
+
+
+async def run(given: argparse.Namespace, files: Files) -> None:
+    """Until it is killed."""
     names = frozenset(given.allowed_scheduler_names.split(",")) - {""}
     options = Options(
         allowed_scheduler_names=names,
@@ -133,12 +153,12 @@ async def run(given: argparse.Namespace) -> None:
     )
     clock = Fast(given.speed)
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connected(given.kubeconfig))
-        channel = await stack.enter_async_context(grpc.aio.secure_channel(config["address"], credentials))
+        client = await stack.enter_async_context(connected(files.kubeconfig))
+        channel = await stack.enter_async_context(grpc.aio.secure_channel(files.address, files.shown))
         expander = None
-        if given.grpc_expander_url:
-            shown = grpc.ssl_channel_credentials(given.grpc_expander_cert.read_bytes())
-            expander = await stack.enter_async_context(grpc.aio.secure_channel(given.grpc_expander_url, shown))
+        if files.expander is not None:
+            opened = grpc.aio.secure_channel(given.grpc_expander_url, files.expander)
+            expander = await stack.enter_async_context(opened)
         autoscaler = Autoscaler(RealCluster(client), cloud := Cloud(channel, expander), clock, options)
         async with asyncio.TaskGroup() as group:
             group.create_task(autoscaler.run())
@@ -173,7 +193,8 @@ def main() -> None:
     parser.add_argument("--grpc-expander-url", default="")
     parser.add_argument("--grpc-expander-cert", type=Path)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    asyncio.run(run(parser.parse_args()))
+    given = parser.parse_args()
+    asyncio.run(run(given, read(given)))
 
 
 if __name__ == "__main__":

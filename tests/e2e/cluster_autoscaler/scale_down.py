@@ -114,9 +114,14 @@ def find(situation: Situation, memory: Memory, options: Options, now: float) -> 
         elif tried >= options.scale_down_non_empty_candidates_count:
             kept[name] = "later"
         else:
-            why = _simulated(situation, name, trial, gone, options, now)
             moving = tuple(_moving(situation, name, options, now))
             tried += bool(moving)
+            stays = [
+                f"{pod.namespace}/{pod.name}: {why}"
+                for pod in moving
+                if (why := blocked(pod, situation.budgets, options, now))
+            ]
+            why = stays[0] if stays else _move(moving, trial, {name, *gone, *situation.deleting, *situation.upcoming})
             if why:
                 kept[name], again[name] = why, now + options.unremovable_node_recheck_timeout
             else:
@@ -168,20 +173,14 @@ def _moving(situation: Situation, name: str, options: Options, now: float) -> li
     return [pod for pod in pods if blocked(pod, situation.budgets, options, now) is not None]
 
 
-def _simulated(situation: Situation, name: str, trial: Snapshot, gone: set[str], options: Options, now: float) -> str:
-    """Why the node's pods cannot go elsewhere; empty: they have gone, in the trial."""
-    moving = _moving(situation, name, options, now)
-    for pod in moving:
-        why = blocked(pod, situation.budgets, options, now)
-        if why:
-            return f"{pod.namespace}/{pod.name}: {why}"
+def _move(moving: Sequence[Pod], trial: Snapshot, closed: Collection[str]) -> str:
+    """Put the pods on other nodes of the trial; or why not, and then nobody has moved."""
     attempt = trial.copy()
-    closed = {name, *gone, *situation.deleting, *situation.upcoming}
-    open_ = [other for other in attempt.nodes if other not in closed and not attempt.nodes[other].being_deleted]
+    open_ = [name for name, node in attempt.nodes.items() if name not in closed and not node.being_deleted]
     for pod in moving:
         if not attempt.place(pod, open_):
             return f"{pod.namespace}/{pod.name}: no place elsewhere"
-    trial.pods, trial._free = attempt.pods, attempt._free  # noqa: SLF001 (the trial becomes what was tried)
+    trial.become(attempt)
     return ""
 
 

@@ -39,10 +39,14 @@ class Snapshot:
     def copy(self) -> Snapshot:
         """One that can be tried on."""
         other = Snapshot(())
-        other.nodes = dict(self.nodes)
-        other.pods = {name: list(pods) for name, pods in self.pods.items()}
-        other._free = {name: dict(free) for name, free in self._free.items()}
+        other.become(self)
         return other
+
+    def become(self, other: Snapshot) -> None:
+        """What was tried on the other is so here."""
+        self.nodes = dict(other.nodes)
+        self.pods = {name: list(pods) for name, pods in other.pods.items()}
+        self._free = {name: dict(free) for name, free in other._free.items()}
 
     def join(self, node: Node) -> None:
         """One node more, without pods."""
