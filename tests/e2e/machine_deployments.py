@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from e2e.apiclient import RefusedError
@@ -73,7 +74,8 @@ class MachineDeployments:
         self.stock: dict[str, int] = {}
         self._gate, self._still = asyncio.Event(), asyncio.Event()
         self._gate.set()
-        self._made = 0
+        self.made: Counter[str] = Counter()
+        """Machines ever made, by pool."""
 
     async def pause(self) -> None:
         """Do nothing from now on: what was under way has ended when this returns."""
@@ -160,14 +162,14 @@ class MachineDeployments:
                 await self._boot(name, machine)
 
     async def _make(self, name: str) -> None:
-        self._made += 1
+        self.made[name] += 1
         await self._client.call(
             "POST",
             f"{ROOT}/machines",
             {
                 "apiVersion": f"{GROUP}/v1beta1",
                 "kind": "Machine",
-                "metadata": {"name": f"{name}-m{self._made:03}", "labels": {"deployment": name}},
+                "metadata": {"name": f"{name}-m{self.made.total():03}", "labels": {"deployment": name}},
                 "spec": {},
                 "status": {"phase": "Provisioning"},
             },

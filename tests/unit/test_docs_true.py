@@ -38,6 +38,7 @@ SOURCES = {
 FOREIGN = {
     "--admission-control-config-file": "kube-apiserver",
     "--build-arg": "podman and docker",
+    "--allowed-scheduler-names": "cluster-autoscaler",
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",
     "--expander": "cluster-autoscaler",
