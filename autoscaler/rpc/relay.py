@@ -82,6 +82,8 @@ class Relay:
         """The sizes to which pools are being brought at this moment."""
         self._changes: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
+        self._told_of: tuple[bool, tuple[Group, ...]] | None = None
+        """What `groups` says until something changes, and whether orders stood."""
 
     # -- our own loop --------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class Relay:
 
         So do their orders, where our loop buys: where it does not any more, cluster-autoscaler sees the pods and buys.
         """
+        self._told_of = None
         self._offers = {offer.name: offer for offer in offers}
         for name in self._known.keys() - self._offers.keys():
             del self._known[name]
@@ -104,6 +107,7 @@ class Relay:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
         if pool not in self._offers:
             raise StateError(f"pool {pool} does not exist")
+        self._told_of = None
         self._commanded.pop(pool, None)
         if size > 0:
             self._commanded[pool] = size
@@ -122,15 +126,18 @@ class Relay:
 
     def learn(self, pool: str, template: Node) -> None:
         """What a fresh node looks like, from one that was seen."""
+        self._told_of = None
         self._offers[pool] = replace(self._offers[pool], template=template)
 
     # -- cluster-autoscaler --------------------------------------------------------------------
 
     def groups(self) -> tuple[Group, ...]:
-        """Every pool that was seen at least once."""
-        return tuple(
-            self._group(offer, self._known[name]) for name, offer in self._offers.items() if name in self._known
-        )
+        """Every pool that was seen at least once; the same object for as long as nothing has changed."""
+        stand = self._steady() <= self._until
+        if self._told_of is None or self._told_of[0] is not stand:
+            found = (self._group(o, self._known[o.name], stand) for o in self._offers.values() if o.name in self._known)
+            self._told_of = stand, tuple(found)
+        return self._told_of[1]
 
     async def refresh(self) -> None:
         """Ask every provider; one look at a time, whoever asks while it runs waits for the same."""
@@ -165,7 +172,7 @@ class Relay:
             known = self._known[group]
             left = {one.id for one in known.nodes if {one.id, one.node} & gone}
             nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
-            self._known[group] = replace(known, nodes=nodes)
+            self._knows(replace(known, nodes=nodes))
             self._told(group, max(0, known.target - len(left)))
         missing = len(instances) - len(real)
         if missing:
@@ -174,6 +181,7 @@ class Relay:
     async def lower(self, group: str, by: int) -> None:
         """See `State`; an order that did not come is not given again by us."""
         self._commanded.pop(group, None)
+        self._told_of = None
         self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
 
     # -- inside --------------------------------------------------------------------------------
@@ -200,13 +208,13 @@ class Relay:
             for state in states:
                 # what was changed meanwhile is newer than this look
                 if state.name in self._offers and self._changes[state.name] == before[state.name]:
-                    self._known[state.name] = state
+                    self._knows(state)
                     self._reached(state.name)
 
     async def _target(self, group: str) -> int:
         for state in await _asked(self._offers[group].provider.pools()):
             if state.name == group:
-                self._known[group] = state
+                self._knows(state)
                 return state.target
         raise StateError(f"pool {group} no longer exists at its provider")
 
@@ -214,14 +222,18 @@ class Relay:
         self._changes[group] += 1
         if group not in self._known:
             return  # not offered any more
-        self._known[group] = replace(self._known[group], target=target)
+        self._knows(replace(self._known[group], target=target))
         self._reached(group)
+
+    def _knows(self, state: base.PoolState) -> None:
+        self._told_of = None
+        self._known[state.name] = state
 
     def _reached(self, group: str) -> None:
         if self._known[group].target >= self.commanded(group):
             self._commanded.pop(group, None)
 
-    def _group(self, offer: Offer, known: base.PoolState) -> Group:
+    def _group(self, offer: Offer, known: base.PoolState, stand: bool) -> Group:  # noqa: FBT001 (orders do)
         min_nodes = max(offer.min_nodes, known.min_nodes or 0)
         max_nodes = offer.max_nodes if known.max_nodes is None else min(offer.max_nodes, known.max_nodes)
         return Group(
@@ -232,7 +244,7 @@ class Relay:
             instances=(*map(_instance, known.nodes), *_missing(known)),
             template=offer.template,
             others=offer.others,
-            commanded=self.commanded(offer.name) if self._steady() <= self._until else 0,
+            commanded=self.commanded(offer.name) if stand else 0,
         )
 
 
