@@ -60,10 +60,10 @@ _SCHEDULER: Final = (
     Right("pods/eviction", ("create",), why="preemption by cards, under disruption budgets"),
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for a pod"),
     Right("events", ("create",), "events.k8s.io", why="report reasons"),
-    Right("configmaps", ("list", "watch"), local=True, names=(POOLS,), why="the pools that the autoscaler may scale"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
     Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),
+    Right("configmaps", ("list", "watch"), local=True, names=(POOLS,), why="the pools that the autoscaler may scale"),
 )
 # Beside Kubernetes' own roles for a kube-scheduler, which name another Lease.
 _KUBE: Final = (Right("leases", ("get", "update"), _LEASES, local=True, names=(KUBE_LEASE,), why="own lease"),)
