@@ -170,13 +170,17 @@ def autoscaler(plane: ControlPlane, folder: Path, name: str, kubeconfig: Path | 
 
 @contextlib.asynccontextmanager
 async def fleet(
-    plane: ControlPlane, folder: Path, *pools: str, start: int = 0
+    plane: ControlPlane,
+    folder: Path,
+    *pools: str,
+    start: int = 0,
+    node_of: Callable[[str, str], dict[str, Any]] = pool_node,
 ) -> AsyncIterator[tuple[ApiClient, MachineDeployments]]:
     """Our scheduler, and a machine controller with these pools; nothing of it stays."""
     async with sharing(plane, folder) as (client, _), Growing(client, ()).alive() as kubelets:
 
         def made(name: str, of: str) -> dict[str, Any]:
-            node = pool_node(name, of)
+            node = node_of(name, of)
             node["status"]["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
             kubelets.adopt(node)
             return node
