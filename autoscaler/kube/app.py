@@ -81,6 +81,7 @@ class Autoscaler:
             dry_run=options.dry_run,
             wall=time.time,
             steady=boottime,
+            namespace=options.namespace,
         )
         self.turns = Turns(around, self.file)
         about = (options.namespace, options.pod)

@@ -19,6 +19,7 @@ from autoscaler.kube.config import ConfigError as FileError
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.handover import Handover
 from autoscaler.kube.kept import Kept
+from autoscaler.kube.published import Published, pools_of
 from autoscaler.kube.state import Remembered
 from autoscaler.kube.wiring import Wired, offers_of, opened
 from autoscaler.kube.world import KubeWorld, Parts
@@ -28,6 +29,7 @@ from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
 from isolation.contract.handover import Ours
+from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from isolation.cluster.election import Election
 
 log = logging.getLogger(__name__)
+CONFIRMED_TURNS: Final = 3
+CONFIRMED_SECONDS: Final = 5.0
+"""An order that no turn has confirmed for three scan intervals, and no less than this, is not told."""
 SERVED_SECONDS: Final = 300.0
 """A pool whose provider has not answered for so long since the configuration was read is not served by us."""
 
@@ -67,6 +72,7 @@ class Surroundings:
     dry_run: bool
     wall: Callable[[], float]
     steady: Callable[[], float]
+    namespace: str = SYSTEM_NAMESPACE
 
 
 class Turns:
@@ -89,6 +95,7 @@ class Turns:
         self._served: set[str] = set()
         """Pools whose provider has answered since the configuration was read."""
         self._configured = around.steady()
+        self.published = Published(around.access, around.namespace)
         self.handover = Handover(around.access, lambda: self._leads() and not self.stopping)
 
     @property
@@ -174,9 +181,11 @@ class Turns:
         return pool.ours if served and self.acts() else Ours()
 
     async def hand_over(self) -> None:
-        """Have pods that exist say to cluster-autoscaler what is done here: one pass, by the latest reading."""
-        if self._leads() and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
+        """Tell admission, and cluster-autoscaler by the pods that exist, what is done here; by the latest reading."""
+        fence = self._around.election.fence()
+        if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
             ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
+            await self.published.put(pools_of(self.last.seen, ours), fence.epoch)
             await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
 
     def fence(self) -> str:
@@ -203,6 +212,7 @@ class Turns:
         if self.world.seen is not None:
             self._served |= self.world.seen.targets.keys()
         self._offer()
+        self._confirm(outcome)
         await self._save()
         self._around.telemetry.turned(outcome)
         return outcome
@@ -261,6 +271,13 @@ class Turns:
         """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the latest reading."""
         if self._around.relay is not None:
             self._around.relay.offer(offers_of(self.wired, self.last.seen, self.ours))
+
+    def _confirm(self, outcome: str) -> None:
+        """After a whole turn that could have taken orders back, those that are left have somebody to serve."""
+        if self._around.relay is not None and outcome != "failed" and self.last.seen and self.last.hold is None:
+            limits = self.wired.config.limits
+            turns = CONFIRMED_TURNS * limits.scan_interval_seconds + limits.action_validation_delay_seconds
+            self._around.relay.confirm(max(CONFIRMED_SECONDS, turns))
 
     def _build(self, kept: Kept) -> None:
         around, wired = self._around, self.wired

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.pools import Pool
-    from autoscaler.providers.profile import NodeTemplate
     from autoscaler.providers.registry import PoolSource
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import CardChoice, Mode
 
 SOURCES: Final = ("exporter", "prometheus", "none")

@@ -16,9 +16,9 @@ from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.kube.config_yaml import document
 from autoscaler.limits import BOUNDS, Limits, LimitsError
-from autoscaler.providers import profile
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec_shape import At, CodecError, show, show_path
+from isolation.contract.codec_template import template_at
 from isolation.contract.handover import Scaler
 from isolation.contract.model import CardChoice, Mode
 
@@ -118,7 +118,7 @@ class _Reader:
             drain_rules=DrainRules(**{key: self._try(partial(_flag, at[key]), default=True) for key in _RULES}),
             scale_up=scale_up,
             scale_down=self._try(lambda: _choice(at["scale_down"], Scaler), None) or Scaler.GPUSHARE,
-            profile=self._try(lambda: profile.template_at(at["node_template"]) if at["node_template"] else None, None),
+            profile=self._try(lambda: template_at(at["node_template"]) if at["node_template"] else None, None),
         )
         return pool if name and provider else None
 

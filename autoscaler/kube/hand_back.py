@@ -20,6 +20,7 @@ from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.cluster.lease import Terms
 from isolation.cluster.wire import page_of
 from isolation.cluster.writes import Leases, Target, object_of
+from isolation.contract.codec_pools import KEY
 from isolation.contract.codec_shape import At
 from isolation.contract.handover import Ours, Scaler, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
@@ -33,7 +34,6 @@ PAGE: Final = 500
 READ_SECONDS: Final = 10.0
 MOST_ROUNDS: Final = 5
 """Pods that change while they are written to are read again so often."""
-_KEY: Final = "pools.json"
 _NOT_FOUND: Final = 404
 
 
@@ -104,7 +104,7 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
         raise
     both = ("scale_up", "scale_down")
     try:
-        published = json.loads((found.get("data") or {}).get(_KEY) or "{}")
+        published = json.loads((found.get("data") or {}).get(KEY) or "{}")
         ours = [pool for pool in published["pools"] if any(pool.get(key) == Scaler.GPUSHARE for key in both)]
         for pool in ours:
             pool.update(dict.fromkeys(both, Scaler.CLUSTER_AUTOSCALER.value))
@@ -113,7 +113,7 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
         ours, text = [], None  # nobody reads it as pools
     if ours and not dry_run:
         version = found["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "data": {_KEY: text}}
+        body = {"metadata": {"resourceVersion": version}, "data": {KEY: text}}
         await access.send("PATCH", path, body, "merge-patch")
     return len(ours)
 

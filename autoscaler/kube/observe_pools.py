@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autoscaler.budget import resident
 from autoscaler.lifecycle import STANDING
 from autoscaler.pools import Pool
-from autoscaler.providers.profile import NodeTemplate
+from isolation.contract.codec_template import NodeTemplate
 from isolation.contract.names import CARD_COUNT, CARD_UNITS
 
 if TYPE_CHECKING:

@@ -2,14 +2,16 @@
 Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
 
 Decides what was meant by an increase (a size, not a step: what somebody else has bought meanwhile is not
-bought twice) and how long an order stands: until the target has reached it. What a machine is worth, nobody
-here knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge,
-because cluster-autoscaler leaves out a loop whose Refresh failed.
+bought twice) and how long an order stands: until the target has reached it, and only while our loop keeps
+saying so (`confirm`): who stood still does not know for whom it ordered. What a machine is worth, nobody here
+knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge, because
+cluster-autoscaler leaves out a loop whose Refresh failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.providers import base
 from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from isolation.cluster.election import boottime
 from isolation.cluster.failure import ClusterError
 from isolation.contract.handover import Ours
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import Node
 
     T = TypeVar("T")
@@ -66,11 +69,17 @@ class Offer:
 class Relay:
     """A `State` over providers; `occupied` is asked of each machine right before its removal."""
 
-    def __init__(self, offers: Iterable[Offer], occupied: Occupied | None = None) -> None:
-        self._occupied = occupied
+    def __init__(
+        self, offers: Iterable[Offer], occupied: Occupied | None = None, steady: Callable[[], float] = boottime
+    ) -> None:
+        self._occupied, self._steady = occupied, steady
         self._offers = {offer.name: offer for offer in offers}
         self._known: dict[str, base.PoolState] = {}
         self._commanded: dict[str, int] = {}
+        self._until = math.inf
+        """So long the orders stand."""
+        self._growing: Counter[str] = Counter()
+        """The sizes to which pools are being brought at this moment."""
         self._changes: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
 
@@ -103,6 +112,14 @@ class Relay:
         """The size ordered and not reached yet; 0: no order stands."""
         return self._commanded.get(pool, 0)
 
+    def open_orders(self, pool: str, target: int) -> int:
+        """Of a pool that its provider has at this target: machines ordered that nobody has begun to buy."""
+        return max(0, self.commanded(pool) - max(target, self._growing[pool]))
+
+    def confirm(self, seconds: float) -> None:
+        """Every order still has somebody to serve; cluster-autoscaler is told of them for so long."""
+        self._until = self._steady() + seconds
+
     def learn(self, pool: str, template: Node) -> None:
         """What a fresh node looks like, from one that was seen."""
         self._offers[pool] = replace(self._offers[pool], template=template)
@@ -124,13 +141,15 @@ class Relay:
     async def grow(self, group: str, by: int) -> None:
         """See `State`."""
         provider, seen = self._offers[group].provider, self._known[group].target
-        wanted = seen + by
+        wanted = self._growing[group] = seen + by
         try:
             target = await _asked(provider.grow(group, by, seen))
         except ChangedError:
             target = await self._target(group)
             if target < wanted:
                 target = await _asked(provider.grow(group, wanted - target, target))
+        finally:
+            del self._growing[group]
         self._told(group, target)
 
     async def remove(self, group: str, instances: Sequence[Instance]) -> None:
@@ -213,7 +232,7 @@ class Relay:
             instances=(*map(_instance, known.nodes), *_missing(known)),
             template=offer.template,
             others=offer.others,
-            commanded=self.commanded(offer.name),
+            commanded=self.commanded(offer.name) if self._steady() <= self._until else 0,
         )
 
 
@@ -227,8 +246,13 @@ class Commanding:
 
     async def pools(self) -> tuple[base.PoolState, ...]:
         """As the provider says, with what is ordered counted as asked for: nothing is ordered twice."""
+        relay = self._relay
         return tuple(
-            replace(state, target=max(state.target, self._relay.commanded(state.name)))
+            replace(
+                state,
+                target=max(state.target, relay.commanded(state.name)),
+                ordered=relay.open_orders(state.name, state.target),
+            )
             for state in await self._inner.pools()
         )
 
@@ -257,6 +281,15 @@ class Commanding:
         back = min(by, ordered)
         self._relay.command(pool, target + ordered - back if ordered > back else 0)
         return await self._inner.cancel(pool, by - back) if by > back else target + ordered - back
+
+    async def take_back(self, pool: str, by: int) -> int:
+        """What cluster-autoscaler has come for is asked of the provider, and stays."""
+        target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
+        back = 0 if target is None else min(by, self._relay.open_orders(pool, target))
+        if target is not None and back:
+            size = self._relay.commanded(pool) - back
+            self._relay.command(pool, size if size > target else 0)
+        return back
 
     async def template(self, pool: str) -> NodeTemplate | None:
         """As the provider says."""

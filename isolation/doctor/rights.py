@@ -19,6 +19,7 @@ from isolation.contract.names import (
     KUBE_LEASE,
     KUBE_SCHEDULER,
     NODE_AGENT,
+    POOLS,
     RESERVATIONS,
     SCHEDULER,
 )
@@ -59,6 +60,7 @@ _SCHEDULER: Final = (
     Right("pods/eviction", ("create",), why="preemption by cards, under disruption budgets"),
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for a pod"),
     Right("events", ("create",), "events.k8s.io", why="report reasons"),
+    Right("configmaps", ("list", "watch"), local=True, names=(POOLS,), why="the pools that the autoscaler may scale"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
     Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),
@@ -93,6 +95,7 @@ _AUTOSCALER: Final = (
         names=(AUTOSCALER_STATE,),
         why="state that survives a restart",
     ),
+    Right("configmaps", ("patch",), local=True, names=(POOLS,), why="its pools, for the scheduler and admission"),
     Right("configmaps", ("get",), local=True, names=(AUTOSCALER,), why="the switch: enabled, dryRun"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="own lease"),

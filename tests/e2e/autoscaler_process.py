@@ -21,6 +21,7 @@ from e2e.sharing import Replica, sharing
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.scheduler.admission.review import BINDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 COMMAND = "from autoscaler.kube.cli import autoscaler; autoscaler()"
 MAPS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
 SWITCH, STATE = f"{MAPS}/gpushare-autoscaler", f"{MAPS}/gpushare-autoscaler-state"
+POOLS = f"{MAPS}/gpushare-pools"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/gpushare-autoscaler"
 QUICK = {
     "scan_interval_seconds": 0.3,
@@ -175,9 +177,15 @@ async def fleet(
     *pools: str,
     start: int = 0,
     node_of: Callable[[str, str], dict[str, Any]] = pool_node,
+    scheduler: tuple[str, ...] = (),
 ) -> AsyncIterator[tuple[ApiClient, MachineDeployments]]:
-    """Our scheduler, and a machine controller with these pools; nothing of it stays."""
-    async with sharing(plane, folder) as (client, _), Growing(client, ()).alive() as kubelets:
+    """Our scheduler with these options, and a machine controller with these pools; nothing of it stays."""
+    # records are written by our account alone
+    account = plane.kubeconfig_for(BINDER, ("system:masters",)) if scheduler else None
+    async with (
+        sharing(plane, folder, *scheduler, kubeconfig=account) as (client, _),
+        Growing(client, ()).alive() as kubelets,
+    ):
 
         def made(name: str, of: str) -> dict[str, Any]:
             node = node_of(name, of)
@@ -193,7 +201,7 @@ async def fleet(
                 yield client, machines
             finally:
                 await forget(client)
-                for path in (SWITCH, STATE, LEASE):
+                for path in (SWITCH, STATE, LEASE, POOLS):
                     await client.delete(path)
 
 

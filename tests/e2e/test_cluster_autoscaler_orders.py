@@ -154,27 +154,6 @@ def test_frozen_and_with_new_certificates_nothing_is_bought_twice(plane, tmp_pat
     assert ({"gpu-a": 1}, {"gpu-a": 2}) == asyncio.run(story())
 
 
-@pytest.mark.xfail(strict=False, reason="orders whose pods are gone are not taken back yet")
-def test_an_order_whose_pod_is_gone_is_not_carried_out(plane, tmp_path):
-    """The pod is deleted while cluster-autoscaler is away: when it is back it finds no order."""
-
-    async def story():
-        async with beside(plane, tmp_path, one_pool()) as b:
-            await b.client.create(our_pod("gone", 10))
-            await ordered(b)
-            await b.client.delete(f"{PODS}/gone", force=True)
-            cycles = await b.ours.metric("gpushare_autoscaler_cycles_total")
-
-            async def later() -> bool:
-                return await b.ours.metric("gpushare_autoscaler_cycles_total") >= cycles + 5
-
-            assert await eventually(later)
-            b.theirs.start(*FLAGS)
-            return await bought(b)
-
-    assert {} == asyncio.run(story())
-
-
 @pytest.mark.xfail(strict=False, reason="a purchase keeps no places in the scheduler yet")
 def test_the_first_node_up_is_left_to_those_it_was_bought_for(plane, tmp_path):
     """Small and large pods wait, and the larger node is up first: who only fits there finds its place."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from e2e.admission_stand import _installed
 from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_pool, switch
-from e2e.sharing import PODS, our_pod
+from e2e.kubelets import share_pod
+from e2e.sharing import PODS, our_pod, workload
+from e2e.test_scheduler_admission import door, hooked
+from ports import free_port
 
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
+from isolation.scheduler.admission.objects import objects
 
 KEYS = (SCALE_UP_DELAY, SAFE_TO_EVICT, USER_SAFE_TO_EVICT)
 BUYS, DRAINS = {SCALE_UP_DELAY: "8760h"}, {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}
@@ -115,3 +120,61 @@ def test_who_is_dead_for_long_is_replaced_by_hand(plane, tmp_path):
     assert BUYS | DRAINS == kept
     assert (0, "2 pods handed to cluster-autoscaler") == (done[0], done[1].strip().partition(" and ")[2]), done
     assert (0, "0 pools and 0 pods handed to cluster-autoscaler") == (again[0], again[1].strip())
+
+
+def notes(pod):
+    """Of these annotations, what a pod has."""
+    return {key: value for key, value in pod["metadata"].get("annotations", {}).items() if key in KEYS}
+
+
+async def admitted(client, pod):
+    """What admission makes of a pod; it is not stored."""
+    return notes(await client.call("POST", f"{PODS}?dryRun=All", pod))
+
+
+def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
+    """
+    By the pools that the autoscaler has published, on the pod alone, with the policies in force.
+
+    Nobody says anything in a dry run, nor of a pod that no pool of ours could host.
+    """
+    port = free_port()
+    asked = share_pod("asked", units=8)
+    said = share_pod("said", units=8)
+    said["metadata"]["annotations"] = {SAFE_TO_EVICT: "true", "x": "y"}
+    elsewhere = share_pod("elsewhere", units=8, nodeSelector={"gpushare.dev/pool": "nobodys"})
+
+    async def becomes(client, wanted):
+        async def claim():
+            return await admitted(client, asked) == wanted
+
+        return await eventually(claim)
+
+    async def story():
+        async with (
+            fleet(plane, tmp_path, "gpu-a", scheduler=door(plane, port)) as (client, _),
+            hooked(plane, client, port),
+            _installed(client, objects("policies.yaml")),
+        ):
+            with autoscaler(plane, tmp_path, "auto") as one:
+                one.config.write_text(config(POOL))
+                one.start("--dry-run")
+                await one.shows(LEFT, 0)
+                dry = await admitted(client, asked)
+                await switch(client, dryRun="false")
+                acts = await becomes(client, BUYS | DRAINS)
+                found = [await admitted(client, pod) for pod in (said, share_pod("large", units=64), elsewhere)]
+                await client.create(workload("Deployment", "web", 1, share_pod("x", units=8)))
+                pods = await client.until(lambda listed: listed["items"], PODS)
+                web = await client.get("/apis/apps/v1/namespaces/default/deployments/web")
+                await switch(client, enabled="false")
+                off = await becomes(client, {})
+                return dry, acts, found, [notes(one) for one in pods["items"]], web["spec"]["template"], off
+
+    dry, acts, found, pods, template, off = asyncio.run(story())
+    assert {} == dry
+    assert acts
+    assert [BUYS | DRAINS | {USER_SAFE_TO_EVICT: "true"}, {}, {}] == found
+    assert [BUYS | DRAINS] == pods
+    assert {} == notes(template)
+    assert off

@@ -14,7 +14,9 @@ from autoscaler.rpc.cloud import CloudProvider
 from autoscaler.rpc.relay import Commanding, Offer, Relay
 from autoscaler.rpc.state import StateError
 from isolation.cluster.failure import UnreachableError
+from isolation.contract.handover import Ours
 
+BOTH = Ours(buys=True, drains=True)
 CODE = grpc.StatusCode
 CLIENT = GENERATIONS[1]
 COMING, RUNNING = base.InstanceState.COMING, base.InstanceState.RUNNING
@@ -140,6 +142,58 @@ def test_an_order_is_taken_back_before_the_provider_is_asked(by, target, cancell
 
     assert (target, target) == played(shelf, play)
     assert cancelled == shelf.asked
+
+
+def test_an_order_that_is_being_carried_out_is_not_taken_back():
+    """
+    Not while the provider is asked, nor afterwards; before that it is forgotten without asking anybody.
+    """
+    shelf = Shelf(1, ["n1"])
+    began, may = asyncio.Event(), asyncio.Event()
+
+    async def play(relay, client):
+        ours = Commanding(relay, shelf)
+        await ours.grow("a", 3, 1)
+        back = [await ours.take_back("a", 1)]
+        quick = shelf.grow
+
+        async def slow(*asked):
+            began.set()
+            await may.wait()
+            return await quick(*asked)
+
+        shelf.grow = slow
+        buying = asyncio.ensure_future(client["NodeGroupIncreaseSize"](id="a", delta=1))
+        await began.wait()
+        (during,) = await ours.pools()
+        back.append(await ours.take_back("a", 5))
+        may.set()
+        await buying
+        return back, during.ordered, await ours.take_back("a", 5), shelf.state.target, relay.commanded("a")
+
+    assert ([1, 1], 1, 0, 2, 0) == played(shelf, play)
+    assert [("grow", "a", 1)] == shelf.asked
+
+
+def test_an_order_that_our_loop_no_longer_confirms_is_not_told():
+    """
+    Whoever stood still does not know for whom it ordered; a turn later it is told again.
+    """
+    shelf, clock = Shelf(1, ["n1"]), [0.0]
+    relay = Relay([Offer("a", shelf)], steady=lambda: clock[0])
+
+    async def play():
+        await relay.refresh()
+        relay.command("a", 2)
+        floors = []
+        for moment, confirmed in ((0, True), (10, False), (10.1, False), (100, True)):
+            clock[0] = moment
+            if confirmed:
+                relay.confirm(10.0)
+            floors.append((relay.groups()[0].floor, (await Commanding(relay, shelf).pools())[0].target))
+        return floors
+
+    assert [(2, 2), (2, 2), (0, 2), (2, 2)] == asyncio.run(play())
 
 
 @pytest.mark.parametrize(("another", "asked", "target"), [(1, [2, 1], 3), (2, [2], 3), (3, [2], 4)])
@@ -304,3 +358,38 @@ def test_a_machine_under_a_pod_is_not_deleted_whoever_asks(found, code):
     assert code is played(shelf, play, occupied)
     assert ("remove" in [each[0] for each in shelf.asked]) is (code is CODE.OK)
     assert "shelf://n1" == asked[0][0]
+
+
+def test_an_order_stands_only_where_we_buy():
+    """
+    Where we do not any more, cluster-autoscaler sees the pods itself and would buy on top.
+    """
+    shelf = Shelf(1, ["n1"])
+
+    async def play(relay, client):
+        relay.command("a", 3)
+        (offer,) = relay._offers.values()
+        floors = []
+        for each in (BOTH, Ours()):
+            relay.offer([replace(offer, ours=each)])
+            (group,) = (await client["NodeGroups"]()).nodeGroups
+            floors.append(group.minSize)
+        return floors
+
+    assert [3, 0] == played(shelf, play)
+
+
+@pytest.mark.parametrize(
+    ("ours", "answer"), [(BOTH, CODE.FAILED_PRECONDITION), (Ours(buys=True), CODE.OK), (Ours(), CODE.OK)]
+)
+def test_a_node_that_is_kept_for_a_waiting_pod_is_not_given_back_where_we_drain(ours, answer):
+    """
+    It is empty, and would be bought again; one that nobody waits for goes.
+    """
+    shelf = Shelf(2, ["n1", "n2"])
+
+    async def play(_, client):
+        kept = await status(client["NodeGroupDeleteNodes"](id="a", nodes=[{"name": "n1"}]))
+        return kept, await status(client["NodeGroupDeleteNodes"](id="a", nodes=[{"name": "n2"}]))
+
+    assert (answer, CODE.OK) == played(shelf, play, ours=ours, needed={"n1": "pod default/waits"})
