@@ -74,6 +74,8 @@ class MachineDeployments:
         self.stock: dict[str, int] = {}
         self._gate, self._still = asyncio.Event(), asyncio.Event()
         self._gate.set()
+        self.held: set[str] = set()
+        """Pools whose machines do not come up yet."""
         self.made: Counter[str] = Counter()
         """Machines ever made, by pool."""
 
@@ -158,7 +160,7 @@ class MachineDeployments:
         if wish != len(have):
             await self._client.merge(f"{ROOT}/machinedeployments/{name}/status", {"status": {"replicas": wish}})
         for machine in have[:wish]:
-            if not machine["status"].get("nodeRef"):
+            if not machine["status"].get("nodeRef") and name not in self.held:
                 await self._boot(name, machine)
 
     async def _make(self, name: str) -> None:

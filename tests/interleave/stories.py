@@ -37,6 +37,7 @@ from interleave.wire import Net, Weather
 from kube_world_stand import Silent, a_pod
 
 from autoscaler.kube import sources
+from autoscaler.kube.app_turns import CONFIRMED_TURNS
 from autoscaler.kube.config import PoolConfig
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.figures import Nothing
@@ -350,7 +351,7 @@ class Story:
     async def _leader(self, process: Process) -> None:
         """`gpushare autoscaler` from what is stored."""
         wire = Late(self._net, "autoscaler", 2.0)
-        relay = Relay((), Occupants(wire, lambda: EPOCH + self.loop.time()))  # type: ignore[arg-type]
+        relay = Relay((), Occupants(wire, lambda: EPOCH + self.loop.time()), self.loop.time)  # type: ignore[arg-type]
         known = KnownPools()
         ordering = Commanding(relay, self.market)  # type: ignore[arg-type]
         followed = Sources(wire)  # type: ignore[arg-type]
@@ -389,6 +390,9 @@ class Story:
                 except (DoubtError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
+                    relay.confirm(
+                        CONFIRMED_TURNS * LIMITS.scan_interval_seconds + LIMITS.action_validation_delay_seconds
+                    )
                     for step in plan.steps:
                         self.result.count[type(step).__name__] += 1
                         self._tell(f"ours {str(step)[:300]}")

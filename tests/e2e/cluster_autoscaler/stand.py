@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from children import DIES_WITH_US
 from e2e.autoscaler_process import Autoscaler, config, eventually, fleet
+from e2e.autoscaler_stage import pool_node
 from e2e.certificates import Authority
 from ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from e2e.apiclient import ApiClient
     from e2e.machine_deployments import MachineDeployments
@@ -128,7 +129,11 @@ class Beside:
 
 @contextlib.asynccontextmanager
 async def beside(
-    plane: ControlPlane, folder: Path, *pools: dict[str, Any], start: int = 0, **more: Any
+    plane: ControlPlane,
+    folder: Path,
+    *pools: dict[str, Any],
+    start: int = 0,
+    node_of: Callable[[str, str], dict[str, Any]] = pool_node,
 ) -> AsyncIterator[Beside]:
     """Pools of `one_pool`, each ordered of cluster-autoscaler; ours runs and leads, the stand-in is not started yet."""
     authority = Authority(folder, "grpc-ca")
@@ -147,12 +152,15 @@ async def beside(
         pool | {"provider": "externalgrpc", "settings": {"provider": "scale", "settings": pool["settings"]}}
         for pool in pools
     ]
-    async with fleet(plane, folder, *(pool["name"] for pool in pools), start=start) as (client, machines):
+    async with fleet(plane, folder, *(pool["name"] for pool in pools), start=start, node_of=node_of) as (
+        client,
+        machines,
+    ):
         ours = Autoscaler(plane, folder, "ours")
         theirs = StandIn(plane, folder, f"127.0.0.1:{number}", f"127.0.0.1:{other}")
         found = Beside(client, machines, ours, theirs, authority, flags)
         try:
-            ours.config.write_text(config(*ordered, **more))
+            ours.config.write_text(config(*ordered))
             found.start_ours()
             await ours.shows("gpushare_autoscaler_leader", 1)
             yield found
