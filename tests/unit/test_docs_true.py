@@ -39,7 +39,6 @@ FOREIGN = {
     "--admission-control-config-file": "kube-apiserver",
     "--allowed-scheduler-names": "cluster-autoscaler",
     "--build-arg": "podman and docker",
-    "--allowed-scheduler-names": "cluster-autoscaler",
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",
     "--expander": "cluster-autoscaler",
