@@ -16,7 +16,7 @@ from autoscaler.drain import leaving, superfluous
 from autoscaler.lifecycle import State, overdue
 from autoscaler.memory import removes
 from autoscaler.phantom import phantoms
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan, TakeBack
 from autoscaler.rebalance import calmly, rescued, watched
 from autoscaler.rebalance_situation import Situation
 from autoscaler.rebalance_worth import Weights
@@ -47,7 +47,8 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
     empty = superfluous(seen, limits)
     unneeded = {name: memory.unneeded.get(name, seen.at) for name in sorted(empty)}
     moving = tuple(_draining(now, want, len(rescues)))
-    steps, held = _capped([*failed, *_keeps(want), *rescues, *_buys(seen, want, limits), *moving], left)
+    back = _taken_back(seen, want, failed)
+    steps, held = _capped([*failed, *back, *_keeps(want), *rescues, *_buys(seen, want, limits), *moving], left)
     # a node given back while another is bought would be a flap
     busy = want.lots or want.keep or want.homes or rescues
     memory = watched(now, replace(memory, unneeded=unneeded, demand=want))
@@ -103,6 +104,17 @@ def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
 def _ours(pool: Pool | None, step: Discard) -> bool:
     """Whether it is ours to give up: a machine without a node is an order of whoever buys."""
     return pool is None or pool.drains or (pool.buys and not step.has_node)
+
+
+def _taken_back(seen: Observation, want: Demand, failed: Iterable[Discard]) -> Iterable[TakeBack]:
+    """Orders that nobody has carried out and nobody waits for any more; the youngest first."""
+    taken = {home.machine for home in want.homes.values()} | {step.node for step in failed}
+    idle = [m for m in seen.coming() if m.state is State.REQUESTED and m.name not in taken]
+    spare = seen.spare()
+    for pool, count in sorted(seen.ordered.items()):
+        most = max(0, min(count, spare.get(pool, 0)))
+        for machine in [one for one in reversed(idle) if one.pool == pool][:most]:
+            yield TakeBack(machine.name, pool, "the pods that it was ordered for no longer wait")
 
 
 def _keeps(want: Demand) -> Iterable[Keep]:

@@ -108,6 +108,8 @@ class Observation:
     """UIDs of pods that should have ended long ago, grace included: they keep no node."""
     with_node: frozenset[str] = frozenset()
     """Machines whose Node object exists, whatever their state; where none of them can fail, they need not be told."""
+    ordered: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    """By pool, of its machines that are `requested`: so many that nobody has been asked for yet."""
     irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Nodes that were to be removed, and what the API server then said that speaks against it (a pod there)."""
 

@@ -36,6 +36,16 @@ class Buy:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Take back the order for one machine, which nobody has begun to carry out."""
+
+    node: str
+    """The machine's name among the others."""
+    pool: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """Call a drain off: the node takes pods again."""
 
@@ -99,10 +109,11 @@ class Discard:
     """Its node exists: it is tainted first, and removed as a drained one is."""
 
 
-Step: TypeAlias = Buy | Keep | Drain | Evict | Move | Delete | Discard
+Step: TypeAlias = Buy | TakeBack | Keep | Drain | Evict | Move | Delete | Discard
 ACTIONS: Final = MappingProxyType(
     {
         Buy: "scale_up",
+        TakeBack: "cancel_scale_up",
         Keep: "cancel_drain",
         Drain: "drain",
         Evict: "evict",
@@ -155,7 +166,9 @@ class _Check:
         machine = self._fresh.machines.get(step.node)
         return machine is not None and self._on_machine(step, machine.state)
 
-    def _on_machine(self, step: Keep | Evict | Delete | Discard, state: State) -> bool:
+    def _on_machine(self, step: TakeBack | Keep | Evict | Delete | Discard, state: State) -> bool:
+        if isinstance(step, TakeBack):
+            return state is State.REQUESTED and step.pool in self._fresh.ordered
         if isinstance(step, Discard):
             return state in COMING or state is State.FAILED
         if isinstance(step, Evict):

@@ -3,6 +3,7 @@ Is a decision quick enough for a large fleet? Seconds of one full pass and memor
 
     python benchmarks/autoscaler.py
     python benchmarks/autoscaler.py --part kube
+    python benchmarks/autoscaler.py --part rpc
     python benchmarks/autoscaler.py --json figures.json
 
 Never a test: it takes a minute. Exit status 1: a bar was missed.
@@ -19,18 +20,19 @@ sys.path.append(str(HERE))
 
 import autoscaler_kube
 import autoscaler_pass
+import autoscaler_rpc
 import click
+
+PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc}
 
 
 @click.command()
-@click.option(
-    "--part", type=click.Choice(("pass", "kube")), default="pass", show_default=True, help="What is measured."
-)
+@click.option("--part", type=click.Choice(tuple(PARTS)), default="pass", show_default=True, help="What is measured.")
 @click.option("--one", hidden=True)
 @click.option("--json", "json_out", type=click.Path(path_type=Path), metavar="FILE", help="All figures.")
 def main(part: str, one: str | None, json_out: Path | None) -> None:
-    """Seconds and memory of a decision (pass) or of a whole turn on Kubernetes (kube), beside their bars."""
-    measured = autoscaler_kube if part == "kube" else autoscaler_pass
+    """Seconds of a decision (pass), of a whole turn on Kubernetes (kube), of cluster-autoscaler's loop (rpc)."""
+    measured = PARTS[part]
     if one:
         measured.measure(one)
     else:

@@ -10,9 +10,12 @@
 #   grpc         of components/grpc, and those of its callers: Secrets gpushare-cluster-autoscaler and gpushare-keda,
 #                for you to copy to where these run
 #
-# Again before they end (DAYS, 365), or at any time: they are read without a restart, and until every replica has read
-# the webhook's the API server believes the authority before as well. Callers' certificates are of a new authority each
-# time: hand them out again (admission believes the one before meanwhile). Needs openssl and kubectl; the authorities' keys are thrown away.
+# Again before they end (DAYS, 365), or at any time: we read them without a restart, and until every replica has read
+# the webhook's the API server believes the authority before as well. Callers' certificates of admission and extender are
+# of a new authority each time: hand them out again (admission believes the one before meanwhile). That of grpc stays for
+# ten times as long, in Secret gpushare-grpc-authority: callers go on with what they have until it ends. Where a key of it
+# was lost, delete that Secret and gpushare-autoscaler-grpc-tls first: then nothing from before is believed any more.
+# Needs openssl and kubectl; the other authorities' keys are thrown away.
 set -eu
 umask 077
 namespace=gpushare-system days=${DAYS:-365}
@@ -51,6 +54,11 @@ secret() {
   set -- "$1" "$2.crt" "$2.key" "${3:+$3.crt}"
   kubectl -n "$namespace" create secret generic "$1" --type=kubernetes.io/tls --from-file=tls.crt="$2" \
     --from-file=tls.key="$3" ${4:+--from-file=ca.crt="$4"} --dry-run=client -o yaml | kubectl apply -f -
+}
+
+# stored SECRET KEY; nothing where there is none
+stored() {
+  kubectl -n "$namespace" get secret "$1" --ignore-not-found -o jsonpath="{.data['${2%.*}\.${2#*.}']}" | base64 -d
 }
 
 webhook() {
@@ -126,15 +134,25 @@ metrics_api() {
 }
 
 grpc() {
-  authority servers "gpushare gRPC authority"
-  authority callers "gpushare gRPC callers"
+  # cluster-autoscaler reads its files once, at its start: what it has must be good until it is restarted. So this
+  # authority is kept, with its key, and a caller whose certificate is of the one before is heard too.
+  stored gpushare-grpc-authority tls.crt >grpc.crt
+  stored gpushare-grpc-authority tls.key >grpc.key
+  if ! openssl x509 -in grpc.crt -noout -checkend $((days * 86400)) >/dev/null 2>&1; then
+    (days=$((days * 10)) && authority grpc "gpushare gRPC authority")
+    secret gpushare-grpc-authority grpc
+  fi
+  stored gpushare-autoscaler-grpc-tls ca.crt | sed '/END CERTIFICATE/q' >before.crt
+  cp grpc.crt heard.crt
+  cmp -s grpc.crt before.crt || cat before.crt >>heard.crt
   host=gpushare-autoscaler.$namespace.svc
-  signed server servers "$host" "subjectAltName=DNS:$host\nextendedKeyUsage=serverAuth\n"
-  secret gpushare-autoscaler-grpc-tls server callers
+  signed server grpc "$host" "subjectAltName=DNS:$host\nextendedKeyUsage=serverAuth\n"
+  secret gpushare-autoscaler-grpc-tls server heard
   for caller in cluster-autoscaler:cluster-autoscaler keda:keda-operator; do
-    signed "${caller%:*}" callers "${caller#*:}" "subjectAltName=DNS:${caller#*:}\nextendedKeyUsage=clientAuth\n"
-    secret "gpushare-${caller%:*}" "${caller%:*}" servers
+    signed "${caller%:*}" grpc "${caller#*:}" "subjectAltName=DNS:${caller#*:}\nextendedKeyUsage=clientAuth\n"
+    secret "gpushare-${caller%:*}" "${caller%:*}" grpc
   done
+  echo "copy gpushare-cluster-autoscaler and gpushare-keda to where these run, and restart cluster-autoscaler before its certificate ends"
 }
 
 for wanted in "$@"; do

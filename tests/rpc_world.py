@@ -109,11 +109,12 @@ class Generation:
         """The node in an answer to NodeGroupTemplateNodeInfo."""
         return template.nodeInfo if self.name == "messages" else self.core["Node"].FromString(template.nodeBytes)
 
-    def provider(self, channel):
+    def provider(self, channel, seconds=PATIENCE_SECONDS):
         """A client of the 15 methods: `client["NodeGroups"](id="x")`."""
-        return {name: self._call(channel, PROVIDER + ".CloudProvider", name, *of) for name, of in _METHODS.items()}
+        service = PROVIDER + ".CloudProvider"
+        return {name: self._call(channel, f"/{service}/{name}", of, seconds) for name, of in _METHODS.items()}
 
-    def best(self, channel, options, nodes):
+    def best(self, channel, options, nodes, seconds=PATIENCE_SECONDS):
         """Ask the expander; options by group with their pods."""
         listed = []
         for group, pods in options.items():
@@ -123,16 +124,17 @@ class Generation:
             asked = {"nodeMap": nodes}
         else:
             asked = {"nodeBytesMap": {key: node.SerializeToString() for key, node in nodes.items()}}
-        call = self._call(channel, "grpcplugin.Expander", "BestOptions", "BestOptions", "BestAnswer")
+        call = self._call(channel, "/grpcplugin.Expander/BestOptions", ("BestOptions", "BestAnswer"), seconds)
         return call(options=listed, **asked)
 
-    def _call(self, channel, service, method, asked, answered):
+    def _call(self, channel, path, of, seconds):
+        asked, answered = (self.messages[name] for name in of)
         call = channel.unary_unary(
-            f"/{service}/{method}",
+            path,
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=self.messages[answered].FromString,
+            response_deserializer=answered.FromString,
         )
-        return lambda **fields: call(self.messages[asked](**fields), timeout=PATIENCE_SECONDS)
+        return lambda **fields: call(asked(**fields), timeout=seconds)
 
 
 GENERATIONS = (Generation("messages", _WITH_MESSAGES), Generation("bytes", _WITH_BYTES))

@@ -20,7 +20,7 @@ from autoscaler.kube.on_node import node_of
 from autoscaler.kube.tools import RefusedStepError, Tools
 from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, action_of
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, TakeBack, action_of
 from autoscaler.providers.base import ChangedError, DeniedError, OutOfStockError, ProviderError
 from isolation.cluster.failure import ClusterError, UnreachableError
 from isolation.contract.model import Refusal, Why
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 __all__ = ["Actor", "Tools"]
 _MOST_DOUBTS: Final = 20
+_NOBODY: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
 
 
 class Actor:
@@ -47,6 +48,7 @@ class Actor:
         self._targets: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._bought: list[tuple[str, Buy]] = []
+        self._back: set[str] = set()
         self._doubts: list[Doubt] = []
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
@@ -61,7 +63,7 @@ class Actor:
         """
         if not recheck:
             self._targets = dict(seen.targets)
-        self._slots, self._bought, self._doubts = {}, [], []
+        self._slots, self._bought, self._back, self._doubts = {}, [], set(), []
         draining = {name for name, one in seen.observation.machines.items() if one.state is State.DRAINING}
         self.irremovable = {name: why for name, why in self.irremovable.items() if name in draining}
 
@@ -87,22 +89,24 @@ class Actor:
         """
         So many machines for one pool in as few calls as it takes; for each step why not, where that was refused.
 
-        The first steps are served first. Who ends in between has changed the provider's target and nothing else:
-        whoever comes next reads it there, and a call on an older target is refused (`seen`).
+        The first steps are served first, those whose pods have all gone meanwhile not at all. Who ends in between has
+        changed the provider's target and nothing else: whoever comes next reads it there, and a call on an older target
+        is refused (`seen`).
         """
-        bought, trouble = 0, None
+        bought: list[Buy] = []
+        trouble = None
         try:
-            async for more in self._grown(steps[0].pool, len(steps)):
-                for step in steps[bought : bought + more]:
+            async for some in self._grown(steps):
+                for step in some:
                     self._stands(step, seen)
-                bought += more
+                bought += some
         except (RefusedStepError, ProviderError, ClusterError) as exc:
             trouble = exc
-        for step in steps[:bought]:
+        for step in bought:
             log.info("%s: %s", _name(step), step.reason)
             await self._say_bought(step, seen)
-        refused = None if trouble is None else self._told(steps[0], trouble)
-        return [*([None] * bought), *([refused] * (len(steps) - bought))]
+        refused = _NOBODY if trouble is None else self._told(steps[0], trouble)
+        return [None if any(step is one for one in bought) else refused for step in steps]
 
     def _told(self, step: Step, exc: Exception) -> Refusal:
         """An error as a value, and as a doubt."""
@@ -111,7 +115,7 @@ class Actor:
         if isinstance(exc, ProviderError):
             if isinstance(step, Buy) and isinstance(exc, OutOfStockError | DeniedError):
                 self.dry[step.pool] = str(exc)
-            pool = step.pool if isinstance(step, Buy | Discard) else ""
+            pool = step.pool if isinstance(step, Buy | Discard | TakeBack) else ""
             return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
         return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
 
@@ -129,9 +133,11 @@ class Actor:
         for name, step in bought:
             machines[name] = Machine(name, step.pool, State.REQUESTED, self._tools.now())
             homes |= {uid: Home(name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
-        if not machines:
+        back, self._back = self._back, set()
+        if not machines and not back:
             return kept
-        return replace(kept, machines={**kept.machines, **machines}, homes={**kept.homes, **homes})
+        stay = {name: machine for name, machine in kept.machines.items() if name not in back}
+        return replace(kept, machines=stay | machines, homes={**kept.homes, **homes})
 
     async def tidy(self, seen: Seen) -> None:
         """Reservations of ours that have had their day; trouble costs a turn."""
@@ -155,19 +161,21 @@ class Actor:
             await self._delete(step, seen)
         elif isinstance(step, Discard):
             await self._discard(step, seen)
+        elif isinstance(step, TakeBack):
+            await self._take_back(step)
 
-    async def _grown(self, pool: str, most: int) -> AsyncGenerator[int, None]:
+    async def _grown(self, steps: Sequence[Buy]) -> AsyncGenerator[Sequence[Buy], None]:
         """
-        How many more the pool has, call by call, until it has them all.
+        For which of the steps, all of one pool, it has grown: call by call, until all have their machine.
 
         One that will not give so many at once is asked for half of it, so that it gives what it has.
         """
-        left = part = most
-        while left:
+        pool, part, left = steps[0].pool, len(steps), steps
+        while left := [step for step in left if self._wanted(step)]:
             target = self._targets.get(pool)
             if target is None:
                 raise RefusedStepError(Kind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool)
-            part = min(part, left)
+            part = min(part, len(left))
             self._tools.allowed()
             try:
                 now = await self._tools.providers.grow(pool, part, seen=target)
@@ -178,11 +186,16 @@ class Actor:
                 continue
             self._targets[pool] = now
             got = max(0, min(part, now - target))
-            yield got
-            left -= got
+            yield left[:got]
+            left = left[got:]
             if got < part:
                 text = f"pool {pool}: provider added {got} of {part} requested nodes"
                 raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
+
+    def _wanted(self, step: Buy) -> bool:
+        """Whether any of its pods still waits at this moment: steps before it may have taken long."""
+        pods = map(self._tools.sources.notes.pods.get, step.serves)
+        return not step.serves or any(pod and pod.placement is None and not pod.deleting for pod in pods)
 
     def _stands(self, step: Buy, seen: Seen) -> None:
         """A machine that was asked for has a name of ours until it has its own."""
@@ -218,6 +231,13 @@ class Actor:
         uid = seen.uids.get(node, "")
         await self._marks.put(node, uid, step.reason, failed=True)
         await self._tools.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
+
+    async def _take_back(self, step: TakeBack) -> None:
+        self._tools.allowed()
+        if not await self._tools.providers.take_back(step.pool, 1):
+            text = f"pool {step.pool}: the order has been carried out in the meantime"
+            raise RefusedStepError(Kind.CONFLICT, text, pool=step.pool)
+        self._back.add(step.node)
 
     async def _empty(self, node: str) -> None:
         """Raise where a pod would be lost with the node, by the API server's own word at this moment."""

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from isolation.cluster.election import Election
 
 log = logging.getLogger(__name__)
+CONFIRMED_TURNS: Final = 3
+CONFIRMED_SECONDS: Final = 5.0
+"""An order that no turn has confirmed for three scan intervals, and no less than this, is not told."""
 SERVED_SECONDS: Final = 300.0
 """A pool whose provider has not answered for so long since the configuration was read is not served by us."""
 
@@ -209,6 +212,7 @@ class Turns:
         if self.world.seen is not None:
             self._served |= self.world.seen.targets.keys()
         self._offer()
+        self._confirm(outcome)
         await self._save()
         self._around.telemetry.turned(outcome)
         return outcome
@@ -267,6 +271,13 @@ class Turns:
         """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the latest reading."""
         if self._around.relay is not None:
             self._around.relay.offer(offers_of(self.wired, self.last.seen, self.ours))
+
+    def _confirm(self, outcome: str) -> None:
+        """After a whole turn that could have taken orders back, those that are left have somebody to serve."""
+        if self._around.relay is not None and outcome != "failed" and self.last.seen and self.last.hold is None:
+            limits = self.wired.config.limits
+            turns = CONFIRMED_TURNS * limits.scan_interval_seconds + limits.action_validation_delay_seconds
+            self._around.relay.confirm(max(CONFIRMED_SECONDS, turns))
 
     def _build(self, kept: Kept) -> None:
         around, wired = self._around, self.wired

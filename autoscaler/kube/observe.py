@@ -153,6 +153,7 @@ def observing(
             busy=books.busy(pods),
             blocked=_theirs(left, on) | books.blocked(_rules(configs, fleet)),
             long_terminating=books.long_terminating(now.at),
+            ordered={name: state.ordered for name, state in now.states.items() if state.ordered},
             with_node=frozenset(name for name in fleet.machines if name in nodes),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 
 from autoscaler.flaps import Flaps
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, action_of
+from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, TakeBack, action_of
 from isolation.cluster.gauges import Gauges, Rows
 from isolation.contract import metrics
 from isolation.contract import metrics_autoscaler as catalogue
@@ -32,6 +32,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES: Final = ("done", "idle", "inhibited", "standby", "dry_run", "failed")
 _EVENTS: Final = {
     Buy: "scale_up",
+    TakeBack: "cancel_scale_up",
     Keep: "cancel_drain",
     Drain: "drain",
     Evict: "move",

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -96,6 +96,8 @@ class PoolState:
     min_nodes: int | None = None
     """The provider's own bounds, which it will not let anybody pass; None: it has none."""
     max_nodes: int | None = None
+    ordered: int = 0
+    """Of these targeted, so many that nobody has been asked for yet: orders that can be taken back (`Orders`)."""
 
     @property
     def standing(self) -> tuple[Instance, ...]:
@@ -141,6 +143,14 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Let connections go."""
+
+
+@runtime_checkable
+class Orders(Protocol):
+    """A provider that orders of somebody else, who may not have come for the orders yet."""
+
+    async def take_back(self, pool: str, by: int) -> int:
+        """Forget so many orders that nobody has begun to carry out (`PoolState.ordered`); how many these were."""
 
 
 @contextlib.asynccontextmanager

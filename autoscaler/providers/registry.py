@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from autoscaler.providers import ack, aws, scale
-from autoscaler.providers.base import DeniedError, PoolState, ProviderError
+from autoscaler.providers.base import DeniedError, Orders, PoolState, ProviderError
 from autoscaler.providers.naming import NodeNames
 from isolation.contract.codec_shape import CodecError, show
 
@@ -117,6 +117,14 @@ class Providers:
         """As the pool's provider does it, one call at a time."""
         async with self._lock(pool):
             return await self._of(pool).cancel(pool, by)
+
+    async def take_back(self, pool: str, by: int) -> int:
+        """Orders that nobody has carried out yet; how many there were of a pool that is ordered."""
+        provider = self._of(pool)
+        if not isinstance(provider, Orders):
+            raise DeniedError(f"pool {pool}: its nodes are bought, not ordered")
+        async with self._lock(pool):
+            return await provider.take_back(pool, by)
 
     async def template(self, pool: str) -> NodeTemplate | None:
         """What a fresh node will look like, if the provider can tell."""

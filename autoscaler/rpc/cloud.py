@@ -44,6 +44,7 @@ class CloudProvider:
         self._state = state
         self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._index = Index(())
 
     def handler(self) -> Any:
         """For the server."""
@@ -72,16 +73,18 @@ class CloudProvider:
 
     # -- what there is -------------------------------------------------------------------------
 
+    def _indexed(self) -> Index:
+        """Of the groups as they are now: made once for as long as they stay the same."""
+        groups = self._state.groups()
+        if groups is not self._index.groups:
+            self._index = Index(groups)
+        return self._index
+
     async def _groups(self, _request: Any) -> Any:
         return _answer("NodeGroups", nodeGroups=[_group_message(group) for group in self._state.groups()])
 
-    async def _group_of(self, request: Any) -> Any:
-        node = request.node
-        for group in self._state.groups():
-            if group.find(node.providerID, node.name) is not None:
-                return _answer("NodeGroupForNode", nodeGroup=_group_message(group))
-        # no group: not ours to scale, which an empty id says
-        return _answer("NodeGroupForNode", nodeGroup=wire.NodeGroup())
+    def _group_of(self, request: Any) -> Any:
+        return self._indexed().of(request.node.providerID, request.node.name)
 
     async def _gpu_label(self, _request: Any) -> Any:
         return _answer("GPULabel", label=WHOLE_CARDS)
@@ -159,10 +162,39 @@ class CloudProvider:
         return _answer("NodeGroupDecreaseTargetSize")
 
     def _group(self, name: str) -> Group:
-        found = next((group for group in self._state.groups() if group.name == name), None)
+        found = self._indexed().by_group.get(name)
         if found is None:
             raise Said(NOT_FOUND, f"pool {show(name)} does not exist")
         return found
+
+
+class Index:
+    """
+    Which group a node belongs to, as `Group.find` of one group after the other would say, in one step.
+
+    cluster-autoscaler asks in every loop for every node of the cluster, up to nine times for one of no group.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.by_group = {group.name: group for group in reversed(groups)}
+        self._answers = [_answer("NodeGroupForNode", nodeGroup=_group_message(group)) for group in groups]
+        # no group: not ours to scale, which an empty id says
+        self._answers.append(_answer("NodeGroupForNode", nodeGroup=wire.NodeGroup()))
+        self._by_id: dict[str, int] = {}
+        self._by_name: dict[str, int] = {}
+        for at, group in enumerate(groups):
+            for one in group.instances:
+                self._by_id.setdefault(one.id, at)
+                self._by_name.setdefault(one.id, at)
+                self._by_name.setdefault(one.node, at)
+        self._by_id.pop("", None)
+        self._by_name.pop("", None)
+
+    def of(self, provider_id: str, name: str) -> Any:
+        """The answer to NodeGroupForNode."""
+        nobody = len(self.groups)
+        return self._answers[min(self._by_id.get(provider_id, nobody), self._by_name.get(name, nobody))]
 
 
 def _leaving(group: Group, nodes: Sequence[Any]) -> list[Instance]:

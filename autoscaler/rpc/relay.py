@@ -2,14 +2,16 @@
 Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
 
 Decides what was meant by an increase (a size, not a step: what somebody else has bought meanwhile is not
-bought twice) and how long an order stands: until the target has reached it. What a machine is worth, nobody
-here knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge,
-because cluster-autoscaler leaves out a loop whose Refresh failed.
+bought twice) and how long an order stands: until the target has reached it, and only while our loop keeps
+saying so (`confirm`): who stood still does not know for whom it ordered. What a machine is worth, nobody here
+knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge, because
+cluster-autoscaler leaves out a loop whose Refresh failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.providers import base
 from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from isolation.cluster.election import boottime
 from isolation.cluster.failure import ClusterError
 from isolation.contract.handover import Ours
 
@@ -66,13 +69,21 @@ class Offer:
 class Relay:
     """A `State` over providers; `occupied` is asked of each machine right before its removal."""
 
-    def __init__(self, offers: Iterable[Offer], occupied: Occupied | None = None) -> None:
-        self._occupied = occupied
+    def __init__(
+        self, offers: Iterable[Offer], occupied: Occupied | None = None, steady: Callable[[], float] = boottime
+    ) -> None:
+        self._occupied, self._steady = occupied, steady
         self._offers = {offer.name: offer for offer in offers}
         self._known: dict[str, base.PoolState] = {}
         self._commanded: dict[str, int] = {}
+        self._until = math.inf
+        """So long the orders stand."""
+        self._growing: Counter[str] = Counter()
+        """The sizes to which pools are being brought at this moment."""
         self._changes: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
+        self._told_of: tuple[bool, tuple[Group, ...]] | None = None
+        """What `groups` says until something changes, and whether orders stood."""
 
     # -- our own loop --------------------------------------------------------------------------
 
@@ -82,6 +93,7 @@ class Relay:
 
         So do their orders, where our loop buys: where it does not any more, cluster-autoscaler sees the pods and buys.
         """
+        self._told_of = None
         self._offers = {offer.name: offer for offer in offers}
         for name in self._known.keys() - self._offers.keys():
             del self._known[name]
@@ -95,6 +107,7 @@ class Relay:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
         if pool not in self._offers:
             raise StateError(f"pool {pool} does not exist")
+        self._told_of = None
         self._commanded.pop(pool, None)
         if size > 0:
             self._commanded[pool] = size
@@ -103,17 +116,28 @@ class Relay:
         """The size ordered and not reached yet; 0: no order stands."""
         return self._commanded.get(pool, 0)
 
+    def open_orders(self, pool: str, target: int) -> int:
+        """Of a pool that its provider has at this target: machines ordered that nobody has begun to buy."""
+        return max(0, self.commanded(pool) - max(target, self._growing[pool]))
+
+    def confirm(self, seconds: float) -> None:
+        """Every order still has somebody to serve; cluster-autoscaler is told of them for so long."""
+        self._until = self._steady() + seconds
+
     def learn(self, pool: str, template: Node) -> None:
         """What a fresh node looks like, from one that was seen."""
+        self._told_of = None
         self._offers[pool] = replace(self._offers[pool], template=template)
 
     # -- cluster-autoscaler --------------------------------------------------------------------
 
     def groups(self) -> tuple[Group, ...]:
-        """Every pool that was seen at least once."""
-        return tuple(
-            self._group(offer, self._known[name]) for name, offer in self._offers.items() if name in self._known
-        )
+        """Every pool that was seen at least once; the same object for as long as nothing has changed."""
+        stand = self._steady() <= self._until
+        if self._told_of is None or self._told_of[0] is not stand:
+            found = (self._group(o, self._known[o.name], stand) for o in self._offers.values() if o.name in self._known)
+            self._told_of = stand, tuple(found)
+        return self._told_of[1]
 
     async def refresh(self) -> None:
         """Ask every provider; one look at a time, whoever asks while it runs waits for the same."""
@@ -124,13 +148,15 @@ class Relay:
     async def grow(self, group: str, by: int) -> None:
         """See `State`."""
         provider, seen = self._offers[group].provider, self._known[group].target
-        wanted = seen + by
+        wanted = self._growing[group] = seen + by
         try:
             target = await _asked(provider.grow(group, by, seen))
         except ChangedError:
             target = await self._target(group)
             if target < wanted:
                 target = await _asked(provider.grow(group, wanted - target, target))
+        finally:
+            del self._growing[group]
         self._told(group, target)
 
     async def remove(self, group: str, instances: Sequence[Instance]) -> None:
@@ -146,7 +172,7 @@ class Relay:
             known = self._known[group]
             left = {one.id for one in known.nodes if {one.id, one.node} & gone}
             nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
-            self._known[group] = replace(known, nodes=nodes)
+            self._knows(replace(known, nodes=nodes))
             self._told(group, max(0, known.target - len(left)))
         missing = len(instances) - len(real)
         if missing:
@@ -155,6 +181,7 @@ class Relay:
     async def lower(self, group: str, by: int) -> None:
         """See `State`; an order that did not come is not given again by us."""
         self._commanded.pop(group, None)
+        self._told_of = None
         self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
 
     # -- inside --------------------------------------------------------------------------------
@@ -181,13 +208,13 @@ class Relay:
             for state in states:
                 # what was changed meanwhile is newer than this look
                 if state.name in self._offers and self._changes[state.name] == before[state.name]:
-                    self._known[state.name] = state
+                    self._knows(state)
                     self._reached(state.name)
 
     async def _target(self, group: str) -> int:
         for state in await _asked(self._offers[group].provider.pools()):
             if state.name == group:
-                self._known[group] = state
+                self._knows(state)
                 return state.target
         raise StateError(f"pool {group} no longer exists at its provider")
 
@@ -195,14 +222,18 @@ class Relay:
         self._changes[group] += 1
         if group not in self._known:
             return  # not offered any more
-        self._known[group] = replace(self._known[group], target=target)
+        self._knows(replace(self._known[group], target=target))
         self._reached(group)
+
+    def _knows(self, state: base.PoolState) -> None:
+        self._told_of = None
+        self._known[state.name] = state
 
     def _reached(self, group: str) -> None:
         if self._known[group].target >= self.commanded(group):
             self._commanded.pop(group, None)
 
-    def _group(self, offer: Offer, known: base.PoolState) -> Group:
+    def _group(self, offer: Offer, known: base.PoolState, stand: bool) -> Group:  # noqa: FBT001 (orders do)
         min_nodes = max(offer.min_nodes, known.min_nodes or 0)
         max_nodes = offer.max_nodes if known.max_nodes is None else min(offer.max_nodes, known.max_nodes)
         return Group(
@@ -213,7 +244,7 @@ class Relay:
             instances=(*map(_instance, known.nodes), *_missing(known)),
             template=offer.template,
             others=offer.others,
-            commanded=self.commanded(offer.name),
+            commanded=self.commanded(offer.name) if stand else 0,
         )
 
 
@@ -227,8 +258,13 @@ class Commanding:
 
     async def pools(self) -> tuple[base.PoolState, ...]:
         """As the provider says, with what is ordered counted as asked for: nothing is ordered twice."""
+        relay = self._relay
         return tuple(
-            replace(state, target=max(state.target, self._relay.commanded(state.name)))
+            replace(
+                state,
+                target=max(state.target, relay.commanded(state.name)),
+                ordered=relay.open_orders(state.name, state.target),
+            )
             for state in await self._inner.pools()
         )
 
@@ -257,6 +293,15 @@ class Commanding:
         back = min(by, ordered)
         self._relay.command(pool, target + ordered - back if ordered > back else 0)
         return await self._inner.cancel(pool, by - back) if by > back else target + ordered - back
+
+    async def take_back(self, pool: str, by: int) -> int:
+        """What cluster-autoscaler has come for is asked of the provider, and stays."""
+        target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
+        back = 0 if target is None else min(by, self._relay.open_orders(pool, target))
+        if target is not None and back:
+            size = self._relay.commanded(pool) - back
+            self._relay.command(pool, size if size > target else 0)
+        return back
 
     async def template(self, pool: str) -> NodeTemplate | None:
         """As the provider says."""

@@ -1,5 +1,5 @@
 """
-Until when a certificate is valid, read from its bytes.
+From when, and until when, a certificate is valid, read from its bytes.
 
 Pure, and no judge of signatures: the API server judges those when it calls a webhook. Bytes that are no
 certificate are None.
@@ -35,7 +35,19 @@ def first_end(pem: bytes) -> float | None:
     return min(known) if known and len(known) == len(found) else None
 
 
+def begins(pem: bytes) -> float | None:
+    """Seconds since the epoch from which the first certificate of a file is valid; None: that cannot be told."""
+    block = _BLOCK.search(pem[:_MOST_BYTES])
+    span = _span(block[1]) if block else None
+    return span and span[0]
+
+
 def _end(block: bytes) -> float | None:
+    span = _span(block)
+    return span and span[1]
+
+
+def _span(block: bytes) -> tuple[float, float] | None:
     try:
         der = base64.b64decode(b"".join(block.split()), validate=True)
         _, outer, _ = _part(der, 0)
@@ -46,9 +58,10 @@ def _end(block: bytes) -> float | None:
         for _ in range(3):  # serial number, signature algorithm, issuer
             _, _, at = _part(body, at)
         _, validity, _ = _part(body, at)
-        _, _, at = _part(validity, 0)
+        kind, text, at = _part(validity, 0)
+        begin = _seconds(kind, text.decode("ascii"))
         kind, text, _ = _part(validity, at)
-        return _seconds(kind, text.decode("ascii"))
+        return begin, _seconds(kind, text.decode("ascii"))
     except (ValueError, IndexError, binascii.Error):
         return None
 

@@ -34,9 +34,9 @@ LABELS: Final = MappingProxyType(
         "source": "Source of the measurements: exporter (one per node), prometheus.",
         "stage": "Stage of a reconcile cycle: observe, decide, act.",
         "state": "Measurements of a node: fresh, stale (older than three scrape intervals), missing (none received).",
-        "action": "Type of action: scale_up, cancel_drain, drain, evict (from a draining node), make_room, defragment, "
-        "mitigate_hot_card (single moves), remove_node (scale-down), remove_failed_node (give up a node that was not "
-        "provisioned).",
+        "action": "Type of action: scale_up, cancel_scale_up (an order that cluster-autoscaler has not carried out), "
+        "cancel_drain, drain, evict (from a draining node), make_room, defragment, mitigate_hot_card (single moves), "
+        "remove_node (scale-down), remove_failed_node (give up a node that was not provisioned).",
         "resource": "Watched resource: nodes, pods, reservations, budgets (PodDisruptionBudgets).",
     }
 )

@@ -54,6 +54,7 @@ def judged(facts: ClusterFacts, now: float) -> list[Finding]:
         *cluster_scalers.look(facts.scalers, facts.pods, facts.nodes, facts.autoscaler, now),
         cluster_metrics_apis.look(facts.services, shape),
         *cluster_certificates.look(facts.secrets, shape, now),
+        *cluster_certificates.callers(facts.scalers, now),
         _rights(facts.rights, shape),
         _monitoring(facts.monitoring),
         *cluster_nodes.look(facts.nodes, facts.version, ours=not shape.watches),

@@ -9,17 +9,20 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-from isolation.cluster.certificate import ends
+from isolation.cluster.certificate import begins, ends
 from isolation.contract.names import AUTOSCALER, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_facts import Secret, Untold
-from isolation.doctor.finding import Finding, State, ok, problem, unknown, warning
+from isolation.doctor.finding import Finding, State, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from isolation.doctor.cluster_facts import ScalerFacts
     from isolation.doctor.cluster_shape import Shape
 
 WEBHOOK: Final = f"{SCHEDULER}-tls"
+CALLER: Final = "gpushare-cluster-autoscaler"
+"""With which cluster-autoscaler asks us, in its own namespace too; it reads it once, at its start."""
 PARTS: Final = {
     WEBHOOK: ("scheduler", "no pod with a share can be created"),
     f"{SCHEDULER}-clients": (
@@ -34,6 +37,8 @@ _SOON: Final = 14 * 86_400.0
 _LATEST: Final = 253_402_300_799
 """The last second of the year 9999."""
 _WORST: Final = (State.PROBLEM, State.WARNING, State.UNKNOWN, State.OK)
+_PAGE: Final = "docs/cluster-autoscaler.md"
+_RENEW: Final = f"run sh manifests/certificate.sh grpc, copy the Secret and restart cluster-autoscaler ({_PAGE})"
 _ASK: Final = "use credentials that may read Secrets there, or check with `openssl x509 -enddate`"
 
 
@@ -49,6 +54,41 @@ def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float
             rest = [ok(check, "; ".join(one.evidence for one in rest))]
         found.append(rest[0])
     return found
+
+
+def callers(facts: ScalerFacts, now: float) -> list[Finding]:
+    """Whether cluster-autoscaler's certificate is good, and the one that it has read; nothing where none asks us."""
+    check, source = "cluster.cluster_autoscaler_certificate", facts.shown.get(SYSTEM_NAMESPACE)
+    found = []
+    for namespace in sorted({one.key.partition("/")[0] for one in facts.callers}):
+        secret, where = facts.shown.get(namespace), f"Secret {namespace}/{CALLER}"
+        if isinstance(secret, Untold):
+            found.append(unknown(check, f"cannot read {where}: {secret.why}", _ASK))
+            continue
+        end, begin = (_end(secret), begins(secret.certificate)) if secret is not None else (None, None)
+        if secret is None or end is None or begin is None:
+            found.append(warning(check, f"{where} contains no readable certificate", f"copy it again ({_PAGE})"))
+            continue
+        old = [one.key for one in facts.callers if one.key.startswith(f"{namespace}/") and one.begun < begin]
+        if end <= now:
+            told = f"{where} expired on {_day(end)}: cluster-autoscaler gets no answer"
+            found.append(problem(check, told, _RENEW))
+        elif end - now < _SOON:
+            told = f"{where} expires on {_day(end)}; then cluster-autoscaler gets no answer"
+            found.append(warning(check, told, _RENEW))
+        elif isinstance(source, Secret) and source.certificate and source.certificate != secret.certificate:
+            told = f"{where} is not what is in Secret {SYSTEM_NAMESPACE}/{CALLER}"
+            found.append(warning(check, told, f"copy it again, and restart cluster-autoscaler ({_PAGE})"))
+        elif old:
+            told = f"{where} was renewed on {_day(begin)}, after {named(sorted(old))} started and read the one before"
+            found.append(warning(check, told, f"restart cluster-autoscaler before that one ends ({_PAGE})"))
+        else:
+            found.append(ok(check, f"{where} is valid until {_day(end)}, and was read as it is"))
+    return sorted(found, key=lambda one: _WORST.index(one.state))[:1]
+
+
+def _day(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(min(max(seconds, 0), _LATEST), dt.UTC).strftime("%Y-%m-%d")
 
 
 def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str], now: float) -> Finding:
@@ -67,7 +107,7 @@ def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str]
     end = _end(found)
     if end is None:
         return problem(check, f"{where} contains no readable certificate", _renewal(part, found.manager))
-    day = dt.datetime.fromtimestamp(min(max(end, 0), _LATEST), dt.UTC).strftime("%Y-%m-%d")
+    day = _day(end)
     if end <= now:
         return problem(check, f"{where} expired on {day}: {harm}", _renewal(part, found.manager))
     if end - now < _SOON:

@@ -112,6 +112,15 @@ class AutoscalerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """A running pod that shows what is in Secret `gpushare-cluster-autoscaler` of its namespace."""
+
+    key: str
+    begun: float
+    """Seconds since the epoch; what it shows it read then."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScalerFacts:
     """Who scales nodes besides us."""
 
@@ -119,6 +128,9 @@ class ScalerFacts:
     """cluster-autoscalers: Deployments, DaemonSets, and pods of no controller (static ones)."""
     pools: str | Untold | None = None
     """What our autoscaler has published (`codec_pools`); None: nothing."""
+    callers: tuple[Caller, ...] = ()
+    shown: Mapping[str, Secret | Untold | None] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """What these have of our certificates, by namespace; ours too, from which it was copied."""
 
 
 @dataclass(frozen=True, slots=True)

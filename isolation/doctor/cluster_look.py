@@ -17,8 +17,17 @@ from isolation.contract.names import ACK, EXEMPT, GROUP, RESERVATIONS, SCHEDULER
 from isolation.doctor import cluster_look_own
 from isolation.doctor.cluster_admission import PROBED
 from isolation.doctor.cluster_asking import Asking
-from isolation.doctor.cluster_facts import ClusterFacts, NodeFacts, PodFacts, Probe, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, table, ungoverned, unit_of, workload
+from isolation.doctor.cluster_facts import Caller, ClusterFacts, NodeFacts, PodFacts, Probe, Untold, Workload
+from isolation.doctor.cluster_read import (
+    asks_for_shares,
+    caller,
+    node_facts,
+    pod_facts,
+    table,
+    ungoverned,
+    unit_of,
+    workload,
+)
 from isolation.doctor.cluster_scalers import scales
 
 if TYPE_CHECKING:
@@ -51,7 +60,7 @@ async def _all(asking: Asking) -> ClusterFacts:
     mutating = await asking.list(f"{_ADMISSION}/mutatingwebhookconfigurations")
     validating = await asking.list(f"{_ADMISSION}/validatingwebhookconfigurations")
     nodes, workloads = await _nodes(asking), await _workloads(asking)
-    pods, bare = await _pods(asking, () if isinstance(nodes, Untold) else nodes)
+    pods, bare, callers = await _pods(asking, () if isinstance(nodes, Untold) else nodes)
     return ClusterFacts(
         version=version,
         definition=await asking.one(f"{_DEFINITIONS}/{RESERVATIONS}.{GROUP}"),
@@ -66,7 +75,9 @@ async def _all(asking: Asking) -> ClusterFacts:
         lease=await asking.one(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{SCHEDULER}"),
         secrets=await cluster_look_own.secrets(asking, workloads),
         autoscaler=await cluster_look_own.autoscaler(asking, workloads, time.time()),
-        scalers=await cluster_look_own.scalers(asking, (*(() if isinstance(workloads, Untold) else workloads), *bare)),
+        scalers=await cluster_look_own.scalers(
+            asking, (*(() if isinstance(workloads, Untold) else workloads), *bare), callers
+        ),
         monitoring=await cluster_look_own.monitoring(asking),
         good=await _probe(asking, 2, 1),
         bad=await _probe(asking, 3, 2),
@@ -92,20 +103,22 @@ async def _nodes(asking: Asking) -> tuple[NodeFacts, ...] | Untold:
 
 async def _pods(
     asking: Asking, nodes: tuple[NodeFacts, ...]
-) -> tuple[tuple[PodFacts, ...] | Untold, tuple[Workload, ...]]:
-    """Those with shares, and cluster-autoscalers that no controller made."""
+) -> tuple[tuple[PodFacts, ...] | Untold, tuple[Workload, ...], tuple[Caller, ...]]:
+    """Those with shares, cluster-autoscalers that no controller made, and those with the certificate for it."""
     known = {one.name: one.node for one in nodes if one.node is not None}
     unit = unit_of(nodes)
-    found, bare = [], []
+    found, bare, callers = [], [], []
     try:
         async for item in asking.items("/api/v1/pods"):
             if asks_for_shares(item):
                 found.append(pod_facts(item, known, unit))
             elif (one := ungoverned(item)) is not None and scales(one):
                 bare.append(one)
+            if (shows := caller(item)) is not None:
+                callers.append(shows)
     except ClusterError as exc:
-        return Untold(str(exc)), ()
-    return tuple(found), tuple(bare)
+        return Untold(str(exc)), (), ()
+    return tuple(found), tuple(bare), tuple(callers)
 
 
 async def _exempt(asking: Asking) -> tuple[str, ...] | Untold:

@@ -17,7 +17,7 @@ from isolation.contract.codec_pools import KEY
 from isolation.contract.names import AUTOSCALER, POOLS, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_asking import NOT_FOUND
 from isolation.doctor.cluster_autoscaler import acting
-from isolation.doctor.cluster_certificates import WEBHOOK
+from isolation.doctor.cluster_certificates import CALLER, WEBHOOK
 from isolation.doctor.cluster_facts import AutoscalerFacts, Monitoring, ScalerFacts, Secret, Untold
 from isolation.doctor.cluster_read import secret, table
 from isolation.doctor.cluster_scalers import scales
@@ -25,7 +25,7 @@ from isolation.doctor.rights import RIGHTS, sentence
 
 if TYPE_CHECKING:
     from isolation.doctor.cluster_asking import Asking
-    from isolation.doctor.cluster_facts import Workload
+    from isolation.doctor.cluster_facts import Caller, Workload
     from isolation.doctor.rights import Right
 
 _OURS: Final = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}"
@@ -68,11 +68,16 @@ async def autoscaler(asking: Asking, workloads: tuple[Workload, ...] | Untold, n
     return AutoscalerFacts(lease, data, await asking.text(f"{_OURS}/pods/{pod}:{port}/proxy/metrics"))
 
 
-async def scalers(asking: Asking, workloads: tuple[Workload, ...]) -> ScalerFacts:
-    """Whoever scales nodes besides us, and which pools are ours."""
+async def scalers(asking: Asking, workloads: tuple[Workload, ...], callers: tuple[Caller, ...] = ()) -> ScalerFacts:
+    """Whoever scales nodes besides us, which pools are ours, and with which certificates they ask us."""
     found = await asking.one(f"{_OURS}/configmaps/{POOLS}")
     pools = found if found is None or isinstance(found, Untold) else str(table(found, "data").get(KEY, ""))
-    return ScalerFacts(tuple(one for one in workloads if scales(one)), pools)
+    where = sorted({one.key.partition("/")[0] for one in callers})[:_MOST_SECRETS]
+    shown: dict[str, Secret | Untold | None] = {}
+    for namespace in {*where, SYSTEM_NAMESPACE} if where else ():
+        item = await asking.one(f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{CALLER}")
+        shown[namespace] = item if item is None or isinstance(item, Untold) else secret(item)
+    return ScalerFacts(tuple(one for one in workloads if scales(one)), pools, callers, shown)
 
 
 def _ours(workloads: tuple[Workload, ...]) -> list[Workload]:

@@ -11,11 +11,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
+from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_shape import At
 from isolation.contract.handover import HANDOVER
 from isolation.contract.model import Refusal
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
 from isolation.contract.quantity import GIB
-from isolation.doctor.cluster_facts import NodeFacts, PodFacts, Secret, Workload
+from isolation.doctor.cluster_certificates import CALLER
+from isolation.doctor.cluster_facts import Caller, NodeFacts, PodFacts, Secret, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -101,6 +104,20 @@ def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: in
         resident=any(one.get("kind") == "DaemonSet" for one in tables(meta, "ownerReferences")),
         devices=_devices(table(item, "status")),
     )
+
+
+def caller(item: Mapping[str, Any]) -> Caller | None:
+    """A pod that runs with the certificate for cluster-autoscaler; None where it does not."""
+    if CALLER not in _needs(table(item, "spec")):
+        return None
+    meta, boxes = table(item, "metadata"), tables(table(item, "status"), "containerStatuses")
+    try:
+        begun = [seconds_of(At(table(table(box, "state"), "running"))["startedAt"]) for box in boxes]
+    except CodecError:
+        return None
+    # of several, that of the one that has run for longest: which of them asks us, nobody here knows
+    known = [at for at in begun if at]
+    return Caller(f"{meta.get('namespace', '')}/{meta.get('name', '')}", min(known)) if known else None
 
 
 def ungoverned(item: Mapping[str, Any]) -> Workload | None:

@@ -18,6 +18,7 @@ STORIES: dict[str, tuple[str, ...]] = {
     "test_autoscaler_loop_grow": (),
     "test_autoscaler_loop_moves": (),
     "test_autoscaler_process": ("test_a_dry_run_says_what_it_would_do_and_the_switch_lets_it",),
+    "test_cluster_autoscaler_orders": ("test_from_zero_and_beyond_sums",),
     "test_cluster_rights": (),
     "test_cluster_writes": (),
     "test_controlplane": (),

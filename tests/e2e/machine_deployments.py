@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from e2e.apiclient import RefusedError
@@ -73,7 +74,10 @@ class MachineDeployments:
         self.stock: dict[str, int] = {}
         self._gate, self._still = asyncio.Event(), asyncio.Event()
         self._gate.set()
-        self._made = 0
+        self.held: set[str] = set()
+        """Pools whose machines do not come up yet."""
+        self.made: Counter[str] = Counter()
+        """Machines ever made, by pool."""
 
     async def pause(self) -> None:
         """Do nothing from now on: what was under way has ended when this returns."""
@@ -156,18 +160,18 @@ class MachineDeployments:
         if wish != len(have):
             await self._client.merge(f"{ROOT}/machinedeployments/{name}/status", {"status": {"replicas": wish}})
         for machine in have[:wish]:
-            if not machine["status"].get("nodeRef"):
+            if not machine["status"].get("nodeRef") and name not in self.held:
                 await self._boot(name, machine)
 
     async def _make(self, name: str) -> None:
-        self._made += 1
+        self.made[name] += 1
         await self._client.call(
             "POST",
             f"{ROOT}/machines",
             {
                 "apiVersion": f"{GROUP}/v1beta1",
                 "kind": "Machine",
-                "metadata": {"name": f"{name}-m{self._made:03}", "labels": {"deployment": name}},
+                "metadata": {"name": f"{name}-m{self.made.total():03}", "labels": {"deployment": name}},
                 "spec": {},
                 "status": {"phase": "Provisioning"},
             },

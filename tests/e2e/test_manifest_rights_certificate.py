@@ -126,30 +126,69 @@ async def meeting(server, client, host):
     return name
 
 
+GRPC_HOST = f"gpushare-autoscaler.{SYSTEM_NAMESPACE}.svc"
+AUTHORITY = "gpushare-grpc-authority"
+GRPC_SECRETS = ("gpushare-autoscaler-grpc-tls", "gpushare-cluster-autoscaler", "gpushare-keda")
+
+
+@contextlib.asynccontextmanager
+async def grpc_secrets(plane):
+    """Runs `certificate.sh grpc` and takes what it made: a folder for each Secret; nothing of it stays."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets"
+    async with connected(plane) as client:
+        await granted(client)
+
+        async def taken(into, *lost):
+            for name in lost:
+                await client.delete(f"{path}/{name}")
+            await asyncio.to_thread(made, plane, "grpc")
+            for name in GRPC_SECRETS:
+                (into / name).mkdir(parents=True)
+                for file, value in (await client.get(f"{path}/{name}"))["data"].items():
+                    (into / name / file).write_bytes(base64.b64decode(value))
+            return [into / name for name in GRPC_SECRETS]
+
+        try:
+            yield taken
+        finally:
+            for name in (*GRPC_SECRETS, AUTHORITY):
+                await client.delete(f"{path}/{name}")
+
+
+def test_a_caller_of_grpc_that_still_has_its_old_certificate_is_heard_after_a_renewal(plane, tmp_path):
+    """
+    cluster-autoscaler reads its own once: after a second run the old and the new meet the new server; also where the
+    authority is a new one, the old is heard. With the server's Secret deleted as well nothing old is.
+    """
+
+    async def story():
+        async with grpc_secrets(plane) as taken:
+            _, old, _ = await taken(tmp_path / "old")
+            server, new, _ = await taken(tmp_path / "new")
+            names = [await meeting(server, one, GRPC_HOST) for one in (old, new)]
+            other, newest, _ = await taken(tmp_path / "other", AUTHORITY)
+            trusting = tmp_path / "trusting"
+            shutil.copytree(old, trusting)
+            shutil.copy(newest / "ca.crt", trusting / "ca.crt")
+            names += [await meeting(other, one, GRPC_HOST) for one in (trusting, newest)]
+            last, _, _ = await taken(tmp_path / "last", AUTHORITY, GRPC_SECRETS[0])
+            return names, len(ends((last / "ca.crt").read_bytes()))
+
+    assert (["cluster-autoscaler"] * 4, 1) == asyncio.run(story())
+
+
 def test_callers_of_grpc_get_certificates_with_their_names(plane, tmp_path):
     """
     cluster-autoscaler and KEDA each by a certificate of its own, which the autoscaler's authority vouches for; made for
     one another they are no servers.
     """
-    secrets = ("gpushare-autoscaler-grpc-tls", "gpushare-cluster-autoscaler", "gpushare-keda")
 
     async def story():
-        async with connected(plane) as client:
-            await granted(client)
-            await asyncio.to_thread(made, plane, "grpc")
-            folders = []
-            for name in secrets:
-                path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{name}"
-                folders.append(tmp_path / name)
-                folders[-1].mkdir()
-                for file, value in (await client.get(path))["data"].items():
-                    (folders[-1] / file).write_bytes(base64.b64decode(value))
-                await client.delete(path)
-        server, *callers = folders
-        host = f"gpushare-autoscaler.{SYSTEM_NAMESPACE}.svc"
-        names = [await meeting(server, caller, host) for caller in callers]
+        async with grpc_secrets(plane) as taken:
+            server, *callers = await taken(tmp_path / "once")
+        names = [await meeting(server, caller, GRPC_HOST) for caller in callers]
         with pytest.raises(ssl.SSLError):
-            await meeting(callers[0], callers[1], host)
+            await meeting(callers[0], callers[1], GRPC_HOST)
         return names
 
     assert ["cluster-autoscaler", "keda-operator"] == asyncio.run(story())

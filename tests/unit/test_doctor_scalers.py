@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from doctor_facts import NOW, WHOLE, facts, node, share
+from doctor_facts import NOW, WHOLE, certificate, facts, node, share
 
 from isolation.contract.codec_pools import PublishedPool, encode_pools
 from isolation.contract.handover import Ours
 from isolation.contract.model import Mode, Node
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY
 from isolation.doctor.cluster import judged
-from isolation.doctor.cluster_facts import AutoscalerFacts, ScalerFacts, Untold, Workload
-from isolation.doctor.cluster_read import ungoverned
+from isolation.doctor.cluster_facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Untold, Workload
+from isolation.doctor.cluster_read import caller, ungoverned
 from isolation.doctor.cluster_scalers import scales
 from isolation.doctor.finding import State
 
@@ -107,3 +107,55 @@ def test_pools_that_wait_for_an_autoscaler_that_is_gone():
     assert "1 pool and 1 pending pod wait for it" in finding.evidence
     assert "hand-back" in finding.fix
     assert told("cluster.handover", items=[waits], scalers=ScalerFacts((), POOLS), autoscaler=LEADS) is None
+
+
+DAY = 86_400.0
+GOOD = Secret(certificate(890), certificate(890))
+"""Made ten days ago."""
+
+
+@pytest.mark.parametrize(
+    ("kept", "days", "state", "words"),
+    [
+        (GOOD, 9, State.OK, "valid until"),
+        (GOOD, 11, State.WARNING, "kube-system/ca-1 started and read the one before"),
+        (Secret(certificate(5), certificate(890)), 1, State.WARNING, "expires on"),
+        (Secret(certificate(-1), certificate(890)), 1, State.PROBLEM, "expired on"),
+        (Secret(certificate(890)), 9, State.WARNING, "is not what is in Secret gpushare-system"),
+        (Secret(b"x"), 1, State.WARNING, "no readable certificate"),
+        (None, 1, State.WARNING, "no readable certificate"),
+        (Untold("403"), 1, State.UNKNOWN, "403"),
+    ],
+)
+def test_cluster_autoscalers_certificate_is_looked_at_where_it_runs(kept, days, state, words):
+    """
+    Its end, whether it is the one that was made last, and whether it was there when the pod read it.
+    """
+    shown = {"kube-system": kept, "gpushare-system": None if isinstance(kept, Secret) and kept.authority else GOOD}
+    scalers = ScalerFacts((), callers=(Caller("kube-system/ca-1", NOW - days * DAY),), shown=shown)
+
+    found = told("cluster.cluster_autoscaler_certificate", scalers=scalers)
+
+    assert state is found[0]
+    assert words in found[1]
+    assert told("cluster.cluster_autoscaler_certificate", scalers=ScalerFacts()) is None
+
+
+def test_what_a_pod_has_read_is_from_when_its_container_started():
+    """
+    Of pods that mount the Secret and run; the longest of several.
+    """
+    volumes = [{"name": "tls", "secret": {"secretName": "gpushare-cluster-autoscaler"}}]
+    times = ("2027-01-14T08:00:00Z", "2027-01-15T08:00:00Z")
+    boxes = [{"state": {"running": {"startedAt": at}}} for at in times]
+    pod = {
+        "metadata": {"namespace": "kube-system", "name": "ca-1"},
+        "spec": {"volumes": volumes},
+        "status": {"containerStatuses": boxes},
+    }
+
+    assert Caller("kube-system/ca-1", NOW - DAY) == caller(pod)
+    for other in ({"spec": {}}, {"status": {}}, {"status": {"containerStatuses": [{"state": {"waiting": {}}}]}}):
+        assert caller(pod | other) is None
+    boxes[0]["state"]["running"]["startedAt"] = "soon"
+    assert caller(pod) is None

@@ -144,6 +144,58 @@ def test_an_order_is_taken_back_before_the_provider_is_asked(by, target, cancell
     assert cancelled == shelf.asked
 
 
+def test_an_order_that_is_being_carried_out_is_not_taken_back():
+    """
+    Not while the provider is asked, nor afterwards; before that it is forgotten without asking anybody.
+    """
+    shelf = Shelf(1, ["n1"])
+    began, may = asyncio.Event(), asyncio.Event()
+
+    async def play(relay, client):
+        ours = Commanding(relay, shelf)
+        await ours.grow("a", 3, 1)
+        back = [await ours.take_back("a", 1)]
+        quick = shelf.grow
+
+        async def slow(*asked):
+            began.set()
+            await may.wait()
+            return await quick(*asked)
+
+        shelf.grow = slow
+        buying = asyncio.ensure_future(client["NodeGroupIncreaseSize"](id="a", delta=1))
+        await began.wait()
+        (during,) = await ours.pools()
+        back.append(await ours.take_back("a", 5))
+        may.set()
+        await buying
+        return back, during.ordered, await ours.take_back("a", 5), shelf.state.target, relay.commanded("a")
+
+    assert ([1, 1], 1, 0, 2, 0) == played(shelf, play)
+    assert [("grow", "a", 1)] == shelf.asked
+
+
+def test_an_order_that_our_loop_no_longer_confirms_is_not_told():
+    """
+    Whoever stood still does not know for whom it ordered; a turn later it is told again.
+    """
+    shelf, clock = Shelf(1, ["n1"]), [0.0]
+    relay = Relay([Offer("a", shelf)], steady=lambda: clock[0])
+
+    async def play():
+        await relay.refresh()
+        relay.command("a", 2)
+        floors = []
+        for moment, confirmed in ((0, True), (10, False), (10.1, False), (100, True)):
+            clock[0] = moment
+            if confirmed:
+                relay.confirm(10.0)
+            floors.append((relay.groups()[0].floor, (await Commanding(relay, shelf).pools())[0].target))
+        return floors
+
+    assert [(2, 2), (2, 2), (0, 2), (2, 2)] == asyncio.run(play())
+
+
 @pytest.mark.parametrize(("another", "asked", "target"), [(1, [2, 1], 3), (2, [2], 3), (3, [2], 4)])
 def test_what_somebody_else_has_bought_is_not_bought_twice(another, asked, target):
     """
