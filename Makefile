@@ -61,7 +61,7 @@ stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tes
 kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 6 minutes, plus 11 for the first build
 	@$(BIN)/python tests/stages.py kubelet
 
-keda: tools      ## follow docs/keda.md with the real KEDA, as root; 4 minutes, plus 15 for the first build
+keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, plus 15 for the first build
 	@$(BIN)/python tests/stages.py keda
 
 tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane

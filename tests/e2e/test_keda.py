@@ -85,9 +85,10 @@ class Stand:
                 print(self.house.words())  # noqa: T201 (shown with the failure)
                 raise
             finally:
-                for path in (SCALED, DEPLOYMENTS, EVENTS):
-                    await self.client.delete(path)
+                await self.client.delete(SCALED)
                 await clear(self.client, "demo")
+                await self.client.until(lambda left: not left["items"], SCALED)
+                await self.client.delete(EVENTS)
 
         return self._runner.run(played())
 
@@ -115,7 +116,7 @@ class Stand:
         await self.house.served(AUTOSCALER)
         self.exporters = await start(exporting(self.client, NODE))
         figures = {"source": "exporter", "port": self.exporters.port, "scrape_interval_seconds": 1}
-        config = json.dumps({"version": 1, "pools": [], "metrics": figures})
+        config = json.dumps({"version": 1, "metrics": figures, "limits": {"scan_interval_seconds": 1}})
         await self.client.merge(f"{INSIDE}/configmaps/{AUTOSCALER}-config", {"data": {"config.yaml": config}})
         await start(scheduling(self.house))
         self.autoscaler = await start(contextlib.AsyncExitStack())
@@ -250,6 +251,23 @@ def test_a_workload_comes_from_zero_while_pods_wait_and_goes_back(stand, kind):
     assert (0, 3) == stand.play(story())
 
 
+def test_up_to_its_activation_a_figure_brings_nothing_from_zero(stand):
+    """
+    12 GiB wait, and 16 GiB is the activation: none. 24 GiB wait: three, as the target says.
+    """
+
+    async def story():
+        await stand.deploy("chat-cpu", 0)
+        await stand.apply(CHAT_CPU.replace("target: 8Gi", "target: 8Gi\n        activation: 16Gi"))
+        await stand.condition("chat-cpu", "Active", "False")
+        await stand.waits("waits-1", 12)
+        await stand.stays("chat-cpu")
+        await stand.waits("waits-2", 12)
+        return await stand.scaled("chat-cpu", lambda count: count >= 3)
+
+    assert 3 == stand.play(story())
+
+
 WRONG = {
     "unknown key": ("target: 8Gi", "target: 8Gi\n        selektor: pool=gpu-a10", "selektor"),
     "no amount": ("target: 8Gi", "target: plenty", "plenty"),
@@ -276,10 +294,10 @@ def test_a_wrong_trigger_says_so_and_scales_nothing(stand, right, wrong, words):
     assert "InvalidArgument" in stand.play(story())
 
 
-def test_new_certificates_are_taken_and_until_then_the_replicas_stay(stand):
+def test_new_certificates_cost_no_replica_and_no_restart_of_keda(stand):
     """
-    The script again, and the autoscaler has the new pair: KEDA, which holds the old one, is not heard, says so, and the
-    replicas stay. The Secret copied again as the page says: KEDA goes on, without a restart.
+    The script again, and the autoscaler's volume has the new pair: over the connection that there is, the figures come
+    on. The connection broken, KEDA cannot reach us and the replicas stay, until the Secret is copied again.
     """
 
     async def story():
@@ -288,12 +306,29 @@ def test_new_certificates_are_taken_and_until_then_the_replicas_stay(stand):
         await stand.apply(CHAT)
         await stand.condition("chat", "HPAActive", "True")
         await stand.types("sh gpushare/manifests/certificate.sh grpc")
+        await stand.house.command(await stand.house.pod(AUTOSCALER))
+        stand.uses(1.0)
+        await stand.scaled("chat", lambda count: count >= 3)
+        stand.uses(0.8)
         await stand.restart()
-        said = await stand.says("chat", "certificate")
+        await stand.says("chat", "got empty metric spec")
         await stand.stays("chat")
+        reason = stand.house.logs["keda-operator"].read_text()
         await stand.types(stand.copy)
         stand.uses(0.1)
         await stand.scaled("chat", lambda count: count == 1)
-        return said
+        return reason
 
-    stand.play(story())
+    assert "authentication handshake failed" in stand.play(story())
+
+
+def test_the_example_for_prometheus_is_taken_by_kedas_schema_and_admission(stand):
+    """
+    `components/keda-prometheus`, as KEDA's own definition and webhook read it.
+    """
+
+    async def story():
+        file = "gpushare/manifests/components/keda-prometheus/scaledobject.yaml"
+        return await stand.types(f"kubectl apply --dry-run=server --validate=strict -f {file}")
+
+    assert "scaledobject.keda.sh/web created (server dry run)\n" == stand.play(story())
