@@ -15,12 +15,13 @@ from e2e.apiclient import connected
 from e2e.exporter_stand import exporting
 from e2e.keda_stand import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
 from e2e.kubelets import Kubelets, share_pod, shared_node
-from e2e.manifest_answers import open_soon
+from e2e.manifest_answers import answers, open_soon
 from e2e.manifest_house import ADDRESS, INSIDE, House, need_free
 from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted, workload
 from waiting import soon
 
+from isolation.contract.metrics_autoscaler import PENDING_BYTES
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import GIB
 
@@ -39,6 +40,7 @@ SPACE = "/api/v1/namespaces/demo"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/demo/deployments"
 SCALED = "/apis/keda.sh/v1alpha1/namespaces/demo/scaledobjects"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/demo/events"
+WAITING = f'{PENDING_BYTES.name}{{namespace="demo"'
 STILL_SECONDS = 8.0
 """Eight looks of the HorizontalPodAutoscaler, one poll of KEDA's or more."""
 
@@ -89,8 +91,15 @@ class Stand:
                 await clear(self.client, "demo")
                 await self.client.until(lambda left: not left["items"], SCALED)
                 await self.client.delete(EVENTS)
+                await soon(self.nobody_waits, every=0.2)
 
         return self._runner.run(played())
+
+    async def nobody_waits(self):
+        """And the autoscaler has seen it."""
+        page = await answers(f"http://{ADDRESS}:9448/metrics")
+        waiting = [line for line in page.splitlines() if line.startswith(WAITING)]
+        return all(float(line.rsplit(" ", 1)[1]) == 0 for line in waiting)
 
     async def set_up(self):
         """The page, from its top to the first workload; then what a cluster and its nodes do by themselves."""
