@@ -143,7 +143,6 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
     try:
         for number in (signal.SIGINT, signal.SIGTERM):  # sent to all of us; the reader decides
             signal.signal(number, signal.SIG_IGN)
-        confine.end_with_parent()
         # loaded while there is somebody who may read it
         from exporter.http.server import MetricsServer  # noqa: PLC0415 (not in the reader)
         from exporter.http.site import Site  # noqa: PLC0415 (as above)
@@ -155,6 +154,7 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
 
             guard = Guard(web.config, shown.config)
         confine.give_up_root()
+        confine.end_with_parent()
         fresh = Fresh(shown, stale_seconds, time.monotonic)
         site = Site(fresh, documents={path: partial(shown.document, path) for path in DOCUMENTS})
         with MetricsServer(site, guard=guard, listener=listener):

@@ -4,6 +4,9 @@ KEDA's external scaler: our figures for ScaledObjects.
 Decides that what cannot be told is an error and never 0: KEDA then leaves the replicas as they are. Which
 figures there are, `trigger` knows. A stream says at once whether there is something to do, and again when that
 changes; while it cannot be told it is silent.
+
+A trigger that makes no sense gets a spec all the same: KEDA puts what IsActive and GetMetrics refuse on the
+ScaledObject, and what GetMetricSpec refuses only into its log (2.20.2, pkg/scalers/external_scaler.go).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import grpc
 
 from autoscaler.metrics_api.answer import Moment
 from autoscaler.rpc.answering import INVALID, UNAVAILABLE, Manners, Said, Service
-from autoscaler.rpc.trigger import Trigger, TriggerError, Unknown, figure_of, trigger_of
+from autoscaler.rpc.trigger import METRICS, Trigger, TriggerError, Unknown, figure_of, trigger_of
 from autoscaler.wire import keda as wire
 from isolation.cluster.election import boottime
 
@@ -29,6 +32,8 @@ FRESH_SECONDS: Final = 45.0
 """Three scrapes of 15 s, where nobody says how often is scraped."""
 LOOK_SECONDS: Final = 2.0
 MOST_STREAMS: Final = 512
+REFUSED_METRIC: Final = "gpushare-trigger-refused"
+"""Stands in the spec of a trigger that names no metric of ours; nobody is told a value of it."""
 
 
 class ExternalScaler:
@@ -61,7 +66,11 @@ class ExternalScaler:
         return _answer("IsActive", result=self._figure(trigger) > trigger.activation)
 
     async def _spec(self, request: Any) -> Any:
-        trigger = _trigger(request)
+        try:
+            trigger = _trigger(request)
+        except Said:
+            metric = dict(request.scalerMetadata).get("metric")
+            trigger = Trigger(request.namespace, metric if metric in METRICS else REFUSED_METRIC, 1.0)
         # a whole target of 0 would be no target: readers of the old field get 1 at least
         spec = {
             "metricName": trigger.metric,

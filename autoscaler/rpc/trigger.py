@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from autoscaler.metrics_api.readings import Picture
 
 METRICS: Final = (*POD_METRICS, *POOL_METRICS)
+KEYS: Final = ("metric", "target", "activation", "selector", "combine")
+KEDA_KEYS: Final = frozenset(
+    {"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsClientCert", "tlsClientKey", "tlsCertFile"}
+)
+"""KEDA's own, which it sends along (2.20.2, pkg/scalers/external_scaler.go; `tlsCertFile` is of older ones)."""
 _LARGEST: Final = 1 << 62
 """Both wires carry whole numbers of 64 bits."""
 EVERYTHING: Final = Selector()
@@ -64,7 +69,10 @@ class Unknown:
 
 
 def trigger_of(namespace: str, metadata: Mapping[str, str]) -> Trigger:
-    """Read `scalerMetadata`; TriggerError."""
+    """Read `scalerMetadata`; TriggerError. A key that nobody knows is one: a selector misspelt would select all."""
+    unknown = sorted(metadata.keys() - KEDA_KEYS - set(KEYS))
+    if unknown:
+        raise TriggerError(f"unknown key {show(unknown[0])}; write one of {', '.join(KEYS)}")
     metric, combined = metadata.get("metric", ""), metadata.get("combine", "sum")
     if metric not in METRICS:
         raise TriggerError(f"unknown metric {show(metric)}; write one of {', '.join(METRICS)}")

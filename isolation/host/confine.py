@@ -50,7 +50,7 @@ class ConfineError(OSError):
 
 
 def end_with_parent() -> None:
-    """End when the process that made this one does."""
+    """End when the process that made this one does; to be said after root was given up, which cancels it (prctl(2))."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

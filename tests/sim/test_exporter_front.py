@@ -4,6 +4,7 @@ The exporter's two processes: one has the port and nothing else, the other reads
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -81,13 +82,20 @@ def test_the_one_that_serves_is_not_missed_in_silence(box):
         assert 1 == served.process.wait(PATIENCE_SECONDS)
 
 
-def test_the_one_that_serves_does_not_outlive_the_other(box):
-    """The port is free at once."""
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGSTOP])
+def test_the_one_that_serves_does_not_outlive_the_other(box, number):
+    """The port is free at once, also where the one that serves hears nothing more."""
     with Served(box) as served:
+        assert until(lambda: served.get()[0] == 200)
         front = front_of(served)
+        os.kill(front, number)
         served.process.kill()
         served.process.wait()
-        assert until(lambda: not Path(f"/proc/{front}").exists())
+        try:
+            assert until(lambda: not Path(f"/proc/{front}").exists())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(front, signal.SIGKILL)
 
 
 def test_a_reader_that_stands_still_is_not_hidden(box):

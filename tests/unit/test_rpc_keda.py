@@ -157,10 +157,12 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
     assert told is asyncio.run(run())
 
 
-@pytest.mark.parametrize("method", ["IsActive", "GetMetricSpec", "GetMetrics"])
-@pytest.mark.parametrize(
+WRONG = pytest.mark.parametrize(
     ("metadata", "words"),
     [
+        (PENDING | {"selektor": "pool=shared"}, 'unknown key "selektor"; write one of metric, target'),
+        (PENDING | {"selectorFromEnv": "pool=shared"}, "selectorFromEnv"),
+        (PENDING | {"x\n" * 1000: "1"}, "write one of metric"),
         ({}, "write one of gpu_mem_used_bytes"),
         ({"metric": "gpu_mem_used_ratio"}, "target"),
         (PENDING | {"target": "0"}, "greater than 0"),
@@ -174,6 +176,10 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
     ],
     ids=lambda value: "" if isinstance(value, str) else "trigger",
 )
+
+
+@pytest.mark.parametrize("method", ["IsActive", "GetMetrics"])
+@WRONG
 def test_a_trigger_that_says_nothing_sensible_is_told_what_to_write(metadata, words, method):
     """
     The words end up in the ScaledObject's events.
@@ -181,6 +187,36 @@ def test_a_trigger_that_says_nothing_sensible_is_told_what_to_write(metadata, wo
     code, said = call(PICTURE, method, metadata)
 
     assert (CODE.INVALID_ARGUMENT, True, True) == (code, words in said, said.isprintable())
+
+
+@WRONG
+def test_a_trigger_that_says_nothing_sensible_gets_a_spec_all_the_same(metadata, words):
+    """
+    KEDA swallows what GetMetricSpec refuses: nobody would read what to write.
+    """
+    (spec,) = call(PICTURE, "GetMetricSpec", metadata).metricSpecs
+
+    assert words
+    assert spec.metricName in (metadata.get("metric"), keda.REFUSED_METRIC)
+    assert spec.targetSize >= 1
+    assert spec.targetSizeFloat > 0
+    assert CODE.INVALID_ARGUMENT == call(PICTURE, "GetMetrics", metadata, metric=spec.metricName)[0]
+
+
+def test_what_keda_sends_along_of_its_own_is_no_unknown_key():
+    """
+    The connection's settings stand beside ours in the trigger.
+    """
+    own = {
+        "scalerAddress": "gpushare-autoscaler.gpushare-system.svc:8086",
+        "enableTLS": "true",
+        "unsafeSsl": "false",
+        "caCert": "pem",
+        "tlsClientCert": "pem",
+        "tlsClientKey": "pem",
+        "tlsCertFile": "/ca.pem",
+    }
+    assert call(PICTURE, "IsActive", PENDING | own).result is True
 
 
 def test_another_metric_than_the_triggers_is_refused():
