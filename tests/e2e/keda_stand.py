@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 VERSION = "2.20.2"
 NAMESPACE = "keda"
-PORTS = (6443, 9666)
-"""At our address; the webhooks' 9443 is at every address."""
+PORTS = (6443, 8086, 8087, 8443, 9666)
+"""Its and ours, at our address; the webhooks' 9443 is at every address."""
 WEBHOOKS_PORT = 9443
 _SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kedaorg-certs"
 _AVAILABLE = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
 NODE = "house-gpu"
 COMPONENTS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api")
+PORTS = (8086, 8087, 8443, 8444, 9445)
 VERSIONS = ("v1beta1.custom", "v1beta2.custom", "v1beta1.external")
 APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 
 @contextlib.contextmanager
-def standing(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane of our own, and this machine's ports free for what is installed."""
+def standing(folder: Path, ports: tuple[int, ...] = PORTS) -> Iterator[ControlPlane]:
+    """A control plane of our own, and this machine's ports free for what is installed: these at our address."""
     started = audited(folder)
     with address():
-        need_free(ADDRESS, 8086, 8087, 8443, 8444, 9445)
+        need_free(ADDRESS, *ports)
         need_free("0.0.0.0", 9446, 9448)  # noqa: S104 (what the manifests say; closed at once)
         need_free("127.0.0.1", 8442)
         started.start()

@@ -49,8 +49,7 @@ STILL_SECONDS = 8.0
 def plane(tmp_path_factory):
     """A control plane of our own, whose autoscalers look each second and do not wait before they scale in."""
     need_keda()
-    with standing(tmp_path_factory.mktemp("keda")) as started:
-        need_free(ADDRESS, *PORTS)
+    with standing(tmp_path_factory.mktemp("keda"), PORTS) as started:
         need_free("0.0.0.0", WEBHOOKS_PORT)  # noqa: S104 (closed at once)
         started.kill("kube-controller-manager")
         swift = "sync-period=1s", "downscale-stabilization=1s"
