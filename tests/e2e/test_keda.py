@@ -309,7 +309,8 @@ def test_a_wrong_trigger_says_so_and_scales_nothing(stand, right, wrong, words):
 def test_new_certificates_cost_no_replica_and_no_restart_of_keda(stand):
     """
     The script again, and the autoscaler's volume has the new pair: over the connection that there is, the figures come
-    on. The connection broken, KEDA cannot reach us and the replicas stay, until the Secret is copied again.
+    on. With a new authority and the connection broken, KEDA cannot reach us and the replicas stay, until the Secret is
+    copied again.
     """
 
     async def story():
@@ -322,6 +323,9 @@ def test_new_certificates_cost_no_replica_and_no_restart_of_keda(stand):
         stand.uses(1.0)
         await stand.scaled("chat", lambda count: count >= 3)
         stand.uses(0.8)
+        lost = "gpushare-grpc-authority gpushare-autoscaler-grpc-tls"  # nothing from before is believed any more
+        await stand.types(f"kubectl -n gpushare-system delete secret --ignore-not-found {lost}")
+        await stand.types("sh gpushare/manifests/certificate.sh grpc")
         await stand.restart()
         await stand.says("chat", "got empty metric spec")
         await stand.stays("chat")
