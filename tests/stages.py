@@ -64,7 +64,7 @@ def pytest(workers: int, *words: str) -> tuple[str, ...]:
 def stages(budget: int) -> dict[str, Stage]:
     """Every stage by its name."""
     searching = ("--budget", str(budget)) if budget > 1 else ()
-    no_kubelet = "--ignore-glob=*/test_real_kubelet_*"
+    elsewhere = "--ignore-glob=*/test_real_kubelet_*", "--ignore-glob=*/test_keda.py"
     many, few = max(4, CORES), max(2, CORES // 2)
     lint = (
         (str(BIN / "ruff"), "check", "."),
@@ -73,6 +73,7 @@ def stages(budget: int) -> dict[str, Stage]:
         (str(BIN / "lint-imports"), "--no-cache"),
     )
     kubelet = (("bash", "tests/realkubelet/get.sh"), pytest(0, "-m", "e2e", "-k", "real_kubelet", "tests/e2e"))
+    keda = (("bash", "tests/e2e/get_keda.sh"), pytest(0, "tests/e2e/test_keda.py"))
     made = (
         Stage("lint", "ruff, mypy --strict, import contracts", lint, "make lint"),
         Stage(
@@ -84,7 +85,7 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage(
             "cluster",
             "main scenarios on a real control plane",
-            (pytest(few, "-m", "e2e and not slow", no_kubelet, *searching, "tests/e2e"),),
+            (pytest(few, "-m", "e2e and not slow", *elsewhere, *searching, "tests/e2e"),),
             "make stage S=cluster",
         ),
         Stage(
@@ -96,17 +97,18 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage(
             "slow-cluster",
             "all other scenarios on a real control plane",
-            (pytest(max(3, few), "-m", "e2e and slow", no_kubelet, *searching, "tests/e2e"),),
+            (pytest(max(3, few), "-m", "e2e and slow", *elsewhere, *searching, "tests/e2e"),),
             "make stage S=slow-cluster",
         ),
         Stage("kubelet", "the node agent under a real kubelet and containerd", kubelet, "make kubelet", root_only=True),
+        Stage("keda", "docs/keda.md with the real KEDA", keda, "make keda", root_only=True),
     )
     return {stage.name: stage for stage in made}
 
 
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
-    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet",)),
+    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda")),
 }
 """Lanes run side by side; the stages of a lane one after another."""
 

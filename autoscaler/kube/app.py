@@ -146,7 +146,7 @@ class Autoscaler:
             settings,
             self.background,
             closed=lambda: self.turns.unconfigured,
-            fresh=lambda: self.turns.wired.config.metrics.stale_seconds,
+            fresh=lambda: self.turns.wired.config.told_seconds,
         )
         return {"metrics-api": await stack.enter_async_context(api)}
 
@@ -161,7 +161,7 @@ class Autoscaler:
         while True:
             await self._until(leads=True)
             given = ports(
-                grpc.settings(self.turns.wired.config.metrics.stale_seconds),
+                grpc.settings(self.turns.wired.config.told_seconds),
                 state=self._relay,
                 known=self._known if grpc.expander is not None else None,
                 readings=self.board if grpc.listen is not None else None,

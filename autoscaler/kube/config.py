@@ -116,6 +116,11 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     metrics: Figures = field(default_factory=Figures)
 
+    @property
+    def told_seconds(self) -> float:
+        """Older figures are not told to others: stale ones, but what a turn has read lasts for three turns at least."""
+        return max(self.metrics.stale_seconds, 3 * self.limits.scan_interval_seconds)
+
     def ranked(self, pools: Mapping[str, Pool]) -> dict[str, Pool]:
         """The pools of a reading, with their priorities."""
         ranks = {pool.name: pool.priority for pool in self.pools}

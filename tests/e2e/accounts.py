@@ -81,7 +81,7 @@ async def kubeconfig(plane: ControlPlane, client: ApiClient, folder: Path, accou
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": 3600, "boundObjectRef": bound},
     }
-    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{account}/token"
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/serviceaccounts/{account}/token"
     made = await client.call("POST", path, wish)
     file = folder / f"{pod['metadata']['name']}.token"
     file.write_text(made["status"]["token"])

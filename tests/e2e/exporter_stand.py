@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from e2e.apiclient import RefusedError
-from e2e.sharing import PODS, cards_of
+from e2e.sharing import cards_of
 from ports import free_port
 from waiting import PATIENCE_SECONDS
 
@@ -93,7 +93,7 @@ class Exporters:
         """Measure several times a second, until cancelled."""
         while True:
             with contextlib.suppress(RefusedError, OSError):
-                pods = (await self._client.get(PODS))["items"]
+                pods = (await self._client.get("/api/v1/pods"))["items"]
                 if not self.hangs:
                     self._pages = {self._nodes[node]: self._page(node, pods) for node in self._nodes}
             await asyncio.sleep(0.2)

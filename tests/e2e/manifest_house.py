@@ -103,13 +103,14 @@ class House:
         assert 0 == done.returncode, done.stdout + done.stderr
         return done.stdout
 
-    async def pod(self, name: str) -> dict[str, Any]:
+    async def pod(
+        self, name: str, namespace: str = SYSTEM_NAMESPACE, label: str = "app.kubernetes.io/name"
+    ) -> dict[str, Any]:
         """One running pod of a workload."""
-        label = {"labelSelector": f"app.kubernetes.io/name={name}"}
         found = await self.client.until(
             lambda listed: any(one["status"].get("phase") == "Running" for one in listed["items"]),
-            f"{INSIDE}/pods",
-            **label,
+            f"/api/v1/namespaces/{namespace}/pods",
+            labelSelector=f"{label}={name}",
         )
         return next(one for one in found["items"] if one["status"].get("phase") == "Running")
 

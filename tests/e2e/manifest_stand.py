@@ -8,15 +8,17 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import yaml
+from e2e.accounts import kubeconfig_of_secret
 from e2e.apiclient import RefusedError, connected
 from e2e.foreign_kinds import definitions
 from e2e.kubelets import Kubelets, shared_node
-from e2e.manifest_answers import until_gone
-from e2e.manifest_house import ADDRESS, House, address, need_free
+from e2e.manifest_answers import answers, until_gone
+from e2e.manifest_house import ADDRESS, INSIDE, House, address, need_free
 from e2e.own_plane import audited
 from e2e.sharing import card_node, untainted
 
-from isolation.contract.names import AUTOSCALER
+from isolation.contract.names import AUTOSCALER, KUBE_TOKEN, SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -26,16 +28,17 @@ if TYPE_CHECKING:
 
 NODE = "house-gpu"
 COMPONENTS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api")
+PORTS = (8086, 8087, 8443, 8444, 9445)
 VERSIONS = ("v1beta1.custom", "v1beta2.custom", "v1beta1.external")
 APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 
 @contextlib.contextmanager
-def standing(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane of our own, and this machine's ports free for what is installed."""
+def standing(folder: Path, ports: tuple[int, ...] = PORTS) -> Iterator[ControlPlane]:
+    """A control plane of our own, and this machine's ports free for what is installed: these at our address."""
     started = audited(folder)
     with address():
-        need_free(ADDRESS, 8086, 8087, 8443, 8444, 9445)
+        need_free(ADDRESS, *ports)
         need_free("0.0.0.0", 9446, 9448)  # noqa: S104 (what the manifests say; closed at once)
         need_free("127.0.0.1", 8442)
         started.start()
@@ -76,3 +79,23 @@ async def installed(
             finally:  # without their server they would keep the namespace from ending
                 for version in VERSIONS:
                     await client.delete(f"{APISERVICES}/{version}.metrics.k8s.io")
+
+
+@contextlib.asynccontextmanager
+async def scheduling(house: House) -> AsyncIterator[None]:
+    """Both containers of the scheduler's pod, under their accounts and with the stored configuration."""
+    stored = await house.client.get(f"{INSIDE}/configmaps/{SCHEDULER}")
+    config = yaml.safe_load(stored["data"]["config.yaml"])
+    config["clientConnection"]["kubeconfig"] = str(
+        await kubeconfig_of_secret(house.plane, house.client, house.folder, KUBE_TOKEN)
+    )
+    path = house.folder / "kube-scheduler.yaml"
+    path.write_text(yaml.safe_dump(config))
+    async with house.process(SCHEDULER):
+        house.plane.add_scheduler("kube-scheduler-house", path)
+        try:
+            await house.served(SCHEDULER)
+            await answers(f"http://{ADDRESS}:9446/leader")
+            yield
+        finally:
+            house.plane.kill("kube-scheduler-house")

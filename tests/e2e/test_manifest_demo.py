@@ -7,18 +7,14 @@ import contextlib
 from collections import Counter
 
 import pytest
-import yaml
-from e2e.accounts import kubeconfig_of_secret
 from e2e.kubelets import Kubelets
-from e2e.manifest_answers import answers
 from e2e.manifest_build import MANIFESTS
-from e2e.manifest_house import ADDRESS, INSIDE
-from e2e.manifest_stand import installed, standing
+from e2e.manifest_stand import installed, scheduling, standing
 from e2e.sharing import bound, card_node, clear, untainted
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
-from isolation.contract.names import ACK, ALLOCATION, KUBE_TOKEN, SCHEDULER, SHARED
+from isolation.contract.names import ACK, ALLOCATION, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 
 TENANTS = MANIFESTS / "overlays/demo/tenants.yaml"
@@ -42,26 +38,6 @@ async def labelled(client):
     async with Kubelets(client, [node]).alive():
         await untainted(client)
         yield
-
-
-@contextlib.asynccontextmanager
-async def scheduling(house):
-    """Both containers of the scheduler's pod, under their accounts and with the stored configuration."""
-    stored = await house.client.get(f"{INSIDE}/configmaps/{SCHEDULER}")
-    config = yaml.safe_load(stored["data"]["config.yaml"])
-    config["clientConnection"]["kubeconfig"] = str(
-        await kubeconfig_of_secret(house.plane, house.client, house.folder, KUBE_TOKEN)
-    )
-    path = house.folder / "kube-scheduler.yaml"
-    path.write_text(yaml.safe_dump(config))
-    async with house.process(SCHEDULER):
-        house.plane.add_scheduler("kube-scheduler-demo", path)
-        try:
-            await house.served(SCHEDULER)
-            await answers(f"http://{ADDRESS}:9446/leader")
-            yield
-        finally:
-            house.plane.kill("kube-scheduler-demo")
 
 
 def test_the_demos_tenants_get_what_their_page_says(plane, tmp_path):

@@ -152,6 +152,13 @@ def test_every_test_belongs_to_a_stage_and_to_one_only():
     `slow` and `e2e` divide them into four; a real GPU's run nowhere without one.
     """
     said = " ".join(" ".join(command) for one in stages.stages(1).values() for command in one.commands)
-    for expression in ("not slow and not e2e", "e2e and not slow", "slow and not e2e", "e2e and slow", "real_kubelet"):
+    for expression in (
+        "not slow and not e2e",
+        "e2e and not slow",
+        "slow and not e2e",
+        "e2e and slow",
+        "real_kubelet",
+        "test_keda",
+    ):
         assert expression in said
     assert {name for lane in stages.GROUPS["all"] for name in lane} == set(stages.stages(1))
