@@ -1,7 +1,7 @@
 """
 Places on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
 
-Decides which reservations are stored for them. They follow what is expected (`Home`), so that it is the same who bought,
+Decides which reservations are stored for them. They follow what is expected (`Home`), so it is the same who bought,
 and a leader that ends between a purchase and its reservations leaves nothing undone: the next one makes them. The
 scheduler chooses the node (`isolation.scheduler.purchased`) and deletes what is used up, expired or without a pod.
 """

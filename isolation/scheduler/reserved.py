@@ -245,10 +245,9 @@ class Reserved:
 
     def hollow(self, pods: Mapping[str, Pod], ending: Collection[str], now: float) -> list[Reservation]:
         """
-        Those for pre-emption whose pod would not fit there although everybody who is ending had gone, and purchases;
-        both where their pod is not known.
+        Those whose pod is not known; for pre-emption also where it would not fit although all who are ending had gone.
 
-        Whoever made it died, or lost the right to act, before it asked the victims to go: nobody else will, and
+        Whoever made one died, or lost the right to act, before it asked the victims to go: nobody else will, and
         until it expires it would keep room that somebody could use.
         """
         short = {}

@@ -71,6 +71,8 @@ class MachineDeployments:
     def __init__(self, client: ApiClient, node_of: Callable[[str, str], dict[str, Any]] | None = None) -> None:
         self._client, self._node_of = client, node_of
         self.stock: dict[str, int] = {}
+        self.slow: set[str] = set()
+        """Pools whose machines do not come up yet."""
         self._gate, self._still = asyncio.Event(), asyncio.Event()
         self._gate.set()
         self._made = 0
@@ -156,7 +158,7 @@ class MachineDeployments:
         if wish != len(have):
             await self._client.merge(f"{ROOT}/machinedeployments/{name}/status", {"status": {"replicas": wish}})
         for machine in have[:wish]:
-            if not machine["status"].get("nodeRef"):
+            if not machine["status"].get("nodeRef") and name not in self.slow:
                 await self._boot(name, machine)
 
     async def _make(self, name: str) -> None:
