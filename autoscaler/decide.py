@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autoscaler.memory import Memory
     from autoscaler.observation import Observation, Reservation
     from autoscaler.plan import Step
+    from autoscaler.pools import Pool
     from isolation.contract.model import Pod
 
 
@@ -39,6 +40,7 @@ def decide(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Mem
     left = removals_left(memory.removals, limits, seen.at)
     failed = tuple(_discards(seen, limits))
     want = demand(seen, limits, memory.shut(seen.at) | {step.pool for step in failed})
+    failed = tuple(step for step in failed if _ours(seen.pools.get(step.pool), step))
     weights = Weights.of(seen, limits)
     now = Situation(seen, memory.budget(seen, limits, weights.replicas), weights)
     rescues, want = rescued(now, want)
@@ -98,6 +100,11 @@ def _discards(seen: Observation, limits: Limits) -> Iterable[Discard]:
             yield Discard(machine.name, machine.pool, f"not ready in time: {waited}", has_node=has_node)
 
 
+def _ours(pool: Pool | None, step: Discard) -> bool:
+    """Whether it is ours to give up: a machine without a node is an order of whoever buys."""
+    return pool is None or pool.drains or (pool.buys and not step.has_node)
+
+
 def _keeps(want: Demand) -> Iterable[Keep]:
     for name, pods in want.keep.items():
         yield Keep(name, f"needed again by {named(pods)}")
@@ -116,7 +123,7 @@ def _buys(seen: Observation, want: Demand, limits: Limits) -> Iterable[Buy]:
         reason = f"for {named(lot.serves)}: {gist(why)}"
         yield Buy(lot.pool, serves, reason, places, len(phantom.intersection(serves)))
     for name, pool in sorted(seen.pools.items()):
-        for _ in range(size[name], pool.min_nodes):
+        for _ in range(size[name], pool.min_nodes if pool.buys else 0):
             if growth.refuses(pool):
                 break
             growth.bought(pool)

@@ -87,7 +87,7 @@ def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> D
     _fill_draining(seen, groups, found)
     _fill_coming(seen, market, seated, groups, found)
     size, growth = seen.sizes(), Growth.of(seen, limits)
-    free = {name: pool.max_nodes - size[name] for name, pool in seen.pools.items() if name not in closed}
+    free = {name: pool.max_nodes - size[name] for name, pool in seen.pools.items() if pool.buys and name not in closed}
     _cap(free, growth, seen)
     for name, served in islice(market.opened(free, groups), limits.max_nodes_per_scaleup):
         found.lots.append(Lot(name, tuple(served)))
@@ -254,6 +254,8 @@ def gist(refusal: Refusal) -> str:
 
 
 def _why_closed(market: Market, pool: Pool, growth: Growth) -> str:
+    if not pool.buys:
+        return "cluster-autoscaler buys its nodes"
     if not pool.told:
         return "provider state unknown"
     if pool.name in market.closed:

@@ -60,11 +60,13 @@ def kept(seen: Observation, limits: Limits) -> dict[str, str]:
 
 def _empty_enough(seen: Observation, limits: Limits) -> Iterator[str]:
     spare = seen.spare()
+    ours = {name for name, pool in seen.pools.items() if pool.drains}
     return (
         machine.name
         for machine in seen.machines.values()
         if machine.state is State.READY
         and machine.name not in seen.kept
+        and machine.pool in ours
         and seen.at - machine.since >= limits.min_node_age_seconds
         and spare.get(machine.pool, 0) > 0
         and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold

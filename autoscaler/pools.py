@@ -35,6 +35,10 @@ class Pool:
     """Of one node, in any currency that all pools share."""
     priority: int = 0
     """A pool of a higher one is asked first, whatever it costs; among equals the price decides."""
+    buys: bool = True
+    """Whether we buy its nodes; otherwise cluster-autoscaler does, and we never do."""
+    drains: bool = True
+    """Whether we drain and remove its nodes and move their pods; otherwise cluster-autoscaler alone does."""
     told: bool = True
     """Whether its provider can tell; where not, the bounds are what stands, and it neither grows nor shrinks."""
 

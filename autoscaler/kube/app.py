@@ -20,6 +20,7 @@ from autoscaler.kube.app_turns import Surroundings, Turns
 from autoscaler.kube.app_voice import Voice
 from autoscaler.kube.config_file import ConfigFile
 from autoscaler.kube.events import Recorder
+from autoscaler.kube.handover import PASS_SECONDS
 from autoscaler.kube.on_node import Occupants
 from autoscaler.kube.sources import Sources
 from autoscaler.kube.state import StateStore
@@ -80,6 +81,7 @@ class Autoscaler:
             dry_run=options.dry_run,
             wall=time.time,
             steady=boottime,
+            namespace=options.namespace,
         )
         self.turns = Turns(around, self.file)
         about = (options.namespace, options.pod)
@@ -89,6 +91,7 @@ class Autoscaler:
         self.telemetry.watch(Certificates(options.certificates()))
         self.background = Background()
         self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self._decided = asyncio.Event()
         self._closed = ""
         """Why the gRPC ports are not open although they should be."""
 
@@ -120,6 +123,7 @@ class Autoscaler:
             found |= await self._more_doors(stack)
             opened(found)
             stack.push_async_callback(self.turns.finish)
+            await enter(self.background.cycles("handover", self._handover, news=self._decided))
             await enter(self.background.cycles("reconcile", self._cycle, limit=CYCLE_SECONDS, grace=GRACE_SECONDS))
             await stop.wait()
             self.turns.stopping = True
@@ -192,7 +196,13 @@ class Autoscaler:
         await self.turns.once()
         self._known.seen = self.turns.last.seen or self._known.seen
         await self.voice.say(self.turns)
+        self._decided.set()
         return max(0.0, self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began))
+
+    async def _handover(self) -> float:
+        """Annotations for cluster-autoscaler on pods that exist; also in a dry run, which hands its pools back."""
+        await self.turns.hand_over()
+        return PASS_SECONDS
 
     def unready(self) -> str:
         """Why readiness is denied; empty: ready."""

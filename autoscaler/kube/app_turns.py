@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.app_guard import GuardedWorld, Manners, Turn
 from autoscaler.kube.app_heritage import Heritage
@@ -17,7 +17,9 @@ from autoscaler.kube.app_hold import Facts, Hold, Why, hold_of
 from autoscaler.kube.config import Config
 from autoscaler.kube.config import ConfigError as FileError
 from autoscaler.kube.doubt import DoubtError
+from autoscaler.kube.handover import Handover
 from autoscaler.kube.kept import Kept
+from autoscaler.kube.published import Published, pools_of
 from autoscaler.kube.state import Remembered
 from autoscaler.kube.wiring import Wired, offers_of, opened
 from autoscaler.kube.world import KubeWorld, Parts
@@ -26,10 +28,13 @@ from autoscaler.memory import Memory
 from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
+from isolation.contract.handover import Ours
+from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autoscaler.kube.config import PoolConfig
     from autoscaler.kube.config_file import ConfigFile
     from autoscaler.kube.sources import Sources
     from autoscaler.kube.state import StateStore
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from isolation.cluster.election import Election
 
 log = logging.getLogger(__name__)
+SERVED_SECONDS: Final = 300.0
+"""A pool whose provider has not answered for so long since the configuration was read is not served by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Surroundings:
     dry_run: bool
     wall: Callable[[], float]
     steady: Callable[[], float]
+    namespace: str = SYSTEM_NAMESPACE
 
 
 class Turns:
@@ -80,6 +88,12 @@ class Turns:
         self.broken = ""
         """What broke the latest turn; empty: nothing did."""
         self.world: KubeWorld | None = None
+        self._acts = False
+        self._served: set[str] = set()
+        """Pools whose provider has answered since the configuration was read."""
+        self._configured = around.steady()
+        self.published = Published(around.access, around.namespace)
+        self.handover = Handover(around.access, lambda: self._leads() and not self.stopping)
 
     @property
     def wired(self) -> Wired:
@@ -145,6 +159,32 @@ class Turns:
         """Why nothing may be done at this moment."""
         return hold_of(self.facts())
 
+    def acts(self) -> bool:
+        """
+        Whether steps are taken here, as switch and options say: not in a dry run, not switched off.
+
+        A moment in which that cannot be told (another replica leads, the switch is unreadable) changes nothing.
+        """
+        facts = self.facts()
+        if facts.epoch is None:
+            self._acts = False
+        elif not facts.position.problem:
+            self._acts = facts.position.enabled is not False and not facts.only_says
+        return self._acts
+
+    def ours(self, pool: PoolConfig) -> Ours:
+        """What is done for a pool here at this moment; everything else is cluster-autoscaler's."""
+        served = pool.name in self._served or self.steady() - self._configured < SERVED_SECONDS
+        return pool.ours if served and self.acts() else Ours()
+
+    async def hand_over(self) -> None:
+        """Tell admission, and cluster-autoscaler by the pods that exist, what is done here; by the latest reading."""
+        fence = self._around.election.fence()
+        if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
+            ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
+            await self.published.put(pools_of(self.last.seen, ours), fence.epoch)
+            await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
+
     def fence(self) -> str:
         """For the world, right before each write."""
         hold = self.hold()
@@ -166,6 +206,8 @@ class Turns:
         guard = GuardedWorld(self.world, manners)
         outcome = await self._turned(guard)
         self.last = guard.turn
+        if self.world.seen is not None:
+            self._served |= self.world.seen.targets.keys()
         self._offer()
         await self._save()
         self._around.telemetry.turned(outcome)
@@ -217,13 +259,14 @@ class Turns:
 
     def _take(self, config: Config) -> None:
         self._wired = opened(config, self._around.access, self._around.relay)
+        self._served, self._configured = set(), self.steady()
         self._offer()
         self._build(self.world.kept if self.world is not None else Kept())
 
     def _offer(self) -> None:
         """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the latest reading."""
         if self._around.relay is not None:
-            self._around.relay.offer(offers_of(self.wired, self.last.seen))
+            self._around.relay.offer(offers_of(self.wired, self.last.seen, self.ours))
 
     def _build(self, kept: Kept) -> None:
         around, wired = self._around, self.wired

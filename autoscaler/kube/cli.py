@@ -183,6 +183,29 @@ def print_bounds(options: Options, /, *, config: Path | None) -> None:
     click.echo(_guarded(lambda: text(ConfigFile(path).first().pools)), nl=False)
 
 
+@autoscaler.command(
+    "hand-back",
+    short_help="Hand all pools and pods to cluster-autoscaler, where the autoscaler is gone for long.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; same as --kubeconfig of `autoscaler`.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig; same as --context of `autoscaler`.")
+@click.option("--dry-run", is_flag=True, help="Only count the pools and pods; change nothing.")
+@click.pass_obj
+def print_hand_back(options: Options, /, *, dry_run: bool, **where: Any) -> None:
+    """
+    Remove the annotations for cluster-autoscaler from all pods, restoring what their owners had written.
+
+    Refused while the autoscaler runs: switch it off instead, and it does this itself. Safe to repeat.
+    """
+    from autoscaler.kube.hand_back import hand_back  # noqa: PLC0415 (the client is for this only)
+
+    options = replace(options, **{name: value for name, value in where.items() if value is not None})
+    back = _guarded(lambda: asyncio.run(hand_back(options, dry_run=dry_run)))
+    verb = "would be handed" if dry_run else "handed"
+    click.echo(f"{back.pools} pools and {back.pods} pods {verb} to cluster-autoscaler")
+
+
 def serve(options: Options) -> None:
     """The process; what keeps it from starting is one line."""
     from autoscaler.kube import app  # noqa: PLC0415 (numpy and gRPC are for running only)
@@ -194,6 +217,7 @@ def _guarded(work: Callable[[], Any]) -> Any:
     """What went wrong, as one line and a status."""
     from autoscaler.kube.app_plan import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
     from autoscaler.kube.config import ConfigError  # noqa: PLC0415 (likewise)
+    from autoscaler.kube.hand_back import AliveError  # noqa: PLC0415 (likewise)
     from autoscaler.metrics_api.door import TlsError  # noqa: PLC0415 (likewise)
     from autoscaler.metrics_api.front_proxy import TrustError  # noqa: PLC0415 (likewise)
     from autoscaler.metrics_api.registration import TakenError  # noqa: PLC0415 (likewise)
@@ -206,7 +230,7 @@ def _guarded(work: Callable[[], Any]) -> Any:
     except (ConfigError, PoolsError, MissingError) as exc:
         raise BadInput(str(exc)) from exc
     except (
-        ClusterError, CannotTellError, ServingError, TlsError, TrustError, TakenError, OSError, ssl.SSLError
+        ClusterError, CannotTellError, AliveError, ServingError, TlsError, TrustError, TakenError, OSError, ssl.SSLError
     ) as exc:  # fmt: skip
         raise click.ClickException(str(exc)) from exc
 

@@ -16,6 +16,8 @@ its settings, `autoscaler.providers.registry`.
         spare_nodes: 1
         skip_nodes_with_local_storage: true
         skip_nodes_with_custom_controller_pods: true
+        scale_up: gpushare
+        scale_down: gpushare
         mode: cgpu
         placement: binpack
         node_template: {cpu: 16000, memory: 68719476736, cards: {...}}
@@ -30,13 +32,14 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.drain_rules import DrainRules
 from autoscaler.limits import Limits
+from isolation.contract.handover import Ours, Scaler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.pools import Pool
-    from autoscaler.providers.profile import NodeTemplate
     from autoscaler.providers.registry import PoolSource
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import CardChoice, Mode
 
 SOURCES: Final = ("exporter", "prometheus", "none")
@@ -68,6 +71,15 @@ class PoolConfig:
 
     drain_rules: DrainRules = field(default_factory=DrainRules)
     """Which pods keep its nodes."""
+    scale_up: Scaler = Scaler.GPUSHARE
+    """Who buys its nodes."""
+    scale_down: Scaler = Scaler.GPUSHARE
+    """Who drains and removes its nodes, and moves their pods."""
+
+    @property
+    def ours(self) -> Ours:
+        """What is configured to be done here."""
+        return Ours(self.scale_up is Scaler.GPUSHARE, self.scale_down is Scaler.GPUSHARE)
 
     def shaped(self, known: NodeTemplate | None) -> NodeTemplate | None:
         """What a fresh node is like, given what was learnt or told: what is configured here is not overruled."""

@@ -16,9 +16,10 @@ from autoscaler.drain_rules import DrainRules
 from autoscaler.kube.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.kube.config_yaml import document
 from autoscaler.limits import BOUNDS, Limits, LimitsError
-from autoscaler.providers import profile
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec_shape import At, CodecError, show, show_path
+from isolation.contract.codec_template import template_at
+from isolation.contract.handover import Scaler
 from isolation.contract.model import CardChoice, Mode
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _LARGEST_AMOUNT: Final = 1e12
 _LONGEST_URL: Final = 2048
 _POOL_KEYS: Final = (
     "name", "provider", "settings", "min_nodes", "max_nodes", "price", "priority", "spare_nodes", "mode", "placement",
-    "node_template",
+    "node_template", "scale_up", "scale_down",
 )  # fmt: skip
 _RULES: Final = tuple(f.name for f in fields(DrainRules))
 _COUNTS: Final = frozenset(f.name for f in fields(Limits) if f.type == "int")
@@ -99,6 +100,11 @@ class _Reader:
         max_nodes = self._try(lambda: at["max_nodes"].integer(10, 0, _LARGEST_POOL), _LARGEST_POOL)
         if min_nodes > max_nodes:
             self._say(at["min_nodes"].wrong(f"{min_nodes} is greater than max_nodes, {max_nodes}"))
+        scale_up = self._try(lambda: _choice(at["scale_up"], Scaler), None) or Scaler.GPUSHARE
+        if scale_up is Scaler.CLUSTER_AUTOSCALER and at["spare_nodes"].value is not None:
+            self._say(
+                at["spare_nodes"].wrong(f"gpushare buys no nodes here: scale_up is {scale_up}; remove spare_nodes")
+            )
         pool = PoolConfig(
             name=name,
             source=PoolSource(name, provider, at["settings"]),
@@ -110,7 +116,9 @@ class _Reader:
             mode=self._try(lambda: _choice(at["mode"], Mode), None),
             choice=self._try(lambda: _choice(at["placement"], CardChoice), None),
             drain_rules=DrainRules(**{key: self._try(partial(_flag, at[key]), default=True) for key in _RULES}),
-            profile=self._try(lambda: profile.template_at(at["node_template"]) if at["node_template"] else None, None),
+            scale_up=scale_up,
+            scale_down=self._try(lambda: _choice(at["scale_down"], Scaler), None) or Scaler.GPUSHARE,
+            profile=self._try(lambda: template_at(at["node_template"]) if at["node_template"] else None, None),
         )
         return pool if name and provider else None
 

@@ -20,7 +20,7 @@ from isolation.contract.codec_shape import At, CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
 
 MOST_MACHINES: Final = 20_000
 MOST_HOMES: Final = 5_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from autoscaler.kube.on_node import gone_at
 from isolation.cluster.store import Store
 from isolation.contract.codec_pod import safe_to_evict, seconds_of
 from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.handover import HANDOVER
 from isolation.contract.names import DELETION_COST, DRAIN, EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Taint
 
 _LEAVING_TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
+_UNTOLD: Final = MappingProxyType[str, str]({})
 _MOST_COST: Final = (1 << 31) - 1
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -96,6 +99,10 @@ class PodNote:
     spreads: tuple[Spread, ...] = ()
     beyond: tuple[str, ...] = ()
     """Hard constraints that nothing here understands."""
+    version: str = ""
+    """resourceVersion."""
+    told: Mapping[str, str] = field(default_factory=lambda: _UNTOLD)
+    """Its annotations about cluster-autoscaler (`handover.HANDOVER`)."""
     gone_at: float = 0.0
     """From when a pod that ends counts as gone, in seconds since the epoch (`on_node.gone_at`); 0: it does not end."""
 
@@ -103,7 +110,8 @@ class PodNote:
 class _Meta(msgspec.Struct):
     uid: str = ""
     name: str = ""
-    creationTimestamp: Any = None  # noqa: N815 (Kubernetes' spelling, here and below)
+    resourceVersion: str = ""  # noqa: N815 (Kubernetes' spelling, here and below)
+    creationTimestamp: Any = None  # noqa: N815
     annotations: Any = None
     deletionTimestamp: Any = None  # noqa: N815
 
@@ -223,6 +231,8 @@ def _pod_note(pod: _Pod) -> PodNote:
         said=Said(safe_to_evict(said), said.get(EVICT) == "true", tuple(_local_volumes(pod.spec.volumes, said))),
         spreads=tuple(spreads),
         beyond=tuple(beyond),
+        version=pod.metadata.resourceVersion,
+        told={key: said[key] for key in HANDOVER if key in said} or _UNTOLD,
         gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
 

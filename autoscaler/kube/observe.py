@@ -130,6 +130,7 @@ def observing(
     yield
     engine = books.room.engine()
     draining = {name for name, machine in fleet.machines.items() if machine.state is State.DRAINING}
+    left = _left(configs, fleet, now.notes)
     used = used_by(now.reservations, (pod for uid, pod in books.arrived.items() if uid in pods))
     reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
@@ -150,10 +151,10 @@ def observing(
             deletion_cost=dict(books.cost),
             heat=now.measured.heat,
             busy=books.busy(pods),
-            blocked=books.blocked(_rules(configs, fleet)),
+            blocked=_theirs(left, on) | books.blocked(_rules(configs, fleet)),
             long_terminating=books.long_terminating(now.at),
             with_node=frozenset(name for name in fleet.machines if name in nodes),
-            irremovable=now.irremovable,
+            irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),
         doubts=(
             *unready(now, nodes, limits),
@@ -201,6 +202,20 @@ def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]
     """By node, the drain rules of pools that have others than the default ones."""
     own = {one.name: one.drain_rules for one in configs if one.drain_rules != DrainRules()}
     return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
+
+
+def _left(configs: Sequence[PoolConfig], fleet: Fleet, notes: Notes) -> dict[str, str]:
+    """By node that cluster-autoscaler alone drains, why we leave it alone; an ordered removal is carried out."""
+    theirs = {one.name: f"cluster-autoscaler drains pool {one.name}" for one in configs if not one.ours.drains}
+    return {
+        name: theirs[machine.pool]
+        for name, machine in fleet.machines.items()
+        if machine.pool in theirs and not _sealed(notes.of_node.get(name))
+    }
+
+
+def _theirs(left: Mapping[str, str], on: Mapping[str, Mapping[str, Pod]]) -> dict[str, str]:
+    return {uid: f"{why}, and moves its pods" for name, why in left.items() for uid in on.get(name, _EMPTY)}
 
 
 def _sealed(note: NodeNote | None) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autoscaler.budget import resident
 from autoscaler.lifecycle import STANDING
 from autoscaler.pools import Pool
-from autoscaler.providers.profile import NodeTemplate
+from isolation.contract.codec_template import NodeTemplate
 from isolation.contract.names import CARD_COUNT, CARD_UNITS
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int
     if shaped is None and not min_nodes:
         return None
     template = _labelled((shaped or NodeTemplate()).node(one.name))
-    return Pool(one.name, template, min_nodes, max_nodes, one.price, told=told)
+    return Pool(
+        one.name, template, min_nodes, max_nodes, one.price, buys=one.ours.buys, drains=one.ours.drains, told=told
+    )
 
 
 def _labelled(node: Node) -> Node:

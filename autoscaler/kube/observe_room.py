@@ -21,7 +21,7 @@ from isolation.placement.engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import Node, Pod
 
 AT_A_STRETCH: Final = 100

@@ -52,6 +52,8 @@ class ProcessRows:
         }
         if turns.ended is not None:
             rows[catalogue.LAST_TURN] = {none: turns.ended}
+        if facts.epoch is not None and turns.handover.left is not None:
+            rows[catalogue.HANDOVER_LEFT] = {none: float(turns.handover.left)}
         if self._file.loaded is not None:
             rows[catalogue.CONFIG_LOADED] = {none: self._file.loaded}
         if self._counted is None or self._counted[0] is not turns.last:

@@ -16,7 +16,7 @@ from autoscaler.providers.registry import ORDERED, open_providers
 from autoscaler.rpc.relay import Commanding, Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from autoscaler.kube.config import Config, PoolConfig
     from autoscaler.kube.config import Figures as FiguresConfig
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autoscaler.providers.registry import Ordering, Providers
     from autoscaler.rpc.relay import Relay
     from isolation.cluster.access import Access
+    from isolation.contract.handover import Ours
     from isolation.contract.model import Node
 
 
@@ -89,20 +90,34 @@ def figures_of(wanted: FiguresConfig) -> Figures:
     return Exporters(wanted.port, wanted.scrape_interval_seconds)
 
 
-def offers_of(wired: Wired, seen: Observation | None) -> list[Offer]:
-    """What cluster-autoscaler may scale, with what a fresh node is like where that is known."""
+def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig], Ours]) -> list[Offer]:
+    """What cluster-autoscaler may scale; `ours`: what our loop does for a pool at this moment."""
     known = seen.pools if seen is not None else {}
+    needed = needed_by(seen) if seen is not None else {}
     return [
         Offer(
             name=pool.name,
             provider=wired.ordered[pool.name],
-            min_nodes=pool.min_nodes,
+            # spare nodes count where we keep them ready: it would give back what we buy again
+            min_nodes=known[pool.name].min_nodes if pool.name in known and ours(pool).buys else pool.min_nodes,
             max_nodes=pool.max_nodes,
             template=known[pool.name].template if pool.name in known else _template(pool),
+            ours=ours(pool),
+            needed=needed,
         )
         for pool in wired.config.pools
         if pool.source.provider == ORDERED
     ]
+
+
+def needed_by(seen: Observation) -> dict[str, str]:
+    """Nodes by name, for whom they are kept who is not there yet: pods that wait for a purchase, or are on the move."""
+    waiting = {home.machine: uid for uid, home in seen.homes.items()}
+    moving = {home.placement.node: uid for uid, home in seen.reserved.items()}
+    return {
+        node: f"pod {seen.pods[uid].key}" if uid in seen.pods else "a pod that moves there"
+        for node, uid in (waiting | moving).items()
+    }
 
 
 def _template(pool: PoolConfig) -> Node | None:

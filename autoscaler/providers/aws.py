@@ -35,8 +35,8 @@ from autoscaler.providers.stock import out_of_stock, said
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autoscaler.providers.profile import NodeTemplate
     from isolation.contract.codec_shape import At
+    from isolation.contract.codec_template import NodeTemplate
 
 NAME: Final = "aws"
 _EXTRA: Final = "aws"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
 
 READ_SECONDS: Final = 20.0
 """Deadline of one look at all pools of a provider."""

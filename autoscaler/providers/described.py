@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.providers.profile import NodeTemplate, template_of
+from autoscaler.providers.profile import template_of
 from isolation.contract.codec_node import node_of
 from isolation.contract.codec_shape import CodecError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from isolation.contract.codec_shape import At
+    from isolation.contract.codec_template import NodeTemplate
 
 _CAPI: Final = "capacity.cluster-autoscaler.kubernetes.io/"
 _AWS: Final = "k8s.io/cluster-autoscaler/node-template/"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autoscaler.providers.base import Instance, Provider
-    from autoscaler.providers.profile import NodeTemplate
     from isolation.cluster.access import Access
     from isolation.contract.codec_shape import At
+    from isolation.contract.codec_template import NodeTemplate
 
 ORDERED: Final = "externalgrpc"
 """Pools that are ordered of a cluster-autoscaler, which asks the provider named inside."""

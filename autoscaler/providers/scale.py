@@ -31,10 +31,10 @@ from isolation.contract.names import AUTOSCALER
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autoscaler.providers.profile import NodeTemplate
     from autoscaler.providers.scale_wire import Member, Scale
     from isolation.cluster.access import Access
     from isolation.contract.codec_shape import At
+    from isolation.contract.codec_template import NodeTemplate
 
 NAME: Final = "scale"
 _TRIES: Final = 6

@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.providers import base
 from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
 from isolation.cluster.failure import ClusterError
+from isolation.contract.handover import Ours
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from autoscaler.providers.profile import NodeTemplate
+    from isolation.contract.codec_template import NodeTemplate
     from isolation.contract.model import Node
 
     T = TypeVar("T")
@@ -55,6 +57,10 @@ class Offer:
     template: Node | None = None
     """A fresh node, as configured or remembered."""
     others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    ours: Ours = field(default_factory=partial(Ours, buys=True, drains=True))
+    """What our own loop does for this pool at this moment."""
+    needed: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    """Nodes that our loop keeps for somebody who is not there yet, and for whom; where it drains."""
 
 
 class Relay:
@@ -71,12 +77,19 @@ class Relay:
     # -- our own loop --------------------------------------------------------------------------
 
     def offer(self, offers: Iterable[Offer]) -> None:
-        """From now on these pools and no others; what is known and ordered of those that stay, stays."""
+        """
+        From now on these pools and no others; what is known of those that stay, stays.
+
+        So do their orders, where our loop buys: where it does not any more, cluster-autoscaler sees the pods and buys.
+        """
         self._offers = {offer.name: offer for offer in offers}
         for name in self._known.keys() - self._offers.keys():
             del self._known[name]
-        for name in self._commanded.keys() - self._offers.keys():
+        for name in [name for name in self._commanded if not self._buys(name)]:
             del self._commanded[name]
+
+    def _buys(self, pool: str) -> bool:
+        return pool in self._offers and self._offers[pool].ours.buys
 
     def command(self, pool: str, size: int) -> None:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
@@ -126,6 +139,7 @@ class Relay:
         real = [one.id for one in instances if not one.id.startswith(_MISSING)]
         for one in instances:
             if one.id in real:
+                self._refuse_needed(self._offers[group], one)
                 await self._refuse_occupied(one)
         if real:
             gone = set(await _asked(provider.remove(group, real)))
@@ -144,6 +158,12 @@ class Relay:
         self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
 
     # -- inside --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_needed(offer: Offer, one: Instance) -> None:
+        """Raise where our loop has bought the node for somebody, or moves somebody there: it would be bought again."""
+        if offer.ours.drains and one.node and one.node in offer.needed:
+            raise StateError(f"node {one.node} is kept for {offer.needed[one.node]}; no node was deleted")
 
     async def _refuse_occupied(self, one: Instance) -> None:
         """Raise where a pod would be lost with the machine: whoever asks believes its own watch."""
@@ -223,7 +243,7 @@ class Commanding:
         return now[pool] + by
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
-        """Give back at once: shared nodes are ours to empty, cluster-autoscaler leaves them alone."""
+        """Give back at once: where we drain, cluster-autoscaler leaves nodes with shares alone."""
         gone = await self._inner.remove(pool, names)
         self._relay.command(pool, self._relay.commanded(pool) - len(gone))
         return gone

@@ -10,7 +10,7 @@ from typing import Final
 
 from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one, task_unhealthy
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
-from isolation.contract import metrics, metrics_autoscaler
+from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
 
 _NOW: Final = "max by (job)"
 _EACH: Final = "sum by (job, instance)"
@@ -76,6 +76,19 @@ GROUP: Final = Group(
             "The gpushare autoscaler is switched off",
             "The switch of the autoscaler has been off or unreadable for an hour. The autoscaler takes no action.",
             patience="1h",
+        ),
+        Alert(
+            "GpushareAutoscalerHandoverStuck",
+            # What the scheduler knows of the pools stays when the autoscaler and its own metrics are gone.
+            f"max({of(metrics_scheduler.POOLS)}) > 0\nunless on ()\n"
+            f"(time() - max({of(metrics_autoscaler.LAST_TURN)} and on (job, instance) "
+            f"{of(metrics_autoscaler.LEADS)} == 1 and on (job, instance) {of(metrics_autoscaler.ENABLED)} == 1)) < 600",
+            Severity.CRITICAL,
+            "Pools wait for a gpushare autoscaler that does nothing",
+            f"The autoscaler has completed no cycle as the leader for over 15 minutes, and {COUNT} pools are "
+            "handed over to it: cluster-autoscaler passes their pending pods by and drains none of their nodes. Bring "
+            "the autoscaler back, or run `gpushare autoscaler hand-back`.",
+            patience="15m",
         ),
         Alert(
             "GpushareAutoscalerWatchStale",

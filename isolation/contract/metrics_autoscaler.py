@@ -29,7 +29,7 @@ LABELS: Final = MappingProxyType(
         "pool": "Node pool. For pending pods: the cheapest pool that could host them; empty if no pool can.",
         "provider": "Provider type of the pool, as configured: scale, aws, ack, externalgrpc.",
         "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-budgets, election, switch, grpc, "
-        "metrics-api, reconcile.",
+        "metrics-api, handover (annotations for cluster-autoscaler), reconcile.",
         "reason": "Condition that inhibits some or all actions.",
         "source": "Source of the measurements: exporter (one per node), prometheus.",
         "stage": "Stage of a reconcile cycle: observe, decide, act.",
@@ -105,6 +105,11 @@ PROVIDER_UP: Final = _autoscaler(
     "provider",
 )
 ANSWERS: Final = _autoscaler("pending_pods", Unit.NONE, "Pending pods by the autoscaler's decision for them.", "status")
+HANDOVER_LEFT: Final = _autoscaler(
+    "handover_pending_pods",
+    Unit.NONE,
+    "Pods whose annotations for cluster-autoscaler have yet to follow scale_up, scale_down or the switch.",
+)
 RESERVED: Final = _autoscaler("reservations", Unit.NONE, "Reservations for pods that are being moved.")
 MOVES_HOUR: Final = _autoscaler("moves_last_hour", Unit.NONE, "Pods evicted in the last hour.")
 MOVES_LEFT: Final = _autoscaler("move_budget_remaining", Unit.NONE, "Evictions left in the current hour.")

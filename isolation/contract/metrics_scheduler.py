@@ -17,14 +17,15 @@ LABELS: Final = MappingProxyType(
         "not the leader or has not synced its caches yet), bad_request (the request cannot be "
         "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
         "failed. admission: done, too_large, bad_request. Evictions: done, gone, refused, blocked.",
-        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, election, leadership "
-        "(starts and stops what only the leader does), kube-scheduler-lease, preemption (also requeues pods and "
-        "deletes reservations), leader-label (of this pod), certificates (of the extender), admission-process (starts "
-        "and watches it), listener-extender, listener-extender-tls, listener-metrics (accept connections).",
+        "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, watch-pools, "
+        "election, leadership (starts and stops what only the leader does), kube-scheduler-lease, preemption (also "
+        "requeues pods and deletes reservations), leader-label (of this pod), certificates (of the extender), "
+        "admission-process (starts and watches it), listener-extender, listener-extender-tls, listener-metrics "
+        "(accept connections).",
         "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
         "evicted, bytes.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
-        "resource": "Watched resource: nodes, pods, reservations, namespaces.",
+        "resource": "Watched resource: nodes, pods, reservations, namespaces, pools (ConfigMap gpushare-pools).",
     }
 )
 
@@ -77,7 +78,14 @@ OVERCOMMITTED: Final = _scheduler(
     "has written allocations; such a card gets no new pods.",
 )
 UNREADABLE: Final = _scheduler(
-    "unreadable_objects", Unit.NONE, "Nodes and pods that cannot be decoded; their last valid version remains in use."
+    "unreadable_objects",
+    Unit.NONE,
+    "Nodes and pods that cannot be decoded, whose last valid version remains in use, and ConfigMap gpushare-pools.",
+)
+POOLS: Final = _scheduler(
+    "handed_over_pools",
+    Unit.NONE,
+    "Pools that gpushare scales in place of cluster-autoscaler, as the autoscaler has last published.",
 )
 WOKEN: Final = _scheduler(
     "requeued_pods_total",

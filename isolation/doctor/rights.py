@@ -19,6 +19,7 @@ from isolation.contract.names import (
     KUBE_LEASE,
     KUBE_SCHEDULER,
     NODE_AGENT,
+    POOLS,
     RESERVATIONS,
     SCHEDULER,
 )
@@ -62,6 +63,7 @@ _SCHEDULER: Final = (
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
     Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),
+    Right("configmaps", ("list", "watch"), local=True, names=(POOLS,), why="the pools that the autoscaler may scale"),
 )
 # Beside Kubernetes' own roles for a kube-scheduler, which name another Lease.
 _KUBE: Final = (Right("leases", ("get", "update"), _LEASES, local=True, names=(KUBE_LEASE,), why="own lease"),)
@@ -79,6 +81,7 @@ _AUTOSCALER: Final = (
     Right("nodes", ("patch",), why="the taint and the annotation of a drain (nothing else: admission policy)"),
     Right("pods", ("list", "watch"), why="pending pods, pods that would have to move"),
     Right("pods/eviction", ("create",), why="moves, under disruption budgets"),
+    Right("pods/status", ("patch",), why="annotations for cluster-autoscaler (nothing else: admission policy)"),
     Right("poddisruptionbudgets", ("list", "watch"), "policy", why="pods that may be moved now"),
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for moved pods"),
     Right("events", ("create",), "events.k8s.io", why="report what was done, or why it was not"),
@@ -92,6 +95,7 @@ _AUTOSCALER: Final = (
         names=(AUTOSCALER_STATE,),
         why="state that survives a restart",
     ),
+    Right("configmaps", ("patch",), local=True, names=(POOLS,), why="its pools, for the scheduler and admission"),
     Right("configmaps", ("get",), local=True, names=(AUTOSCALER,), why="the switch: enabled, dryRun"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(AUTOSCALER,), why="own lease"),
@@ -100,8 +104,10 @@ RIGHTS: Final = MappingProxyType(
     {SCHEDULER: _SCHEDULER, KUBE_SCHEDULER: _KUBE, NODE_AGENT: _NODE, AUTOSCALER: _AUTOSCALER}
 )
 """By account, all of them in our own namespace."""
-MOVING: Final = frozenset({("pods/eviction", "create"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")})
-"""Of the autoscaler, where pods are moved. On ACK none is, and these are not granted there (manifests/overlays/ack)."""
+MOVING: Final = frozenset(
+    {("pods/eviction", "create"), ("pods/status", "patch"), (RESERVATIONS, "create"), (RESERVATIONS, "delete")}
+)
+"""Of the autoscaler, where pods are moved or annotated. On ACK none is: not granted there (manifests/overlays/ack)."""
 
 
 def sentence(account: str, verb: str, resource: str) -> str:

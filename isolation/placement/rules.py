@@ -13,9 +13,12 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.handover import Ours
 from isolation.contract.model import NAME_FIELD, Mode, Taint, Why
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from isolation.contract.model import Node, Request, Requirement, Rules, Toleration
 
 
@@ -73,6 +76,18 @@ def barrier(kind: Kind, rules: Rules, node: Node) -> tuple[Why, str] | None:
     if rules.terms and not any(all(holds(need, node) for need in term) for term in rules.terms):
         return Why.RULES, "labels do not match the pod's node selector or affinity"
     return None
+
+
+def could_host(request: Request, fresh: Node) -> bool:
+    """Whether an empty node has the cards for a pod that the pod's rules let it go to; CPU and memory are not asked."""
+    large = sum(request.whole or card.allocatable_bytes >= request.card_bytes for card in fresh.cards)
+    return large >= request.cards and barrier(kind_of(request), request.rules, fresh) is None
+
+
+def ours_of(request: Request, pools: Iterable[tuple[Node, Ours]]) -> Ours:
+    """What gpushare does for a pod that waits: all that it does for any pool whose fresh node could host it."""
+    hosts = [ours for fresh, ours in pools if could_host(request, fresh)]
+    return Ours(any(each.buys for each in hosts), any(each.drains for each in hosts))
 
 
 def _tolerated(taint: Taint, tolerations: frozenset[Toleration]) -> bool:

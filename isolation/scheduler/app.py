@@ -24,6 +24,7 @@ from isolation.cluster.failure import ClusterError
 from isolation.cluster.store import Store
 from isolation.cluster.writes import Leases, Writer
 from isolation.contract import metrics_scheduler as catalogue
+from isolation.contract.handover import Ours
 from isolation.scheduler import legacy
 from isolation.scheduler.admission.supervise import Admission, Cluster
 from isolation.scheduler.binder import Binder
@@ -64,7 +65,7 @@ class Scheduler:
         self._writer, self._objects = Writer(access, me), Objects(access)
         store = Store(unit_bytes=settings.unit_bytes)
         self.books = Books(policy=settings.policy, unit_bytes=settings.unit_bytes)
-        self.picture = Picture(access, self.books, store)
+        self.picture = Picture(access, self.books, store, settings.namespace)
         beside = Leases(access, settings.namespace, settings.beside) if settings.beside else None
         lease = Leases(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
@@ -184,7 +185,8 @@ class Scheduler:
             catalogue.WAITING: {none: float(len(self.world.waiting))},
             catalogue.RESERVED: count(made.reason for made in self.picture.reservations.known.values()),
             catalogue.OVERCOMMITTED: {none: float(len(self.books.overcommitted()))},
-            catalogue.UNREADABLE: {none: float(len(view.unreadable))},
+            catalogue.UNREADABLE: {none: float(len(view.unreadable) + self.picture.pools.unreadable)},
+            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.picture.pools.known))},
         }
         if self.admission is not None:
             rows |= self.admission.rows()

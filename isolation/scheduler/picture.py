@@ -1,8 +1,8 @@
 """
-What the scheduler knows of the cluster: four watches that keep its books up to date.
+What the scheduler knows of the cluster: five watches that keep its books up to date.
 
-Decides what is watched (every node, the pods that carry our label, reservations, namespaces) and when
-the picture is whole. What an object means for the room on a card is the books' business. A cluster
+Decides what is watched (every node, the pods that carry our label, reservations, namespaces, the autoscaler's pools)
+and when the picture is whole. What an object means for the room on a card is the books' business. A cluster
 without the reservation kind has no reservations; the watch begins once the kind is there.
 """
 
@@ -24,7 +24,8 @@ from isolation.cluster.live import Live, Pods
 from isolation.cluster.perhaps import Perhaps
 from isolation.cluster.wire import identity_of
 from isolation.contract.codec import CodecError
-from isolation.contract.names import API_VERSION, EXEMPT, GROUP, QUOTA, RESERVATIONS, SHARED
+from isolation.contract.codec_pools import KEY, decode_pools
+from isolation.contract.names import API_VERSION, EXEMPT, GROUP, POOLS, QUOTA, RESERVATIONS, SHARED, SYSTEM_NAMESPACE
 from isolation.contract.reservation import Reservation, reservation_of
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
 
     from isolation.cluster.follow import Source
     from isolation.cluster.store import Change, Store
+    from isolation.contract.codec_pools import PublishedPool
     from isolation.scheduler.books import Books
 
 log = logging.getLogger(__name__)
+_POOLS: Final = "pools"
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 HABITS: Final = Habits(pace=Pace(longest=5.0))
 """There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
@@ -45,16 +48,23 @@ QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
 class Picture:
     """The books' eyes; one loop reads and writes them."""
 
-    def __init__(self, source: Source, books: Books, store: Store) -> None:
+    def __init__(self, source: Source, books: Books, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
         self.books, self.store = books, store
         self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _Reservations(books)
         self.namespaces = _Namespaces(books)
+        self.pools = _Pools()
         self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
             "reservations": Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
             "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, QUIET),
+            _POOLS: Follower(
+                source,
+                What(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
+                self.pools,
+                QUIET,
+            ),
         }
         self._freed: list[Callable[[], None]] = []
         store.listen(self._take)
@@ -66,8 +76,9 @@ class Picture:
         self._freed.append(listener)
 
     def missing(self) -> str:
-        """What has not been read yet; empty when the picture is whole."""
-        return ", ".join(name for name, follower in self.followers.items() if not follower.synced.is_set())
+        """What has not been read yet; empty when the picture is whole. Nothing rests on the pools."""
+        unread = (name for name, follower in self.followers.items() if not follower.synced.is_set())
+        return ", ".join(name for name in unread if name != _POOLS)
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the server last said anything, by watch; a watch that never heard anything is left out."""
@@ -76,8 +87,9 @@ class Picture:
 
     async def synced(self) -> None:
         """Wait for the first whole picture."""
-        for follower in self.followers.values():
-            await follower.synced.wait()
+        for name, follower in self.followers.items():
+            if name != _POOLS:
+                await follower.synced.wait()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -153,6 +165,42 @@ class _Reservations:
     def _forget(self, name: str) -> None:
         if self.known.pop(name, None) is not None:
             self._books.reservation_gone(name)
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] | None = None
+
+
+_CONFIG_MAP: Final = msgspec.json.Decoder(_ConfigMap)
+
+
+class _Pools:
+    """What the autoscaler has published; as if there were nothing where that cannot be read."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.known: tuple[PublishedPool, ...] = ()
+        self.unreadable = False
+
+    def put(self, raw: msgspec.Raw) -> str:
+        try:
+            text = (_CONFIG_MAP.decode(raw).data or {}).get(KEY, "")
+            self.text, self.known, self.unreadable = text, decode_pools(text), False
+        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            self.text, self.known, self.unreadable = "", (), True
+            log.warning("cannot read ConfigMap %s, ignoring it: %s", POOLS, exc)
+        return identity_of(raw).name
+
+    def drop(self, raw: msgspec.Raw) -> None:
+        del raw
+        self._forget()
+
+    def only(self, keys: frozenset[str]) -> None:
+        if not keys:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.text, self.known, self.unreadable = "", (), False
 
 
 class _NamespaceMeta(msgspec.Struct):

@@ -21,6 +21,7 @@ from e2e.sharing import Replica, sharing
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.scheduler.admission.review import BINDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 COMMAND = "from autoscaler.kube.cli import autoscaler; autoscaler()"
 MAPS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
 SWITCH, STATE = f"{MAPS}/gpushare-autoscaler", f"{MAPS}/gpushare-autoscaler-state"
+POOLS = f"{MAPS}/gpushare-pools"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/gpushare-autoscaler"
 QUICK = {
     "scan_interval_seconds": 0.3,
@@ -110,11 +112,15 @@ class Autoscaler(Replica):
 
     async def plan(self, *more: str) -> tuple[int, str, str]:
         """What `plan` says: status, output, errors."""
-        return await asyncio.to_thread(self._plan, *more)
+        return await self.run("plan", *more)
 
-    def _plan(self, *more: str) -> tuple[int, str, str]:
+    async def run(self, *more: str) -> tuple[int, str, str]:
+        """What a subcommand says: status, output, errors."""
+        return await asyncio.to_thread(self._run, *more)
+
+    def _run(self, *more: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            [*self.command(), "plan", *more], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            [*self.command(), *more], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -166,10 +172,15 @@ def autoscaler(plane: ControlPlane, folder: Path, name: str, kubeconfig: Path | 
 
 @contextlib.asynccontextmanager
 async def fleet(
-    plane: ControlPlane, folder: Path, *pools: str, start: int = 0
+    plane: ControlPlane, folder: Path, *pools: str, start: int = 0, scheduler: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[ApiClient, MachineDeployments]]:
-    """Our scheduler, and a machine controller with these pools; nothing of it stays."""
-    async with sharing(plane, folder) as (client, _), Growing(client, ()).alive() as kubelets:
+    """Our scheduler with these options, and a machine controller with these pools; nothing of it stays."""
+    # records are written by our account alone
+    account = plane.kubeconfig_for(BINDER, ("system:masters",)) if scheduler else None
+    async with (
+        sharing(plane, folder, *scheduler, kubeconfig=account) as (client, _),
+        Growing(client, ()).alive() as kubelets,
+    ):
 
         def made(name: str, of: str) -> dict[str, Any]:
             node = pool_node(name, of)
@@ -185,7 +196,7 @@ async def fleet(
                 yield client, machines
             finally:
                 await forget(client)
-                for path in (SWITCH, STATE, LEASE):
+                for path in (SWITCH, STATE, LEASE, POOLS):
                     await client.delete(path)
 
 

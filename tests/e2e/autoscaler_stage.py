@@ -35,7 +35,7 @@ from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.limits import Limits
 from autoscaler.loop import turn
 from autoscaler.memory import Memory
-from autoscaler.providers.profile import NodeTemplate, template_of
+from autoscaler.providers.profile import template_of
 from autoscaler.providers.registry import PoolSource, open_providers
 from isolation.cluster.access import Access
 from isolation.cluster.election import boottime
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
     from autoscaler.plan import Plan
+    from isolation.contract.codec_template import NodeTemplate
 
 RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
 POOL_LABEL = "gpushare.dev/pool"

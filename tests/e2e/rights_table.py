@@ -21,8 +21,11 @@ from isolation.contract.names import (
     KUBE_SCHEDULER,
     MOVED,
     NODE_AGENT,
+    SAFE_TO_EVICT,
+    SCALE_UP_DELAY,
     SCHEDULER,
     SYSTEM_NAMESPACE,
+    USER_SAFE_TO_EVICT,
     WOKEN,
 )
 from isolation.contract.reservation import Reservation, manifest_of
@@ -251,6 +254,14 @@ POD_ROWS: Final = (
         "annotation `gpushare.dev/requeued` of a pod with shares", f"{PODS}/shares/status", notes(**{WOKEN: "1"}), S
     ),
     _patch("the same of another pod", f"{PODS}/plain/status", notes(**{WOKEN: "1"})),
+    _patch(
+        "annotations for cluster-autoscaler of a pod with shares",
+        f"{PODS}/shares/status",
+        notes(**{SCALE_UP_DELAY: "8760h", SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}),
+        A,
+    ),
+    _patch("the same with other values", f"{PODS}/shares/status", notes(**{SAFE_TO_EVICT: "true"})),
+    _patch("the same of another pod", f"{PODS}/plain/status", notes(**{SAFE_TO_EVICT: "false"})),
     _patch("annotations, labels of others", f"{PODS}/shares/status", notes(x="y")),
     _patch("the allocation record", f"{PODS}/shares/status", notes(**RECORD)),
     _patch(

@@ -50,6 +50,7 @@ class Picture:
 
     def __init__(self):
         self.store, self.lacking = Store(unit_bytes=GIB), "nodes"
+        self.pools = SimpleNamespace(text="")
 
     def missing(self):
         """As the test says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 
 import pytest
 
@@ -29,6 +30,9 @@ pools:
 """
 
 
+CONFIGURED = attrgetter("ours")
+
+
 def wired(text, relay):
     """What a configuration opens."""
     return opened(read_config(text.encode()), Access(), relay)
@@ -40,7 +44,7 @@ def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_
     """
     relay = Relay(())
     found = wired(ORDERED, relay)
-    (offer,) = offers_of(found, None)
+    (offer,) = offers_of(found, None, CONFIGURED)
 
     assert ["gpu-a"] == list(found.ordered)
     assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.max_nodes, offer.template.mode, offer.provider.name)
@@ -82,9 +86,9 @@ def test_a_pool_that_is_not_offered_any_more_leaves_nothing_behind():
     """
     Its orders neither; those of a pool that stays do.
     """
-    relay = Relay(offers_of(wired(ORDERED, Relay(())), None))
+    relay = Relay(offers_of(wired(ORDERED, Relay(())), None, CONFIGURED))
     relay.command("gpu-a", 3)
-    relay.offer(offers_of(wired(ORDERED, relay), None))
+    relay.offer(offers_of(wired(ORDERED, relay), None, CONFIGURED))
     kept = relay.commanded("gpu-a")
     relay.offer(())
 

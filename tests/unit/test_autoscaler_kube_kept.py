@@ -13,8 +13,8 @@ from autoscaler.kube.kept import Kept, kept_of
 from autoscaler.kube.sources import Stored
 from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
-from autoscaler.providers.profile import NodeTemplate
 from isolation.contract.codec_shape import At
+from isolation.contract.codec_template import NodeTemplate
 from isolation.contract.model import Card, Mode, Placement, Pod, Request, Slice
 from isolation.contract.reservation import Reservation
 

@@ -176,6 +176,7 @@ def test_the_autoscaler_may_write_what_it_owns_and_nothing_wider():
         ("pods/eviction", "create"),
         ("reservations", "create"),
         ("reservations", "delete"),
+        ("pods/status", "patch"),
         ("events", "create"),
     } == set(wide)
     assert 1 == len({json.dumps(s) for one in granted_objects("autoscaler") for s in one.get("subjects", ())})

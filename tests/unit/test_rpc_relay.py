@@ -14,7 +14,9 @@ from autoscaler.rpc.cloud import CloudProvider
 from autoscaler.rpc.relay import Commanding, Offer, Relay
 from autoscaler.rpc.state import StateError
 from isolation.cluster.failure import UnreachableError
+from isolation.contract.handover import Ours
 
+BOTH = Ours(buys=True, drains=True)
 CODE = grpc.StatusCode
 CLIENT = GENERATIONS[1]
 COMING, RUNNING = base.InstanceState.COMING, base.InstanceState.RUNNING
@@ -304,3 +306,38 @@ def test_a_machine_under_a_pod_is_not_deleted_whoever_asks(found, code):
     assert code is played(shelf, play, occupied)
     assert ("remove" in [each[0] for each in shelf.asked]) is (code is CODE.OK)
     assert "shelf://n1" == asked[0][0]
+
+
+def test_an_order_stands_only_where_we_buy():
+    """
+    Where we do not any more, cluster-autoscaler sees the pods itself and would buy on top.
+    """
+    shelf = Shelf(1, ["n1"])
+
+    async def play(relay, client):
+        relay.command("a", 3)
+        (offer,) = relay._offers.values()
+        floors = []
+        for each in (BOTH, Ours()):
+            relay.offer([replace(offer, ours=each)])
+            (group,) = (await client["NodeGroups"]()).nodeGroups
+            floors.append(group.minSize)
+        return floors
+
+    assert [3, 0] == played(shelf, play)
+
+
+@pytest.mark.parametrize(
+    ("ours", "answer"), [(BOTH, CODE.FAILED_PRECONDITION), (Ours(buys=True), CODE.OK), (Ours(), CODE.OK)]
+)
+def test_a_node_that_is_kept_for_a_waiting_pod_is_not_given_back_where_we_drain(ours, answer):
+    """
+    It is empty, and would be bought again; one that nobody waits for goes.
+    """
+    shelf = Shelf(2, ["n1", "n2"])
+
+    async def play(_, client):
+        kept = await status(client["NodeGroupDeleteNodes"](id="a", nodes=[{"name": "n1"}]))
+        return kept, await status(client["NodeGroupDeleteNodes"](id="a", nodes=[{"name": "n2"}]))
+
+    assert (answer, CODE.OK) == played(shelf, play, ours=ours, needed={"n1": "pod default/waits"})

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from isolation.contract.names import Dialect
 
 ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
+_OWN_ANNOTATIONS: Final = 16
+"""So many of a pod's at most are our own processes': they come on top of what its owner may have."""
 TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
 # A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
@@ -287,7 +289,7 @@ def joins_runtime() -> str:
     """Whether an update brings annotations that ask the container runtime for devices."""
     changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
     found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
-    return f"{_STAYS} && {_annotations('object')} <= {MOST_ANNOTATIONS} && {found}"
+    return f"{_STAYS} && {_annotations('object')} <= {MOST_ANNOTATIONS + _OWN_ANNOTATIONS} && {found}"
 
 
 def adds_annotations() -> str:

@@ -6,11 +6,16 @@ Pure. Both ends are of one release and started together, so the messages carry n
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from isolation.contract.codec_pools import PublishedPool, decode_pools
+from isolation.contract.handover import Ours
 from isolation.scheduler.admission.fleet import UNKNOWN, Fleet
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Node
 
 MOST_LINE: Final = 16 << 20
 """Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
@@ -41,6 +46,8 @@ class Update(msgspec.Struct, frozen=True):
     gone: list[tuple[str, str]] = msgspec.field(default_factory=list)
     fleet: Fleet | None = None
     """None: as before."""
+    pools: str | None = None
+    """What the autoscaler has published (`codec_pools`), empty where that is nothing; None: as before."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -66,6 +73,7 @@ class Known:
 
     def __init__(self) -> None:
         self.fleet, self.synced = UNKNOWN, False
+        self.pools: tuple[PublishedPool, ...] = ()
         self._shared: set[tuple[str, str]] = set()
 
     def take(self, update: Update) -> None:
@@ -75,6 +83,13 @@ class Known:
         self._shared.update(update.shared)
         if update.fleet is not None:
             self.fleet = update.fleet
+        if update.pools is not None:
+            self.pools = decode_pools(update.pools) if update.pools else ()
+
+    @property
+    def handed(self) -> list[tuple[Node, Ours]]:
+        """Pools that gpushare scales in place of cluster-autoscaler: a fresh node of each, and what it does."""
+        return [(pool.fresh, pool.ours) for pool in self.pools if pool.ours != Ours()]
 
     def is_shared(self, namespace: str, name: str) -> bool | None:
         """Whether a stored pod has shares; None: cannot tell now."""

@@ -1,5 +1,5 @@
 """
-What admission adds to a pod that asks for shares, as a JSON patch: scheduler, label, affinity.
+What admission adds to a pod that asks for shares, as a JSON patch: scheduler, label, affinity, annotations.
 
 Decides the least change, none where it is already there: the API server may ask again after
 other webhooks. The affinity (cards large enough, cards enough) tells simulators that know node
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
+from isolation.placement.rules import ours_of
+from isolation.scheduler.admission.safety import MOST_ANNOTATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from isolation.contract.codec_shape import At
-    from isolation.contract.model import Request
+    from isolation.contract.handover import Ours
+    from isolation.contract.model import Node, Request
 
     Change = dict[str, Any]
 
@@ -32,6 +36,22 @@ def changes_of_pod(metadata: At, spec: At, request: Request, scheduler: str, uni
         yield _add("/spec/schedulerName", scheduler)
     yield from label(metadata, "/metadata", SHARED, "true")
     yield from _affinity(spec, _needs(request, unit_bytes))
+
+
+def handover(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]]) -> Iterator[Change]:
+    """Annotations for cluster-autoscaler, where gpushare buys or drains for the pod; none for a DaemonSet's."""
+    if request.owner.startswith("DaemonSet/"):
+        return
+    said = metadata["annotations"].texts()
+    changed = changes(said, ours_of(request, pools))
+    if len(said.keys() | changed.keys()) > MOST_ANNOTATIONS:
+        return  # what a policy would refuse; the autoscaler adds them to the stored pod
+    if changed and not said:
+        yield _add("/metadata/annotations", {key: value for key, value in changed.items() if value is not None})
+        return
+    for key, value in changed.items():
+        path = f"/metadata/annotations/{_escaped(key)}"
+        yield {"op": "remove", "path": path} if value is None else _add(path, value)
 
 
 def label(metadata: At, where: str, key: str, value: str) -> Iterator[Change]:

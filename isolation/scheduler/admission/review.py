@@ -21,7 +21,7 @@ from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, SCHEDULER, SHA
 from isolation.contract.quantity import GIB
 from isolation.scheduler.admission import safety
 from isolation.scheduler.admission.fleet import UNKNOWN, Fleet, misfit, wrong_mode
-from isolation.scheduler.admission.patch import changes_of_pod, label
+from isolation.scheduler.admission.patch import changes_of_pod, handover, label
 from isolation.scheduler.admission.question import (
     ALLOWED,
     FORBIDDEN,
@@ -35,9 +35,11 @@ from isolation.scheduler.admission.question import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from isolation.contract.codec_shape import Path
+    from isolation.contract.handover import Ours
+    from isolation.contract.model import Node
 
 TEMPLATES: Final[dict[str, Path]] = {
     "replicationcontrollers": ("spec", "template"),
@@ -68,6 +70,8 @@ class World:
     """Whether a stored pod (namespace, name) asks for shares; None: cannot tell now."""
     fleet: Fleet = UNKNOWN
     """Empty while the live view is not whole."""
+    pools: Sequence[tuple[Node, Ours]] = ()
+    """A fresh node of each pool, and what gpushare does there in cluster-autoscaler's place."""
     scheduler: str = SCHEDULER
     """The `schedulerName` of pods with shares: ours, or an existing scheduler that asks our extender."""
     dialect: Dialect = ACK
@@ -111,7 +115,10 @@ def _new_pod(pod: At, size: int, world: World) -> Verdict:
     made = _made(metadata, spec, size, world)
     if isinstance(made, Verdict):
         return made
-    patch = tuple(changes_of_pod(metadata, spec, made.request, world.scheduler, world.unit_bytes))
+    patch = (
+        *changes_of_pod(metadata, spec, made.request, world.scheduler, world.unit_bytes),
+        *handover(metadata, made.request, world.pools),
+    )
     return Verdict(allowed=True, patch=patch, warnings=made.warnings)
 
 

@@ -188,7 +188,9 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     known = scheduler.known
 
     def judge(body: bytes) -> bytes:
-        return review(body, World(known.is_shared, known.fleet, told.scheduler, unit_bytes=told.unit_bytes))
+        return review(
+            body, World(known.is_shared, known.fleet, known.handed, told.scheduler, unit_bytes=told.unit_bytes)
+        )
 
     await scheduler.whole()
     gc.collect()

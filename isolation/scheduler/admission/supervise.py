@@ -60,6 +60,7 @@ class Cluster:
         self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
         self._fleet, self._fleet_stale, self._fleet_sent = fleet.UNKNOWN, True, fleet.UNKNOWN
+        self._pools_sent = ""
         self._synced = False
         self.changed = asyncio.Event()
         picture.store.listen(self._note)
@@ -67,24 +68,26 @@ class Cluster:
     def everything(self) -> list[Update]:
         """For a process that knows nothing; the last update says that it was all."""
         self._changes.clear()
-        self._fleet_sent = self._current_fleet()
+        self._fleet_sent, self._pools_sent = self._current_fleet(), self._picture.pools.text
         self._synced = not self._picture.missing()
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
         return [
             *(Update(whole=False, synced=False, shared=batch) for batch in batches),
-            Update(whole=True, synced=self._synced, fleet=self._fleet_sent),
+            Update(whole=True, synced=self._synced, fleet=self._fleet_sent, pools=self._pools_sent),
         ]
 
     def update(self) -> Update | None:
         """What has changed since the last one."""
         changes, self._changes = self._changes, {}
         synced, shapes = not self._picture.missing(), self._current_fleet()
-        if not changes and (synced, shapes) == (self._synced, self._fleet_sent):
+        pools = self._picture.pools.text
+        if not changes and (synced, shapes, pools) == (self._synced, self._fleet_sent, self._pools_sent):
             return None
-        self._synced, self._fleet_sent = synced, shapes
+        news = pools if pools != self._pools_sent else None
+        self._synced, self._fleet_sent, self._pools_sent = synced, shapes, pools
         shared = [key for key, there in changes.items() if there]
-        return Update(True, synced, shared, [key for key, there in changes.items() if not there], shapes)
+        return Update(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
 
     def _current_fleet(self) -> fleet.Fleet:
         if self._fleet_stale and not self._picture.missing():

@@ -1,0 +1,133 @@
+"""
+All pools handed to cluster-autoscaler by hand, where the autoscaler is gone for long: `gpushare autoscaler hand-back`.
+
+Decides that it is refused while the autoscaler is alive, which does the same by itself once it is switched off. What
+admission is told comes first, so that new pods are not annotated again; safe to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from autoscaler.kube.handover import Wish, written
+from isolation.cluster.access import Access
+from isolation.cluster.failure import ClusterError, RefusedError
+from isolation.cluster.lease import Terms
+from isolation.cluster.wire import page_of
+from isolation.cluster.writes import Leases, Target, object_of
+from isolation.contract.codec_pools import KEY
+from isolation.contract.codec_shape import At
+from isolation.contract.handover import Ours, Scaler, changes
+from isolation.contract.names import AUTOSCALER, POOLS, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from autoscaler.kube.options import Options
+
+PAGE: Final = 500
+READ_SECONDS: Final = 10.0
+MOST_ROUNDS: Final = 5
+"""Pods that change while they are written to are read again so often."""
+_NOT_FOUND: Final = 404
+
+
+class AliveError(Exception):
+    """The autoscaler would undo it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """What was done, or in a dry run would be."""
+
+    pools: int
+    pods: int
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str  # noqa: N815 (Kubernetes' spelling)
+    annotations: Any = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+
+
+_POD: Final = msgspec.json.Decoder(_Pod)
+
+
+async def hand_back(
+    options: Options, *, dry_run: bool, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+) -> Back:
+    """Every pool and every pod; AliveError, ClusterError."""
+    async with Access(options.kubeconfig, options.context) as access:
+        leases = Leases(access, options.namespace, options.lease)
+        before = await leases.read(READ_SECONDS)
+        if before is not None and before.holder and not dry_run:
+            # its time is another machine's: alive is who renews
+            await sleep(1.5 * Terms().duration)
+            now = await leases.read(READ_SECONDS)
+            if now is not None and now.version != before.version:
+                raise AliveError(
+                    f"the autoscaler is running ({now.holder} holds the Lease) and would undo it; switch it off "
+                    f'instead (ConfigMap {options.namespace}/{AUTOSCALER}, enabled: "false"), and it does this itself'
+                )
+        pools = await _pools(access, options.namespace, dry_run=dry_run)
+        if dry_run:
+            return Back(pools, len([wish async for wish in _wishes(access)]))
+        pods = 0
+        for _ in range(MOST_ROUNDS):
+            wishes = [wish async for wish in _wishes(access)]
+            done = await written(access, wishes, lambda: True)
+            pods += done
+            if done == len(wishes):
+                return Back(pools, pods)
+        raise ClusterError("pods keep changing while they are written to; run this again")
+
+
+async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
+    """How many pools were published as ours; from now on none is."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{POOLS}"
+    try:
+        found = object_of(await access.send("GET", path))
+    except RefusedError as exc:
+        if exc.status == _NOT_FOUND:
+            return 0
+        raise
+    both = ("scale_up", "scale_down")
+    try:
+        published = json.loads((found.get("data") or {}).get(KEY) or "{}")
+        ours = [pool for pool in published["pools"] if any(pool.get(key) == Scaler.GPUSHARE for key in both)]
+        for pool in ours:
+            pool.update(dict.fromkeys(both, Scaler.CLUSTER_AUTOSCALER.value))
+        text: str | None = json.dumps(published)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        ours, text = [], None  # nobody reads it as pools
+    if ours and not dry_run:
+        version = found["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "data": {KEY: text}}
+        await access.send("PATCH", path, body, "merge-patch")
+    return len(ours)
+
+
+async def _wishes(access: Access) -> AsyncIterator[Wish]:
+    """Pods whose annotations are to go."""
+    query = {"labelSelector": f"{SHARED}=true", "limit": str(PAGE)}
+    while True:
+        page = page_of(await access.page("/api/v1/pods", query))
+        for raw in page.items or ():
+            meta = _POD.decode(raw).metadata
+            changed = changes(At(meta.annotations).texts(), Ours())
+            if changed:
+                yield Wish(Target(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
+        if not page.metadata.continue_:
+            return
+        query["continue"] = page.metadata.continue_

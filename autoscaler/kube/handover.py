@@ -1,0 +1,126 @@
+"""
+What cluster-autoscaler is told of pods that exist: annotations put on them, or taken away, as settings change.
+
+Decides which pods say something else than they should, by the latest reading and each pod's own annotations, and how
+many are written to at once. New pods are annotated by admission; here is whoever was there before, and whoever landed
+on a node of another pool. Also in a dry run and switched off: there the annotations go, since somebody must scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.budget import resident
+from isolation.cluster.failure import RefusedError
+from isolation.cluster.writes import Target
+from isolation.contract.handover import Ours, changes
+from isolation.contract.model import Phase
+from isolation.contract.names import SCHEDULER
+from isolation.placement.rules import ours_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from autoscaler.kube.notes import PodNote
+    from autoscaler.observation import Observation
+    from isolation.cluster.access import Access
+    from isolation.contract.model import Pod
+
+log = logging.getLogger(__name__)
+PASS_SECONDS: Final = 5.0
+"""Between two looks at all pods, or sooner after a reconcile cycle."""
+MOST: Final = 250
+"""Pods written to in one pass; with the defaults 50 a second, of the thousands that an API server takes."""
+AT_ONCE: Final = 5
+STRETCH: Final = 500
+"""Pods looked at without a pause: some milliseconds."""
+_SECONDS: Final = 10.0
+_CHANGED, _GONE = 409, 404
+_NOTHING: Final = Ours()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one pod's annotations should be instead."""
+
+    pod: Target
+    version: str
+    """Of the pod as it was read: a word that its owner has written since is not overwritten."""
+    annotations: Mapping[str, str | None]
+
+
+class Owners:
+    """For whom of the pods gpushare buys and drains, by one reading; `ours`: by pool, what it does there now."""
+
+    def __init__(self, seen: Observation, ours: Mapping[str, Ours]) -> None:
+        self._machines, self._ours = seen.machines, ours
+        self._fresh = [(seen.pools[name].template, each) for name, each in ours.items() if name in seen.pools]
+
+    def of(self, pod: Pod) -> Ours:
+        """The pod's node's pool decides; of a waiting one every pool that could host it."""
+        if resident(pod):
+            return _NOTHING
+        if pod.placement is not None:
+            machine = self._machines.get(pod.placement.node)
+            return _NOTHING if machine is None else self._ours.get(machine.pool, _NOTHING)
+        return ours_of(pod.request, self._fresh)
+
+
+def wish_of(pod: Pod, note: PodNote | None, owners: Owners) -> Wish | None:
+    """None: its annotations are as they should be, or it is none of our scheduler's pods."""
+    if note is None or not pod.request.shared or note.scheduler != SCHEDULER or pod.deleting:
+        return None
+    if pod.phase is Phase.DONE:
+        return None
+    changed = changes(note.told, owners.of(pod))
+    return Wish(Target(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
+
+
+class Handover:
+    """Brings the annotations of all pods to what they should be, pass after pass."""
+
+    def __init__(self, access: Access, allowed: Callable[[], bool]) -> None:
+        """`allowed`: asked before each write, whether we lead."""
+        self._access, self._allowed = access, allowed
+        self.left: int | None = None
+        """Pods that have yet to be written to, as of the last pass; None: there was none yet."""
+
+    async def carry(self, seen: Observation, notes: Mapping[str, PodNote], ours: Mapping[str, Ours]) -> None:
+        """One pass; what has changed meanwhile is written in the next. Raises ClusterError where it is not answered."""
+        wishes, owners = [], Owners(seen, ours)
+        for number, pod in enumerate(list(seen.pods.values())):
+            if not number % STRETCH:
+                await asyncio.sleep(0)
+            wish = wish_of(pod, notes.get(pod.uid), owners)
+            if wish is not None:
+                wishes.append(wish)
+        self.left = len(wishes)
+        if wishes:
+            log.info("annotations for cluster-autoscaler: %d pods to change", len(wishes))
+        self.left -= await written(self._access, wishes[:MOST], self._allowed)
+
+
+async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], bool]) -> int:
+    """How many pods were written to; the others have changed since they were read, or are gone. Raises ClusterError."""
+    queue, done = iter(wishes), 0
+
+    async def some() -> None:
+        nonlocal done
+        for wish in queue:
+            if not allowed():
+                return
+            wanted = {"uid": wish.pod.uid, "resourceVersion": wish.version, "annotations": dict(wish.annotations)}
+            try:
+                path = f"{wish.pod.path}/status"
+                await access.send("PATCH", path, {"metadata": wanted}, "merge-patch", _SECONDS)
+            except RefusedError as exc:
+                if exc.status not in (_CHANGED, _GONE):
+                    raise
+            else:
+                done += 1
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    return done

@@ -1,0 +1,180 @@
+"""Beside a cluster-autoscaler: who buys and who drains is what pods say, and they say it as long as it is so."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from e2e.admission_stand import _installed
+from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_pool, switch
+from e2e.kubelets import share_pod
+from e2e.sharing import PODS, our_pod, workload
+from e2e.test_scheduler_admission import door, hooked
+from ports import free_port
+
+from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
+from isolation.scheduler.admission.objects import objects
+
+KEYS = (SCALE_UP_DELAY, SAFE_TO_EVICT, USER_SAFE_TO_EVICT)
+BUYS, DRAINS = {SCALE_UP_DELAY: "8760h"}, {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}
+LEFT = "gpushare_autoscaler_handover_pending_pods"
+POOL = one_pool("gpu-a", max_nodes=1)
+
+
+def saying(name, units=8, **annotations):
+    """A pod with words of its owner's."""
+    pod = our_pod(name, units)
+    pod["metadata"]["annotations"] = annotations
+    return pod
+
+
+async def told(client, name):
+    """What the pod's annotations tell cluster-autoscaler, and us of its owner's wish."""
+    found = await client.get(f"{PODS}/{name}")
+    return {key: value for key, value in found["metadata"].get("annotations", {}).items() if key in KEYS}
+
+
+async def until(client, name, **wanted):
+    """Wait until the pod says this and no more."""
+
+    async def claim():
+        return await told(client, name) == wanted
+
+    if not await eventually(claim):
+        raise AssertionError(f"{name} says {await told(client, name)}, not {wanted}")
+
+
+def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
+    """
+    A dry run writes to nobody. Once it acts: who waits for a pool of ours or runs there, never who could go to none.
+
+    The owner's own word is moved and comes back, also one that is written meanwhile.
+    """
+
+    async def story():
+        async with fleet(plane, tmp_path, "gpu-a", start=1) as (client, _):
+            with autoscaler(plane, tmp_path, "one") as one:
+                one.config.write_text(config(POOL))
+                await client.create(saying("runs"))
+                await client.create(saying("safe", **{SAFE_TO_EVICT: "true"}))
+                for name in ("runs", "safe"):
+                    await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/{name}")
+                await client.create(saying("waits", 15))
+                await client.create(saying("too-large", 64))
+                one.start("--dry-run")
+                await one.shows(LEFT, 0)
+                dry = [await told(client, name) for name in ("runs", "safe", "waits")]
+
+                await switch(client, dryRun="false")
+                for name in ("runs", "waits"):
+                    await until(client, name, **BUYS, **DRAINS)
+                await until(client, "safe", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
+                large = await told(client, "too-large")
+                await client.merge(f"{PODS}/runs", {"metadata": {"annotations": {SAFE_TO_EVICT: "true"}}})
+                await until(client, "runs", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
+
+                one.config.write_text(config(POOL | {"scale_down": "cluster-autoscaler"}))
+                await until(client, "waits", **BUYS)
+                await until(client, "runs", **BUYS, **{SAFE_TO_EVICT: "true"})
+
+                await switch(client, enabled="false")
+                await until(client, "waits")
+                for name in ("runs", "safe"):
+                    await until(client, name, **{SAFE_TO_EVICT: "true"})
+                return dry, large, one.end(signal.SIGTERM), one.log()
+
+    dry, large, status, log = asyncio.run(story())
+    assert [{}, {SAFE_TO_EVICT: "true"}, {}] == dry
+    assert {} == large
+    assert 0 == status
+    assert "Traceback" not in log
+
+
+def test_who_is_dead_for_long_is_replaced_by_hand(plane, tmp_path):
+    """
+    While it lives the command refuses; afterwards the pods are cluster-autoscaler's, and so is what comes.
+    """
+
+    async def story():
+        async with fleet(plane, tmp_path, "gpu-a", start=1) as (client, _):
+            with autoscaler(plane, tmp_path, "one") as one:
+                one.config.write_text(config(POOL))
+                await client.create(saying("safe", **{SAFE_TO_EVICT: "true"}))
+                await client.create(saying("waits", 15))
+                one.start()
+                await until(client, "safe", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
+                await until(client, "waits", **BUYS, **DRAINS)
+                alive = await one.run("hand-back")
+                one.end(signal.SIGKILL)
+                tried = await one.run("hand-back", "--dry-run")
+                kept = await told(client, "waits")
+                done = await one.run("hand-back")
+                await until(client, "safe", **{SAFE_TO_EVICT: "true"})
+                await until(client, "waits")
+                return alive, tried, kept, done, await one.run("hand-back")
+
+    alive, tried, kept, done, again = asyncio.run(story())
+    assert 1 == alive[0]
+    assert "the autoscaler is running" in alive[2]
+    assert (0, "2 pods would be handed to cluster-autoscaler") == (tried[0], tried[1].strip().partition(" and ")[2])
+    assert BUYS | DRAINS == kept
+    assert (0, "2 pods handed to cluster-autoscaler") == (done[0], done[1].strip().partition(" and ")[2]), done
+    assert (0, "0 pools and 0 pods handed to cluster-autoscaler") == (again[0], again[1].strip())
+
+
+def notes(pod):
+    """Of these annotations, what a pod has."""
+    return {key: value for key, value in pod["metadata"].get("annotations", {}).items() if key in KEYS}
+
+
+async def admitted(client, pod):
+    """What admission makes of a pod; it is not stored."""
+    return notes(await client.call("POST", f"{PODS}?dryRun=All", pod))
+
+
+def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
+    """
+    By the pools that the autoscaler has published, on the pod alone, with the policies in force.
+
+    Nobody says anything in a dry run, nor of a pod that no pool of ours could host.
+    """
+    port = free_port()
+    asked = share_pod("asked", units=8)
+    said = share_pod("said", units=8)
+    said["metadata"]["annotations"] = {SAFE_TO_EVICT: "true", "x": "y"}
+    elsewhere = share_pod("elsewhere", units=8, nodeSelector={"gpushare.dev/pool": "nobodys"})
+
+    async def becomes(client, wanted):
+        async def claim():
+            return await admitted(client, asked) == wanted
+
+        return await eventually(claim)
+
+    async def story():
+        async with (
+            fleet(plane, tmp_path, "gpu-a", scheduler=door(plane, port)) as (client, _),
+            hooked(plane, client, port),
+            _installed(client, objects("policies.yaml")),
+        ):
+            with autoscaler(plane, tmp_path, "auto") as one:
+                one.config.write_text(config(POOL))
+                one.start("--dry-run")
+                await one.shows(LEFT, 0)
+                dry = await admitted(client, asked)
+                await switch(client, dryRun="false")
+                acts = await becomes(client, BUYS | DRAINS)
+                found = [await admitted(client, pod) for pod in (said, share_pod("large", units=64), elsewhere)]
+                await client.create(workload("Deployment", "web", 1, share_pod("x", units=8)))
+                pods = await client.until(lambda listed: listed["items"], PODS)
+                web = await client.get("/apis/apps/v1/namespaces/default/deployments/web")
+                await switch(client, enabled="false")
+                off = await becomes(client, {})
+                return dry, acts, found, [notes(one) for one in pods["items"]], web["spec"]["template"], off
+
+    dry, acts, found, pods, template, off = asyncio.run(story())
+    assert {} == dry
+    assert acts
+    assert [BUYS | DRAINS | {USER_SAFE_TO_EVICT: "true"}, {}, {}] == found
+    assert [BUYS | DRAINS] == pods
+    assert {} == notes(template)
+    assert off

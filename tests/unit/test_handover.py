@@ -1,0 +1,124 @@
+"""The annotations by which cluster-autoscaler is told whose pods it counts: put on, carried, taken away again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract.codec_pod import safe_to_evict
+from isolation.contract.handover import DELAY, Ours, changes
+from isolation.contract.model import Card, Mode, Node, Request, Requirement, Rules
+from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
+from isolation.contract.quantity import GIB
+from isolation.placement.rules import could_host, ours_of
+
+BOTH, NEITHER = Ours(buys=True, drains=True), Ours()
+OURS = {SCALE_UP_DELAY: DELAY, SAFE_TO_EVICT: "false"}
+
+
+def applied(annotations, ours):
+    """The pod's annotations once the changes are written."""
+    found = annotations | changes(annotations, ours)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, OURS | {USER_SAFE_TO_EVICT: ""}),
+        ({SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
+        ({SAFE_TO_EVICT: "false"}, OURS | {USER_SAFE_TO_EVICT: "false"}),
+        ({SAFE_TO_EVICT: "maybe"}, OURS | {USER_SAFE_TO_EVICT: "maybe"}),
+        # written to the one or the other while both stand there
+        (OURS | {USER_SAFE_TO_EVICT: "", SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
+        (OURS | {USER_SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
+        ({SCALE_UP_DELAY: DELAY, USER_SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
+    ],
+)
+def test_where_we_buy_and_drain_the_owners_word_is_moved(before, after):
+    """
+    The newest one; nothing else of the pod is touched.
+    """
+    assert after | {"x": "y"} == applied(before | {"x": "y"}, BOTH)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (OURS | {USER_SAFE_TO_EVICT: ""}, {}),
+        (OURS | {USER_SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
+        (OURS | {USER_SAFE_TO_EVICT: "false"}, {SAFE_TO_EVICT: "false"}),
+        (OURS | {USER_SAFE_TO_EVICT: "", SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
+        ({SCALE_UP_DELAY: "600s", SAFE_TO_EVICT: "false"}, {SCALE_UP_DELAY: "600s", SAFE_TO_EVICT: "false"}),
+        ({}, {}),
+    ],
+)
+def test_where_we_do_neither_the_owners_word_is_back(before, after):
+    """
+    And what the owner wrote without us is left alone.
+    """
+    assert after == applied(before, NEITHER)
+
+
+def test_each_setting_has_its_own_annotation():
+    """
+    Who buys is told by the delay, who drains by safe-to-evict.
+    """
+    assert {SCALE_UP_DELAY: DELAY} == changes({}, Ours(buys=True))
+    assert {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""} == changes({}, Ours(drains=True))
+
+
+VALUES = st.sampled_from([None, "", "true", "false", "x", DELAY])
+ANNOTATIONS = st.fixed_dictionaries(dict.fromkeys((SCALE_UP_DELAY, SAFE_TO_EVICT, USER_SAFE_TO_EVICT), VALUES)).map(
+    lambda found: {key: value for key, value in found.items() if value is not None}
+)
+WHOSE = st.builds(Ours, st.booleans(), st.booleans())
+
+
+@given(ANNOTATIONS, WHOSE, WHOSE)
+def test_whatever_stands_there_a_second_time_changes_nothing(annotations, first, then):
+    """
+    So that two who write, or a webhook that is asked again, agree; and a way there and back ends in one place.
+    """
+    once = applied(annotations, first)
+    assert {} == changes(once, first)
+    assert (once.get(SAFE_TO_EVICT) == "false" and USER_SAFE_TO_EVICT in once) or not first.drains
+    back = applied(applied(once, then), NEITHER)
+    assert USER_SAFE_TO_EVICT not in back
+    assert {} == changes(back, NEITHER)
+
+
+@given(ANNOTATIONS, WHOSE)
+def test_what_the_owner_says_of_evicting_the_pod_is_read_the_same_whoever_drains(annotations, ours):
+    """
+    As it was before the first of them wrote, or by what the owner wrote over it since.
+    """
+    plain = {key: value for key, value in annotations.items() if key != USER_SAFE_TO_EVICT}
+    assert safe_to_evict(plain) == safe_to_evict(applied(plain, ours))
+
+
+def fresh(card_gib=16, cards=1, **labels):
+    """A node of a pool as it comes."""
+    return Node(
+        "n",
+        tuple(Card(f"u{number}", number, card_gib * GIB) for number in range(cards)),
+        Mode.CGPU,
+        labels=labels,
+    )
+
+
+def test_a_pod_is_for_the_pools_that_could_host_it():
+    """
+    By the cards and by the pod's own rules; what is done for any of them is done for the pod.
+    """
+    large, picky = Request(1, 20 * GIB), Request(1, GIB, rules=Rules(terms=((Requirement("zone", "In", ("a",)),),)))
+    assert not could_host(large, fresh(16))
+    assert could_host(large, fresh(24))
+    assert not could_host(Request(2, GIB), fresh())
+    assert could_host(picky, fresh(zone="a"))
+    assert not could_host(picky, fresh(zone="b"))
+    pools = [(fresh(16), Ours(buys=True)), (fresh(24), Ours(drains=True))]
+    assert Ours(drains=True) == ours_of(large, pools)
+    assert BOTH == ours_of(Request(1, GIB), pools)
+    assert NEITHER == ours_of(Request(1, 40 * GIB), pools)
