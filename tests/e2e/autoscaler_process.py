@@ -172,7 +172,12 @@ def autoscaler(plane: ControlPlane, folder: Path, name: str, kubeconfig: Path | 
 
 @contextlib.asynccontextmanager
 async def fleet(
-    plane: ControlPlane, folder: Path, *pools: str, start: int = 0, scheduler: tuple[str, ...] = ()
+    plane: ControlPlane,
+    folder: Path,
+    *pools: str,
+    start: int = 0,
+    scheduler: tuple[str, ...] = (),
+    node_of: Callable[[str, str], dict[str, Any]] = pool_node,
 ) -> AsyncIterator[tuple[ApiClient, MachineDeployments]]:
     """Our scheduler with these options, and a machine controller with these pools; nothing of it stays."""
     # records are written by our account alone
@@ -183,7 +188,7 @@ async def fleet(
     ):
 
         def made(name: str, of: str) -> dict[str, Any]:
-            node = pool_node(name, of)
+            node = node_of(name, of)
             node["status"]["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
             kubelets.adopt(node)
             return node
