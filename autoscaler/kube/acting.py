@@ -17,6 +17,7 @@ from autoscaler.kube.doubt import Doubt, Kind
 from autoscaler.kube.drains import Marks
 from autoscaler.kube.moves import Moves
 from autoscaler.kube.on_node import node_of
+from autoscaler.kube.places import Places
 from autoscaler.kube.tools import RefusedStepError, Tools
 from autoscaler.lifecycle import Machine, State
 from autoscaler.observation import Home
@@ -44,7 +45,7 @@ class Actor:
 
     def __init__(self, tools: Tools, limits: Limits) -> None:
         self._tools, self._limits = tools, limits
-        self._marks, self._moves = Marks(tools), Moves(tools, limits)
+        self._marks, self._moves, self._places = Marks(tools), Moves(tools, limits), Places(tools, limits)
         self._targets: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._bought: list[tuple[str, Buy]] = []
@@ -145,6 +146,10 @@ class Actor:
             await self._moves.forget(seen.over)
         except (RefusedStepError, ClusterError) as exc:
             log.info("cannot delete expired reservations: retrying later: %s", exc)
+
+    async def keep_places(self, kept: Kept, seen: Seen) -> None:
+        """The scheduler is told who has a place on a machine that is coming."""
+        await self._places.keep(kept.homes, kept.machines, seen.observation.pods)
 
     # -- one kind of step each -------------------------------------------------------------------
 

@@ -185,7 +185,8 @@ class Turns:
         fence = self._around.election.fence()
         if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
             ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
-            await self.published.put(pools_of(self.last.seen, ours), fence.epoch)
+            pools = pools_of(self.last.seen, ours)
+            await self.published.put(pools, fence.epoch, complete=len(pools) == len(ours))
             await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
 
     def fence(self) -> str:

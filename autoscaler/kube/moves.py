@@ -49,6 +49,15 @@ def name_of(uid: str, now: float) -> str:
     return f"{REASON}-{uid}-{int(now * 1000):x}"
 
 
+async def forgotten(tools: Tools, name: str) -> None:
+    """Delete a reservation; gone already is fine."""
+    try:
+        await tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
+    except RefusedError as exc:
+        if exc.status != _NOT_FOUND:
+            raise
+
+
 class Moves:
     """See the module."""
 
@@ -87,11 +96,7 @@ class Moves:
     async def forget(self, names: Iterable[str]) -> None:
         """Delete these; what is gone already is fine."""
         for name in names:
-            try:
-                await self._tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
-            except RefusedError as exc:
-                if exc.status != _NOT_FOUND:
-                    raise
+            await forgotten(self._tools, name)
 
     async def move(self, step: Move, seen: Seen) -> None:
         """Reserve, see that it holds, evict."""

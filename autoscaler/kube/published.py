@@ -43,9 +43,13 @@ class Published:
         self._all = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
         self._written: tuple[int, str] | None = None
 
-    async def put(self, pools: tuple[PublishedPool, ...], epoch: int) -> None:
-        """Write it where it is another than this leader (by the epoch of its Lease) wrote last. Raises ClusterError."""
-        text = encode_pools(pools)
+    async def put(self, pools: tuple[PublishedPool, ...], epoch: int, *, complete: bool = False) -> None:
+        """
+        Write it where it is another than this leader (by the epoch of its Lease) wrote last. Raises ClusterError.
+
+        `complete`: these are all the pools that are configured.
+        """
+        text = encode_pools(pools, complete=complete)
         if self._written == (epoch, text):
             return
         body = {"metadata": {"name": POOLS}, "data": {KEY: text}}

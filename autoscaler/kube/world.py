@@ -146,13 +146,14 @@ class KubeWorld:
         self.kept = replace(self.kept, homes=dict(homes))
         if self.seen is not None:
             await self._actor.tidy(self.seen)
+            await self._actor.keep_places(self.kept, self.seen)
 
     async def apply(self, step: Step) -> Refusal | None:
         """Do one thing, and say why."""
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")
         refused = await self._actor.apply(step, self.seen)
-        self.kept = self._actor.remembered(self.kept)
+        await self._remember()
         return refused
 
     async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
@@ -160,8 +161,14 @@ class KubeWorld:
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")
         refused = await self._actor.buy(steps, self.seen)
-        self.kept = self._actor.remembered(self.kept)
+        await self._remember()
         return refused
+
+    async def _remember(self) -> None:
+        """What was just bought, and for whom; the scheduler is told too."""
+        before, self.kept = self.kept, self._actor.remembered(self.kept)
+        if self.kept is not before and self.seen is not None:
+            await self._actor.keep_places(self.kept, self.seen)
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -125,10 +125,12 @@ def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_b
     used = {pod.reservation for pod in cluster.pods if pod.reservation}
     mine = ""
     for one in kept:
-        if one.name in used or one.expires <= now or one.placement.node not in engine.nodes:
+        if one.name in used or one.expires <= now or not (one.pool or one.placement.node in engine.nodes):
             continue
         if one.holder in {subject.uid, subject.owner_uid}:
-            mine = f"{one.name}: {one.placement.node}"
+            mine = f"{one.name}: {f'next node of pool {one.pool}' if one.pool else one.placement.node}"
+            continue
+        if one.pool:  # which node it gets is known to the scheduler alone
             continue
         slices = one.placement.slices
         size, core = max(part.bytes for part in slices), max(part.core for part in slices)

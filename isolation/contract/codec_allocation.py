@@ -76,12 +76,12 @@ def decode_allocation(text: str) -> Allocation:
     return Allocation(promise, slices, parts)
 
 
-def slices_of(cards: At) -> tuple[Slice, ...]:
-    """Cards of a record, each once; raises CodecError."""
-    slices = tuple(_slice(item) for item in cards.items())
+def slices_of(cards: At, *, named: bool = True) -> tuple[Slice, ...]:
+    """Cards of a record, each once; raises CodecError. `named`: by UUID, else by position only."""
+    slices = tuple(_slice(item, named=named) for item in cards.items())
     if not 1 <= len(slices) <= MOST_CARDS:
         raise cards.wrong(f"expected 1 to {MOST_CARDS} cards, not {len(slices)}")
-    if len({s.uuid for s in slices}) != len(slices) or len({s.index for s in slices}) != len(slices):
+    if (named and len({s.uuid for s in slices}) != len(slices)) or len({s.index for s in slices}) != len(slices):
         raise cards.wrong("a card is listed twice")
     return slices
 
@@ -125,10 +125,10 @@ def _part(item: At, whole: Mapping[str, Slice]) -> Slice:
     return Slice(card.uuid, card.index, item["bytes"].integer(0, 0, card.bytes), item["core"].integer(0, 0, card.core))
 
 
-def _slice(item: At) -> Slice:
-    uuid, index = item["uuid"].text(), item["index"]
-    if not uuid or not index:
-        raise item.wrong("a card needs uuid and index")
+def _slice(item: At, *, named: bool) -> Slice:
+    uuid, index = item["uuid"].text() if named else "", item["index"]
+    if (named and not uuid) or not index:
+        raise item.wrong("a card needs uuid and index" if named else "a card needs an index")
     return Slice(
         uuid=uuid,
         index=index.integer(0, 0, MOST_CARDS - 1),

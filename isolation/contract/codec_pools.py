@@ -1,11 +1,12 @@
 """
 What the autoscaler tells the scheduler and admission of its pools: one text, in ConfigMap `names.POOLS`.
 
-    {"version": 1, "pools": [{"name": "gpu-a", "min_nodes": 0, "max_nodes": 20, "scale_up": "gpushare",
-     "scale_down": "cluster-autoscaler", <a fresh node, as `codec_template` has it>}]}
+    {"version": 1, "complete": true, "pools": [{"name": "gpu-a", "min_nodes": 0, "max_nodes": 20,
+     "scale_up": "gpushare", "scale_down": "cluster-autoscaler", <a fresh node, as `codec_template` has it>}]}
 
 `scale_up` and `scale_down` say who buys and who drains at this moment: cluster-autoscaler unless the autoscaler acts.
-Pure. A pool of which nobody knows what its nodes are like is not in it.
+Pure. A pool of which nobody knows what its nodes are like is not in it, and then it is not `complete`: nodes may come
+that it does not tell of.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ class PublishedPool:
     """What gpushare does there now."""
 
 
-def encode_pools(pools: Iterable[PublishedPool]) -> str:
-    """The text; pools beyond what it holds are left out."""
+def encode_pools(pools: Iterable[PublishedPool], *, complete: bool = False) -> str:
+    """The text; pools beyond what it holds are left out. `complete`: these are all that are configured."""
+    pools = tuple(pools)
     shown: list[dict[str, Any]] = []
     size = 0
-    for pool in list(pools)[:MOST_POOLS]:
+    for pool in pools[:MOST_POOLS]:
         one = _shown(pool)
         size += len(json.dumps(one)) + 2
         if size > MOST_TEXT - 100:
             break
         shown.append(one)
-    return json.dumps({"version": VERSION, "pools": shown})
+    return json.dumps({"version": VERSION, "complete": complete and len(shown) == len(pools), "pools": shown})
 
 
 def decode_pools(text: str) -> tuple[PublishedPool, ...]:
@@ -70,6 +72,12 @@ def decode_pools(text: str) -> tuple[PublishedPool, ...]:
     if len(items) > MOST_POOLS:
         raise at["pools"].wrong(f"{len(items)} pools: the maximum is {MOST_POOLS}")
     return tuple(map(_pool, items))
+
+
+def all_told(text: str) -> bool:
+    """Whether no other pool may bring nodes: there are pools, and none is left out. CodecError as `decode_pools`."""
+    at = decoded(text)
+    return at["complete"].value is True and bool(at["pools"].items())
 
 
 def _shown(pool: PublishedPool) -> dict[str, Any]:

@@ -16,6 +16,12 @@ decided elsewhere.
       cards: [{uuid: GPU-..., index: 0, bytes: 2147483648, core: 0}]
       expires: "2026-11-21T12:00:00Z"
       reason: preemption                   # a word for people and metrics
+
+A purchase is a reservation whose node is not there yet. It names the pool that grows in place of a node, and by their
+position the cards that it was counted on (no UUIDs). The scheduler chooses the node: the first of the pool that comes
+up with room for all reservations of the same lot, which are those of one bought node. Until then it takes no room.
+
+    spec: {..., pool: gpu-a10, lot: gpu-a10-18f3c, cards: [{index: 0, bytes: 2147483648, core: 0}], reason: purchase}
 """
 
 from __future__ import annotations
@@ -27,12 +33,14 @@ from isolation.contract.codec_allocation import slices_of
 from isolation.contract.codec_pod import seconds_of, time_of
 from isolation.contract.codec_request import MOST_CARDS
 from isolation.contract.codec_shape import At, CodecError
-from isolation.contract.model import Placement, Pod
+from isolation.contract.model import Placement, Pod, Slice
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS
 
 KIND: Final = "Reservation"
 LONGEST_SECONDS: Final = 3600.0
 """From its making until it expires: room that nobody uses is wasted."""
+PURCHASE: Final = "purchase"
+"""Reason of a reservation on a node that was bought for its pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,10 @@ class Reservation:
     reason: str = ""
     uid: str = ""
     """Of the object; empty before it is stored."""
+    pool: str = ""
+    """Of the node to come, where none is named; the cards of `placement` have positions and no UUIDs then."""
+    lot: str = ""
+    """Reservations of one pool that share it are meant for one node."""
 
     def serves(self, pod: Pod) -> bool:
         """Whether it was made for this pod, and for as many cards with as much of each."""
@@ -64,17 +76,19 @@ def reservation_of(thing: object) -> Reservation:
     """A stored object; CodecError where it is not one of ours."""
     at = At(thing)
     metadata, spec = at["metadata"], at["spec"]
-    holder, node = spec["holder"].text(), spec["node"].text()
-    if not holder or not node or not spec["expires"]:
-        raise spec.wrong("holder, node and expires are required")
+    holder, node, pool = spec["holder"].text(), spec["node"].text(), spec["pool"].text()
+    if not holder or not spec["expires"] or bool(node) == bool(pool):
+        raise spec.wrong("holder, expires and either node or pool are required")
     return Reservation(
         name=metadata["name"].name(),
         holder=holder,
-        placement=Placement(node, slices_of(spec["cards"])),
+        placement=Placement(node, slices_of(spec["cards"], named=bool(node))),
         expires=seconds_of(spec["expires"]),
         namespace=spec["namespace"].text(),
         reason=spec["reason"].text(),
         uid=metadata["uid"].text(),
+        pool=pool,
+        lot=spec["lot"].text(),
     )
 
 
@@ -82,9 +96,10 @@ def manifest_of(made: Reservation) -> dict[str, Any]:
     """The object to be stored."""
     if not made.placement.slices:
         raise CodecError(("spec", "cards"), "at least one card is required")
-    cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in made.placement.slices]
-    spec = {"holder": made.holder, "node": made.placement.node, "cards": cards, "expires": time_of(made.expires)}
-    spec |= {key: value for key, value in (("namespace", made.namespace), ("reason", made.reason)) if value}
+    spec: dict[str, Any] = {"holder": made.holder, "cards": [_card_of(part) for part in made.placement.slices]}
+    spec["expires"] = time_of(made.expires)
+    more = {"namespace": made.namespace, "node": made.placement.node, "pool": made.pool, "lot": made.lot}
+    spec |= {key: value for key, value in (more | {"reason": made.reason}).items() if value}
     return {
         "apiVersion": f"{GROUP}/{API_VERSION}",
         "kind": KIND,
@@ -93,31 +108,43 @@ def manifest_of(made: Reservation) -> dict[str, Any]:
     }
 
 
+def _card_of(part: Slice) -> dict[str, Any]:
+    return ({"uuid": part.uuid} if part.uuid else {}) | {"index": part.index, "bytes": part.bytes, "core": part.core}
+
+
 def definition() -> dict[str, Any]:
     """The CustomResourceDefinition."""
     count = {"type": "integer", "format": "int64", "minimum": 0}
     card = {
         "type": "object",
-        "required": ["uuid", "index", "bytes"],
+        "required": ["index", "bytes"],
         "properties": {"uuid": {"type": "string", "minLength": 1}, "index": count, "bytes": count, "core": count},
     }
     spec = {
         "type": "object",
-        "required": ["holder", "node", "cards", "expires"],
+        "required": ["holder", "cards", "expires"],
         "properties": {
             "holder": {"type": "string", "minLength": 1, "maxLength": 128},
             "namespace": {"type": "string", "maxLength": 63},
             "node": {"type": "string", "minLength": 1, "maxLength": 253},
+            "pool": {"type": "string", "minLength": 1, "maxLength": 253},
+            "lot": {"type": "string", "maxLength": 253},
             "cards": {"type": "array", "minItems": 1, "maxItems": MOST_CARDS, "items": card},
             "expires": {"type": "string", "format": "date-time"},
             "reason": {"type": "string", "maxLength": 63},
         },
         "x-kubernetes-validations": [
-            {"rule": "self == oldSelf", "message": "spec is immutable; delete the reservation and create a new one"}
+            {"rule": "self == oldSelf", "message": "spec is immutable; delete the reservation and create a new one"},
+            {"rule": "has(self.node) != has(self.pool)", "message": "either node or pool is required"},
+            {
+                "rule": "has(self.pool) || self.cards.all(card, has(card.uuid))",
+                "message": "cards of a node are named by uuid",
+            },
         ],
     }
     columns = (
         ("Node", "spec.node", "string"),
+        ("Pool", "spec.pool", "string"),
         ("Holder", "spec.holder", "string"),
         ("Reason", "spec.reason", "string"),
     )

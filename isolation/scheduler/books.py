@@ -50,9 +50,9 @@ class Books:
     def __init__(self, *, policy: str = DEFAULT, unit_bytes: int = GIB) -> None:
         self._unit = unit_bytes
         self._room = Room(policy, unit_bytes)
-        self._reserved = Reserved(self._room)
-        self._nominated = Nominated()
         self._pods: dict[str, Pod] = {}
+        self._reserved = Reserved(self._room, self._pods)
+        self._nominated = Nominated()
         self._assumed: dict[str, tuple[Assumption, Pod]] = {}
         self._ending: dict[str, float] = {}
         self._now = 0.0
@@ -66,12 +66,14 @@ class Books:
     # -- what the cluster says ----------------------------------------------------------------
 
     def node_is(self, node: Node) -> None:
-        """A node as it is now."""
+        """A node as it is now; room that was bought with it is kept before anybody is asked about it."""
         self._room.node_is(node)
+        self._reserved.node_changed(node.name)
 
     def node_gone(self, name: str) -> None:
         """A node that is no more; pods that were on it keep their claim until they are gone too."""
         self._room.node_gone(name)
+        self._reserved.node_changed(name)
 
     def pod_is(self, pod: Pod) -> None:
         """A pod as the watch shows it; one that has ended holds nothing."""
@@ -89,6 +91,8 @@ class Books:
             self._nominate(pod.uid)
         if pod.placement is not None:
             self._bound(pod, pod.placement)
+        elif before is None:
+            self._reserved.seek(pod.uid)
 
     def pod_gone(self, uid: str) -> None:
         """The pod is no more, or has ended: whatever it held is free."""
@@ -132,6 +136,7 @@ class Books:
                 else:
                     reason = _reason(why, pod)
                     (found.hopeless if why in HOPELESS else found.failed).update(dict.fromkeys(those, reason))
+            self._say_bought(pod, found)
         return found
 
     def could_fit(self, pod: Pod, now: float) -> bool:
@@ -266,6 +271,7 @@ class Books:
             self._reserved.use(reservation, uid)
         self._reserved.no_need(uid)
         self._room.hold(pod.uid, pod.namespace, pod.request, placement)
+        self._reserved.crowded(placement.node)
         assumed = Assumed(placement, reservation)
         self._assumed[uid] = (Assumption(uid, pod.namespace, pod.name, self._now, assumed, confirmed=True), pod)
 
@@ -299,6 +305,7 @@ class Books:
         """Book where the pod is by its record, whatever was assumed."""
         self._room.hold(pod.uid, pod.namespace, pod.request, placement)
         self._reserved.bound(pod)
+        self._reserved.crowded(placement.node)
         self._nominated.forget(pod.uid)
         self._drop_assumption(pod.uid, pod.reservation)
 
@@ -369,6 +376,19 @@ class Books:
                 found.failed[name] = reason
             else:
                 found.fit.append(name)
+
+    def _say_bought(self, pod: Pod, found: Filtered) -> None:
+        """Where room waits for the pods that it was bought for, of which this may be one: those who ask are told."""
+        bought = self._reserved.bought(found.failed)
+        if bought:
+            with self._room.without(key for keys in bought.values() for key in keys):
+                fits = self._room.why_not(pod.request, [*bought]).get(None, ())
+            found.failed.update(dict.fromkeys(fits, "GPU memory is reserved for pods that the node was added for"))
+        pool = self._reserved.awaited(pod)
+        if pool:
+            for reasons in (found.failed, found.hopeless):
+                for name, reason in reasons.items():
+                    reasons[name] = f"{reason}; GPU memory is reserved for the pod on the next node of pool {pool}"
 
     def _unknown(self, pod: Pod, names: list[str], found: Filtered) -> None:
         for name in names:

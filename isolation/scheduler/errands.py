@@ -135,7 +135,7 @@ class Errands:
     async def _help(self, now: float) -> None:
         """Pods that fit by sum but by no card, and have somebody to come before."""
         self._spurned = {key: until for key, until in self._spurned.items() if until > now}
-        served = {made.holder for made in self._world.picture.reservations.known.values()}
+        served = {made.holder for made in self._world.picture.reservations.known.values() if not made.pool}
         tried = 0
         for one in list(self._world.waiting.to_relieve(now)):
             pod = self._world.store.pods.get(one.pod.uid, one.pod)

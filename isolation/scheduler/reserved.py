@@ -9,12 +9,14 @@ argument, in seconds since the epoch.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Request
+from isolation.contract.model import Placement, Request
+from isolation.scheduler.purchased import seated, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from isolation.contract.model import Pod
     from isolation.contract.reservation import Reservation
@@ -49,10 +51,10 @@ def name_of(key: str) -> str | None:
 
 
 class Reserved:
-    """The reservations, and their holds in the room."""
+    """The reservations, and their holds in the room; `pods`: those that are known, by UID, as they are at any time."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, room: Room, pods: Mapping[str, Pod]) -> None:
+        self._room, self._pods = room, pods
         self._stored: dict[str, Reservation] = {}
         self._by_holder: dict[str, dict[str, None]] = {}
         self._used: dict[str, str] = {}
@@ -64,6 +66,10 @@ class Reserved:
         self._next_expiry = math.inf
         self._short: dict[str, float] = {}
         """By reservation, since when nobody is going for it."""
+        self._unseated: dict[str, dict[str, None]] = {}
+        """By pool, the purchases that have no node yet."""
+        self._seats: dict[str, Placement] = {}
+        """Where the others are kept."""
 
     def all(self) -> Iterator[Reservation]:
         """Every stored one."""
@@ -82,6 +88,9 @@ class Reserved:
         if reservation.expires <= now or not needed:
             self._past.add(reservation.name)
         self._next_expiry = min(self._next_expiry, reservation.expires)
+        if reservation.pool and reservation.name not in self._seats:
+            self._unseated.setdefault(reservation.pool, {})[reservation.name] = None
+            self.seek(reservation.holder)
         self._book(reservation.name)
 
     def drop(self, name: str) -> None:
@@ -95,7 +104,90 @@ class Reserved:
             del self._by_holder[found.holder]
         self._used.pop(name, None)
         self._past.discard(name)
+        self._seats.pop(name, None)
+        waiting = self._unseated.get(found.pool, {})
+        waiting.pop(name, None)
+        if not waiting:
+            self._unseated.pop(found.pool, None)
         self._room.free(key_of(name))
+
+    # -- purchases -------------------------------------------------------------------------------
+
+    def node_changed(self, name: str) -> None:
+        """A node came, is another now, or went: who was to have a place there, and who has none yet, is looked at."""
+        self.crowded(name)
+        node = self._room.nodes.get(name)
+        if node is not None:
+            self._seat(node.pool, (name,))
+
+    def crowded(self, name: str) -> None:
+        """Places may have been lost on a node, perhaps to pods that were there before the purchases were read."""
+        lost = [one for one in self._on(name) if not self._still(one)]
+        for one in lost:
+            self._unseat(one)
+        for pool in {self._stored[one].pool for one in lost}:
+            self._seat(pool, self._of_pool(pool))
+
+    def seek(self, holder: str) -> None:
+        """A pod, or a purchase for it, is known now: perhaps its node is up already."""
+        for name in self._by_holder.get(holder, ()):
+            made, pod = self._stored[name], self._pods.get(holder)
+            if pod is None or name not in self._unseated.get(made.pool, ()):
+                continue
+            # most wait because there is no room at all: this tells it at once
+            if isinstance(self._room.engine.place(self._room.lean(pod.request)), Placement):
+                self._seat(made.pool, self._of_pool(made.pool))
+
+    def awaited(self, pod: Pod) -> str:
+        """The pool on whose next node room is kept for this pod; empty: on none."""
+        found = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
+        return next((r.pool for r in found if r.pool and r.name not in self._seats and _serves(r, pod)), "")
+
+    def bought(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Of these nodes those with room that is kept for pods that they were bought for, and its keys."""
+        if not self._seats:
+            return {}
+        found = ((name, [key_of(one) for one in self._on(name)]) for name in names)
+        return {name: keys for name, keys in found if keys}
+
+    def _on(self, node: str) -> list[str]:
+        """Purchases that are kept on a node."""
+        named = (name_of(key) for key in self._room.on.get(node, ())) if self._seats else ()
+        return [one for one in named if one in self._seats]
+
+    def _of_pool(self, pool: str) -> list[str]:
+        return [node.name for node in self._room.nodes.values() if node.pool == pool]
+
+    def _still(self, name: str) -> bool:
+        """Whether a place that was chosen is one still."""
+        at, pod = self._seats[name], self._pods.get(self._stored[name].holder)
+        if pod is None or not usable(pod, self._room.nodes.get(at.node)):
+            return False
+        with self._room.without([key_of(name)]):
+            return self._room.place_exactly(pod.request, pod.namespace, at) is not None
+
+    def _seat(self, pool: str, nodes: Iterable[str]) -> None:
+        """Choose nodes among these for the purchases of a pool that have none."""
+        for node in nodes:
+            waiting = [
+                (made, self._pods[made.holder])
+                for made in (self._stored[name] for name in self._unseated.get(pool, ()) if self._stands(name))
+                if made.holder in self._pods and _serves(made, self._pods[made.holder])
+            ]
+            if not waiting:
+                return
+            waiting.sort(key=lambda one: (one[0].expires, one[0].lot, one[0].name))
+            found = seated(self._room, node, waiting, {made.name: key_of(made.name) for made, _ in waiting})
+            self._seats |= found
+            for name in found:
+                del self._unseated[pool][name]
+
+    def _unseat(self, name: str) -> None:
+        if self._seats.pop(name, None) is not None:
+            self._unseated.setdefault(self._stored[name].pool, {})[name] = None
+            self._room.free(key_of(name))
+
+    # -- all of them -----------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Let go of what has had its time."""
@@ -114,8 +206,9 @@ class Reserved:
         if not self._by_holder:
             return []
         names = {**self._by_holder.get(pod.uid, {}), **self._by_holder.get(pod.owner_uid, {})}
-        found = (self._stored[name] for name in names if self._stands(name))
-        return sorted((r for r in found if _serves(r, pod)), key=lambda r: (r.expires, r.name))
+        found = (self._placed(name) for name in names if self._stands(name))
+        serves = (r for r in found if r.placement.node and _serves(r, pod))
+        return sorted(serves, key=lambda r: (r.expires, r.name))
 
     def use(self, name: str, uid: str) -> None:
         """This pod has it: room is taken under the pod's own name."""
@@ -127,6 +220,9 @@ class Reserved:
         if self._used.get(name) == uid:
             del self._used[name]
             self._book(name)
+            if name in self._seats and not self._still(name):
+                self._unseat(name)
+                self.seek(self._stored[name].holder)
 
     def bound(self, pod: Pod) -> None:
         """A pod was bound: what it names is used up, what was made for it alone has no purpose any more."""
@@ -149,15 +245,19 @@ class Reserved:
 
     def hollow(self, pods: Mapping[str, Pod], ending: Collection[str], now: float) -> list[Reservation]:
         """
-        Those for pre-emption whose pod is not known, or would not fit there although everybody who is ending had gone.
+        Those whose pod is not known; for pre-emption also where it would not fit although all who are ending had gone.
 
-        Whoever made it died, or lost the right to act, before it asked the victims to go: nobody else will, and
+        Whoever made one died, or lost the right to act, before it asked the victims to go: nobody else will, and
         until it expires it would keep room that somebody could use.
         """
         short = {}
         for name, made in self._stored.items():
             pod = pods.get(made.holder)
-            if made.reason != PREEMPTION or not self._stands(name):
+            if not self._stands(name) or (made.reason != PREEMPTION and not made.pool):
+                continue
+            if made.pool:
+                if pod is None:
+                    short[name] = self._short.get(name, now)
                 continue
             going = [uid for uid in self._room.on.get(made.placement.node, ()) if uid in ending]
             with self._room.without([key_of(name), *going]):
@@ -175,6 +275,11 @@ class Reserved:
             self._past.add(name)
             self._book(name)
 
+    def _placed(self, name: str) -> Reservation:
+        """The reservation as if the node that was chosen for it were its own."""
+        made, at = self._stored[name], self._seats.get(name)
+        return made if at is None else replace(made, placement=at)
+
     def _stands(self, name: str) -> bool:
         return name in self._stored and name not in self._past and name not in self._used
 
@@ -182,7 +287,9 @@ class Reserved:
         if not self._stands(name):
             self._room.free(key_of(name))
             return
-        made = self._stored[name]
+        made = self._placed(name)
+        if not made.placement.node:
+            return
         slices = made.placement.slices
         each, core = max((s.bytes for s in slices), default=0), max((s.core for s in slices), default=0)
         request = Request(cards=len(slices), card_bytes=each, card_core=core)
@@ -191,7 +298,7 @@ class Reserved:
 
 def _same(before: Reservation, now: Reservation) -> bool:
     """Whether this is the object that is known, perhaps from its maker, who knew no UID yet."""
-    alike = (before.holder, before.placement) == (now.holder, now.placement)
+    alike = (before.holder, before.placement, before.pool) == (now.holder, now.placement, now.pool)
     return before.uid == now.uid if before.uid and now.uid else alike
 
 

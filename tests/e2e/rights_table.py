@@ -167,6 +167,11 @@ def reservation(name: str, **annotations: str) -> dict[str, Any]:
     return made
 
 
+def purchase(name: str) -> dict[str, Any]:
+    """Room for somebody on a node that is not there yet."""
+    return manifest_of(Reservation(name, "somebody", Placement("", (Slice("", 0, 1 << 30),)), 2e9, pool="a"))
+
+
 def claim_ref(name: str) -> dict[str, Any]:
     """The patch by which a volume is given to a claim."""
     ref = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name, "uid": "u2"}
@@ -321,8 +326,10 @@ OTHER_ROWS: Final = (
     ),
     _create("another Lease", f"{LEASES}/kube-system/leases", lease("kube-system", "new")),
     _create("reservation for a pod that moves", RESERVATIONS, reservation("new", **{MOVED: "uid"}), S, A),
+    _create("reservation for a pod on a node to come", RESERVATIONS, purchase("new"), S, A),
     _create("another reservation", RESERVATIONS, reservation("new"), S),
     _delete("reservation for a pod that moves", f"{RESERVATIONS}/table-moves", S, A),
+    _delete("reservation for a pod on a node to come", f"{RESERVATIONS}/table-bought", S, A),
     _delete("another reservation", f"{RESERVATIONS}/table-kept", S),
     _create("ConfigMap of the autoscaler's state", f"{HOME}/configmaps", _map("gpushare-autoscaler-state"), A),
     _patch("the same", f"{HOME}/configmaps/gpushare-autoscaler-state", {"data": {"x": "y"}}, A),

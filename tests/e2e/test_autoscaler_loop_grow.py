@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from e2e.autoscaler_stage import Stage, pool, pool_node, profile_of, quick, stage
+import pytest
+from e2e.autoscaler_stage import RESERVED, Stage, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
-from e2e.sharing import PODS, our_pod, untainted, workload
+from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 
 from autoscaler.kube.doubt import Kind
 from autoscaler.plan import Buy
@@ -303,3 +304,57 @@ def test_a_purchase_survives_a_controller_that_forgot_everything(plane, tmp_path
             return await s.machines.replicas("gpu-a"), amnesia.steps(Buy)
 
     assert (1, []) == asyncio.run(story())
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "the leader is killed after the purchase"])
+def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path, killed):
+    """
+    Four small nodes and a large one are bought, the large one comes first: the small pods, older, leave it alone.
+
+    Told why they wait. As many nodes as were bought serve all, and no reservation stays.
+    """
+
+    def node(name, of):
+        return pool_node(name, of, cards=2) if of == "large" else pool_node(name, of, cards=1, gib=8)
+
+    async def story():
+        pools = (
+            pool("small", max_nodes=9, price=1.0, profile=profile_of(node("any", "small"))),
+            pool("large", max_nodes=9, price=9.0, profile=profile_of(node("any", "large"))),
+        )
+        async with stage(plane, tmp_path, *pools, node_of=node) as s:
+            s.machines.held |= {"small", "large"}
+            for number in range(4):
+                await s.client.create(our_pod(f"small-{number}", 6))
+            large = our_pod("large", 20, 2)
+            large["metadata"]["labels"]["size"] = "large"
+            await s.client.create(large)
+            await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/large")
+
+            async def ordered():
+                return [await s.machines.replicas(name) for name in ("small", "large")] == [4, 1]
+
+            await s.turns(ordered, why="five nodes are bought")
+            if killed:
+                await s.client.delete(RESERVED)
+                s.reborn()
+                await s.turn()
+            s.machines.held.discard("large")
+            await s.turns(lambda: s.all_bound(1, "size=large"), why="the large pod has its node")
+            for _ in range(5):
+                await s.turn()
+            told = why_pending(await s.client.get(f"{PODS}/small-0"))
+            early = await s.where()
+            s.machines.held.clear()
+            await s.turns(lambda: s.all_bound(5), why="the small ones have theirs")
+
+            async def tidied():
+                return not (await s.client.get(RESERVED))["items"]
+
+            await s.turns(tidied, why="no reservation stays")
+            return early, told, [await s.machines.replicas(name) for name in ("small", "large")], len(s.steps(Buy))
+
+    early, told, replicas, bought = asyncio.run(story())
+    assert {"large"} == set(early)
+    assert "reserved for the pod on the next node of pool small" in told
+    assert ([4, 1], 5) == (replicas, bought)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 
-from e2e.admission_stand import _installed
-from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_pool, switch
+from e2e.admission_stand import _installed, tried, until_tried
+from e2e.autoscaler_process import PROFILE, autoscaler, config, eventually, fleet, one_pool, switch
+from e2e.autoscaler_stage import pool_node
 from e2e.kubelets import share_pod
 from e2e.sharing import PODS, our_pod, workload
 from e2e.test_scheduler_admission import door, hooked
@@ -178,3 +180,40 @@ def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
     assert [BUYS | DRAINS] == pods
     assert {} == notes(template)
     assert off
+
+
+def test_a_pool_of_larger_cards_grows_from_zero_beside_small_ones(plane, tmp_path):
+    """
+    Cards of 15 GiB are up and 20 are asked for: refused while nobody knows of the empty pool with 24, then served.
+
+    What neither a node nor a pool could ever hold is refused, naming both.
+    """
+    port = free_port()
+
+    def node(name, of):
+        return pool_node(name, of, gib=24 if of == "gpu-large" else 15)
+
+    async def story():
+        async with (
+            fleet(plane, tmp_path, scheduler=door(plane, port), node_of=node) as (client, machines),
+            hooked(plane, client, port),
+        ):
+            await machines.create("gpu-small", 1)
+            await machines.create("gpu-large", 0)
+            await machines.settled("gpu-small")
+            await until_tried(client, share_pod("asked", units=20), "the largest card offers 15;")
+            with autoscaler(plane, tmp_path, "auto") as one:
+                large = json.loads(json.dumps(PROFILE).replace(str(15 << 30), str(24 << 30)))
+                one.config.write_text(config(one_pool("gpu-small"), one_pool("gpu-large", node_template=large)))
+                await switch(client, dryRun="false")
+                one.start()
+                await until_tried(client, share_pod("asked", units=20), "")
+                refused = await tried(client, share_pod("asked", units=30))
+                await client.create(share_pod("asked", units=20))
+                running = await client.until(lambda pod: pod["status"].get("phase") == "Running", f"{PODS}/asked")
+                at = await client.get(f"/api/v1/nodes/{running['spec']['nodeName']}")
+                return refused, at["metadata"]["labels"]["gpushare.dev/pool"], await machines.replicas("gpu-large")
+
+    refused, pool, bought = asyncio.run(story())
+    assert "the largest card offers 15 on existing nodes and 24 on nodes that the pools can add" in refused
+    assert ("gpu-large", 1) == (pool, bought)

@@ -10,16 +10,30 @@ import aiohttp
 import pytest
 import yaml
 from e2e.accounts import account, kubeconfig
+from e2e.admission_stand import tried, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod
 from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, value
 from e2e.manifest_build import MANIFESTS
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
+from e2e.sharing import card_node
 from waiting import PATIENCE_SECONDS
 
+from isolation.contract.codec_node import node_of
+from isolation.contract.codec_pools import KEY, PublishedPool, encode_pools
 from isolation.contract.model import Placement, Slice
-from isolation.contract.names import ALLOCATION, AUTOSCALER, DRAIN, EXPORTER, MOVED, SCHEDULER, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.names import (
+    ALLOCATION,
+    AUTOSCALER,
+    DRAIN,
+    EXPORTER,
+    MOVED,
+    POOLS,
+    SCHEDULER,
+    SHARED,
+    SYSTEM_NAMESPACE,
+)
 from isolation.contract.reservation import Reservation, manifest_of
 from isolation.simgpu.hardware import create
 
@@ -53,6 +67,28 @@ def test_the_webhook_is_reached_through_its_service_with_the_certificate_of_the_
     assert (SCHEDULER, "true") == (made["spec"]["schedulerName"], made["metadata"]["labels"][SHARED])
     assert "admission webhook" in refused
     assert "pods.gpushare.dev" in refused
+
+
+def test_a_pod_that_only_an_empty_pool_could_host_is_admitted_beside_smaller_cards(plane, tmp_path):
+    """
+    Cards of 15 GiB are up: 20 are admitted while nobody has said what the pools have, and where one of them has 24.
+
+    Then 30 are refused, naming both.
+    """
+    text = encode_pools([PublishedPool("large", node_of(card_node("any", 1, 24)), 0, 3)], complete=True)
+    published = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": POOLS}, "data": {KEY: text}}
+
+    async def story():
+        async with installed(plane, tmp_path) as house, house.process(SCHEDULER):
+            await house.served(SCHEDULER)
+            await answers(f"http://{ADDRESS}:9446/readyz")
+            await until_tried(house.client, share_pod("house-probe", 3, 2), "2 cards")
+            before = [await tried(house.client, share_pod("house-asks", units)) for units in (20, 30)]
+            await house.client.create(published, SYSTEM_NAMESPACE)
+            await until_tried(house.client, share_pod("house-asks", 30), "15 on existing nodes and 24 on nodes that")
+            return before, await tried(house.client, share_pod("house-asks", 20))
+
+    assert (["", ""], "") == asyncio.run(story())
 
 
 def test_the_autoscaler_serves_what_its_components_open_and_only_says_what_it_would_do(plane, tmp_path):

@@ -32,6 +32,7 @@ from e2e.rights_table import (
     UNNAMED,
     claim_ref,
     lease,
+    purchase,
     reservation,
 )
 from e2e.sharing import our_pod
@@ -133,7 +134,8 @@ async def furnished(client):
     for space, name in (("kube-system", "kube-scheduler"), *held):
         await client.call("POST", f"{LEASES}/{space}/leases", lease(space, name))
     await client.call("POST", f"{HOME}/configmaps", {"metadata": {"name": "gpushare-autoscaler-state"}})
-    for made in (reservation("table-kept"), reservation("table-moves", **{MOVED: "uid"})):
+    moves = reservation("table-moves", **{MOVED: "uid"})
+    for made in (reservation("table-kept"), moves, purchase("table-bought")):
         await client.call("POST", RESERVATIONS, made)
     machines = MachineDeployments(client)
     for name in (SCALED, UNNAMED):

@@ -7,8 +7,10 @@ from admission_pods import COUNT, MEM, TEMPLATED, amount, good, labelled, patche
 from admission_reviews import asked, told, world
 from builders import node
 
+from isolation.contract.codec_pools import PublishedPool, encode_pools
 from isolation.contract.model import Mode
 from isolation.scheduler.admission.fleet import Fleet, fleet_of
+from isolation.scheduler.admission.messages import Known, Update
 
 
 @pytest.mark.parametrize("kind", TEMPLATED)
@@ -107,3 +109,61 @@ def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
     starting = world(fleet=fleet_of([node(cards=0, mode=Mode.CGPU), node(cards=1, size=15)]))
 
     assert told(asked(good(amount(MEM, "80"))), starting)["allowed"]
+
+
+POOLS = [node(cards=1, size=96), node(cards=2, size=47, mode=Mode.CORE_MEM), node(cards=8, size=15)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told_so"),
+    [
+        (amount(MEM, "80"), ""),
+        (amount(MEM, "97"), "the largest card offers 79 on existing nodes and 96 on nodes that the pools can add"),
+        (labelled(COUNT, "8", amount(MEM, "8")), ""),
+        (labelled(COUNT, "9", amount(MEM, "9")), "node has 4 on existing nodes and 8 on nodes that the pools can add"),
+        (
+            labelled(COUNT, "8", amount(MEM, "128")),
+            "on a node with 8 cards offers none on existing nodes and 15 on nodes that the pools can add",
+        ),
+    ],
+    ids=["larger", "too-large", "more", "too-many", "too-large-for-several"],
+)
+@pytest.mark.parametrize("may_grow", [True, False])
+def test_what_a_pool_may_bring_is_known_once_it_is_published(change, told_so, may_grow):
+    """
+    Cards that are up do not hide those that an empty pool has; what neither could ever hold is refused, naming both.
+    """
+    answer = told(asked(good(change)), world(fleet=fleet_of(FLEET, may_grow=may_grow), growth=fleet_of(POOLS)))
+
+    assert (not told_so) == answer["allowed"]
+    assert told_so in answer.get("message", "")
+    assert "warnings" not in answer
+
+
+def test_in_an_empty_cluster_the_pools_alone_decide():
+    """Without a node nothing was known; nodes of a pool whose cards nobody knows yet leave it open."""
+    large, compute = good(amount(MEM, "97")), good(labelled(COUNT, "1", amount(MEM, "50")))
+    amount("aliyun.com/gpu-core.percentage", "5")(compute)
+    refused = [told(asked(one), world(fleet=Fleet(), growth=fleet_of(POOLS))) for one in (large, compute)]
+    bare = fleet_of([*POOLS, node(cards=0, mode=Mode.CGPU)])
+
+    assert [False, False] == [one["allowed"] for one in refused]
+    assert "none on existing nodes and 96" in refused[0]["message"]
+    assert told(asked(large), world(fleet=Fleet(), growth=bare))["allowed"]
+
+
+def _published(*pools, complete=True):
+    return encode_pools([PublishedPool(f"p{i}", one, 0, 3) for i, one in enumerate(pools)], complete=complete)
+
+
+def test_only_a_whole_list_of_pools_closes_the_fleet():
+    """Nothing published, a pool left out, or no pool at all: other nodes may come, for all that is known."""
+    known = Known()
+    seen = []
+    for text in ("", _published(), _published(*POOLS, complete=False), _published(*POOLS), ""):
+        known.take(Update(whole=True, synced=True, pools=text))
+        seen.append(known.growth)
+
+    assert [None, None, None, fleet_of(POOLS), None] == seen
+    known.take(Update(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True)))
+    assert Fleet() == known.growth  # a pool that may have no node brings none

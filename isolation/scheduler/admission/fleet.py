@@ -1,9 +1,10 @@
 """
 Whether any node here could ever hold a request: its shape, not its room.
 
-Decides from the hardware that the live view shows, full or not, ready or not. A fleet that may
-grow by larger cards (a pool that is empty now) is not known by what it has: there the same
-sentence is a warning, since a refused pod would never be seen by whoever adds nodes.
+Decides from the hardware that the live view shows, full or not, ready or not, and from what the autoscaler has
+published of the nodes that its pools may bring. Until it has, a fleet that may grow by larger cards (a pool that is
+empty now) is not known by what it has: there the same sentence is a warning, since a refused pod would never be seen by
+whoever adds nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from isolation.contract.model import Mode, Node
 from isolation.placement.rules import MODES, holds, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from isolation.contract.model import Request
     from isolation.contract.names import Dialect
@@ -54,33 +55,42 @@ def fleet_of(nodes: Iterable[Node], *, may_grow: bool = False) -> Fleet:
     return Fleet(frozenset(shape_of(node) for node in nodes if node.cards or node.mode is not Mode.NONE), may_grow)
 
 
-def misfit(request: Request, fleet: Fleet, dialect: Dialect, unit_bytes: int) -> str | None:
-    """Why no node of the fleet could hold the request, or None."""
-    if not fleet.shapes:
+def misfit(
+    request: Request, fleet: Fleet, dialect: Dialect, unit_bytes: int, growth: Fleet | None = None
+) -> str | None:
+    """Why no node of the fleet, and none that may come (`growth`, where that is known), could hold it, or None."""
+    coming = growth.shapes if growth is not None else frozenset[Shape]()
+    if not fleet.shapes and not coming:
         return None
     modes = MODES[kind_of(request)]
-    serving = [shape for shape in fleet.shapes if shape.mode in modes]
+    here, pools = ([shape for shape in some if shape.mode in modes] for some in (fleet.shapes, coming))
     each, count = request.card_bytes // unit_bytes, request.cards
-    if not serving:
+    if not here and not pools:
         wanted = " or ".join(sorted(modes))
         return (
-            f"no node supports this kind of GPU share; label a node {dialect.mode_label}={wanted}, "
-            "or request whole cards"
+            f"no node{' and no pool' if growth is not None else ''} supports this kind of GPU share; "
+            f"label a node {dialect.mode_label}={wanted}, or request whole cards"
         )
-    if not all(shape.cards for shape in serving):  # a node whose agent has not said yet what it has
+    if not all(shape.cards for shape in (*here, *pools)):  # a node whose agent has not said yet what it has
         return None
-    many = [shape for shape in serving if shape.cards >= count]
-    if not many:
-        most = max(shape.cards for shape in serving)
+    if all(shape.cards < count for shape in (*here, *pools)):
+        most = _most([[shape.cards for shape in some] for some in (here, pools)], told=growth is not None)
         return f"{count} cards on one node, but the largest node has {most}; lower label {dialect.card_count}"
-    largest = max(shape.bytes for shape in many) // unit_bytes
-    if largest < each:
+    many = [[shape.bytes // unit_bytes for shape in some if shape.cards >= count] for some in (here, pools)]
+    if max(amount for some in many for amount in some) < each:
         beside = f" on a node with {count} cards" if count > 1 else ""
+        most = _most(many, told=growth is not None)
         return (
-            f"{dialect.memory} {each} on one card, but the largest card{beside} offers {largest}; "
+            f"{dialect.memory} {each} on one card, but the largest card{beside} offers {most}; "
             f"request less, or spread it over more cards with label {dialect.card_count}"
         )
     return None
+
+
+def _most(amounts: Sequence[Sequence[int]], *, told: bool) -> str:
+    """The largest amount, of nodes that are here and, where that is told, of nodes that may come."""
+    here, pools = (str(max(some, default="none")) for some in amounts)
+    return f"{here} on existing nodes and {pools} on nodes that the pools can add" if told else here
 
 
 def wrong_mode(request: Request, dialect: Dialect) -> str | None:

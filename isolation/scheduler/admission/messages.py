@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from isolation.contract.codec_pools import PublishedPool, decode_pools
+from isolation.contract.codec_pools import PublishedPool, all_told, decode_pools
 from isolation.contract.handover import Ours
-from isolation.scheduler.admission.fleet import UNKNOWN, Fleet
+from isolation.scheduler.admission.fleet import UNKNOWN, Fleet, fleet_of
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node
@@ -74,6 +74,8 @@ class Known:
     def __init__(self) -> None:
         self.fleet, self.synced = UNKNOWN, False
         self.pools: tuple[PublishedPool, ...] = ()
+        self.growth: Fleet | None = None
+        """What nodes may come; None: others than the published pools' too, as far as is known."""
         self._shared: set[tuple[str, str]] = set()
 
     def take(self, update: Update) -> None:
@@ -85,6 +87,8 @@ class Known:
             self.fleet = update.fleet
         if update.pools is not None:
             self.pools = decode_pools(update.pools) if update.pools else ()
+            growing = (pool.fresh for pool in self.pools if pool.max_nodes)
+            self.growth = fleet_of(growing) if update.pools and all_told(update.pools) else None
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

@@ -74,6 +74,8 @@ class World:
     """A fresh node of each pool, and what gpushare does there in cluster-autoscaler's place."""
     scheduler: str = SCHEDULER
     """The `schedulerName` of pods with shares: ours, or an existing scheduler that asks our extender."""
+    growth: Fleet | None = None
+    """Nodes that pools may bring; None: not known."""
     dialect: Dialect = ACK
     unit_bytes: int = GIB
 
@@ -148,8 +150,8 @@ def _made(metadata: At, spec: At, size: int, world: World) -> _Sound | Verdict:
     if wrong := wrong_mode(request, world.dialect):
         problems.insert(0, wrong)
     warnings = tuple(safety.doubts(spec, world.dialect))
-    if unfit := misfit(request, world.fleet, world.dialect, world.unit_bytes):
-        if not world.fleet.may_grow:
+    if unfit := misfit(request, world.fleet, world.dialect, world.unit_bytes, world.growth):
+        if world.growth is not None or not world.fleet.may_grow:
             problems.insert(0, unfit)
         warnings = (f"the pod remains pending for now: {unfit}", *warnings)
     return _refused(problems) if problems else _Sound(request, warnings)

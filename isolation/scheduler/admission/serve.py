@@ -189,7 +189,15 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
 
     def judge(body: bytes) -> bytes:
         return review(
-            body, World(known.is_shared, known.fleet, known.handed, told.scheduler, unit_bytes=told.unit_bytes)
+            body,
+            World(
+                known.is_shared,
+                known.fleet,
+                known.handed,
+                told.scheduler,
+                growth=known.growth if known.synced else None,
+                unit_bytes=told.unit_bytes,
+            ),
         )
 
     await scheduler.whole()
