@@ -131,7 +131,9 @@ def test_rubbish_in_the_newer_fields_is_no_veto_and_no_crash():
 
     async def run():
         async with channel_to(Expander(Ours())) as channel:
-            call = newer._call(channel, "grpcplugin.Expander", "BestOptions", "BestOptions", "BestAnswer")
+            call = newer._call(
+                channel, "/grpcplugin.Expander/BestOptions", ("BestOptions", "BestAnswer"), PATIENCE_SECONDS
+            )
             option = {"nodeGroupId": "a\n\x1b[2J", "podBytes": [b"\xff\xff", b""]}
             return (await call(options=[option], nodeBytesMap={"a\n\x1b[2J": b"\x0a\xff"})).options
 
