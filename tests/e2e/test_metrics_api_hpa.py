@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 from e2e.kubelets import Kubelets, share_pod, shared_node
-from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, pods_metric, served
+from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, object_metric, pods_metric, served
 from e2e.sharing import clear, untainted, workload
 
 from autoscaler.metrics_api.readings import Waiting
@@ -101,6 +101,38 @@ def test_a_deployment_follows_what_its_namespace_waits_for_up_and_down(swift):
             return told
 
     assert "s old" in asyncio.run(story())
+
+
+@pytest.mark.parametrize(("kind", "amount", "down"), [("AverageValue", "1Gi", 2), ("Value", "2Gi", 1)])
+def test_a_deployment_follows_one_pod_of_another_workload(swift, kind, amount, down):
+    """
+    Metric type Object: a replica for each GiB that the pod uses (AverageValue), or as many as bring it to 2 GiB (Value:
+    more at each look while it is above, fewer once it is idle). Without a figure, and without the pod, all stay.
+    """
+
+    async def story():
+        async with scaled(swift, object_metric("gpu_mem_used_bytes", "front", kind, amount)) as (client, figures):
+            figures.used = lambda name: 0.75 if name == "front" else 0.0
+            await client.create(share_pod("front", units=0))
+            await replicas(client, 3 if kind == "AverageValue" else 5)
+            figures.used = lambda name: 0.5 if name == "front" else 0.0
+            if kind == "AverageValue":
+                await replicas(client, 2)
+            else:
+                await stays(client, 5)
+                figures.used = lambda _name: 0.0
+                await replicas(client, 1)
+            figures.used = lambda name: None if name == "front" else 0.0
+            told = [await says(client, "FailedGetObjectMetric")]
+            await stays(client, down)
+            await client.delete(f"{PODS}/front", force=True)
+            figures.used = lambda _name: 0.0
+            await stays(client, down)
+            return [*told, await says(client, "FailedGetObjectMetric")]
+
+    absent, gone = asyncio.run(story())
+    assert "is unknown" in absent
+    assert "front" in gone
 
 
 def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
