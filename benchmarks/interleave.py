@@ -4,6 +4,7 @@ The proof of Zero: thousands of random interleavings of schedulers, agents, kube
     python benchmarks/interleave.py --runs 10000 --json out.json     # ours
     python benchmarks/interleave.py --runs 500 --rule classic        # the match-by-size rule, same storms
     python benchmarks/interleave.py --runs 2000 --rule crowded       # ours, storms of pods that are easily mistaken
+    python benchmarks/interleave.py --runs 2000 --rule bought        # ours, with places kept on nodes to come
     python benchmarks/interleave.py --seed 42 --trace                # one of them, step by step
 
 The simulator is tests/interleave; what is real in it, and what is not, is docs/proof.md. Prints what was
@@ -43,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000, help="how many interleavings")
     parser.add_argument("--seed", type=int, help="this one alone, or the first of --runs")
-    parser.add_argument("--rule", choices=("ours", "crowded", "classic", "plain", "plain-classic"), default="ours")
+    parser.add_argument(
+        "--rule", choices=("ours", "crowded", "bought", "classic", "plain", "plain-classic"), default="ours"
+    )
     parser.add_argument("--trace", action="store_true", help="every step of one seed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(

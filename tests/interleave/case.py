@@ -40,6 +40,8 @@ class Setup:
     """Pods of one container on one card alone: all that the old rule was made for."""
     crowded: bool = False
     """A storm of `crowded` in the place of the ordinary one."""
+    bought: bool = False
+    """The nodes are of a pool, and an autoscaler keeps places on the next of them for some pods."""
     trace: bool = False
 
 
@@ -62,6 +64,6 @@ class Result:
 
 
 def setup_of(rule: str, seed: int, *, trace: bool = False) -> Setup:
-    """A run of one of the benchmark's rules: ours, classic, both with plain pods, and ours in crowded storms."""
+    """A run of a rule of the benchmark: ours, classic, both with plain pods; ours in crowded storms, with purchases."""
     classic, simple = rule.endswith("classic"), rule.startswith("plain")
-    return Setup(seed, classic=classic, plain=simple, crowded=rule == "crowded", trace=trace)
+    return Setup(seed, classic=classic, plain=simple, crowded=rule == "crowded", bought=rule == "bought", trace=trace)

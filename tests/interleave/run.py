@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from interleave import crowded
+from interleave import bought, crowded
 from interleave.agent import NodeAgent
 from interleave.case import Result, Setup
 from interleave.chaos import Cast, Storm
@@ -32,7 +32,7 @@ from interleave.tally import ANSWER, IDLE, counts, left
 from interleave.wire import Net
 
 from isolation.cluster.failure import RefusedError
-from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import POOL, SCHEDULER, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from interleave.objects import Plan
@@ -59,6 +59,7 @@ class Run:
         self._trace: list[str] = []
         self._broken = self._loop.broken
         self._cast = self._people()
+        self._purchases = bought.Purchases(self._net, setup.seed, STORM_SECONDS) if setup.bought else None
         self._kubelets = {kubelet.machine.name: kubelet for kubelet in self._cast.kubelets}
         self._judge = Judge(self._net.server, self._kubelets, self._plans, classic=setup.classic)
         self._net.server.watchers.append(self._judge.saw)
@@ -80,6 +81,7 @@ class Run:
             self._judge.accuse("broken", text, text)
         judge = self._judge
         met = Counter(pods=len(self._plans), bound=judge.bound, containers=judge.started)
+        met["purchases"] = self._purchases.stored if self._purchases is not None else 0
         count = self._storm.count + counts(self._cast) + met
         longest = {ANSWER: max(agent.slowest for agent in self._cast.agents), IDLE: judge.longest}
         return Result(self._setup.seed, judge.findings, count, self._loop.steps, longest, self._trace)
@@ -98,7 +100,9 @@ class Run:
             name = f"n{at}"
             cards = cards_of(name, draw.choice((1, 2, 2, 4)), draw.choice((6, 8, 8, 16)))
             choice = draw.choice(("binpack", "spread"))
-            net.server.put(Route("nodes", "", name), node_object(name, net.server.uid(), cards, choice=choice))
+            node = node_object(name, net.server.uid(), cards, choice=choice)
+            node["metadata"]["labels"] |= {POOL: bought.POOL_NAME} if self._setup.bought else {}
+            net.server.put(Route("nodes", "", name), node)
             kubelets.append(Kubelet(net, Machine(name, cards, self._loop, draw), self._plans, self._say))
         agents = [NodeAgent(net, kubelet, self._broken, self._setup.make) for kubelet in kubelets]
         if self._setup.classic:
@@ -176,6 +180,8 @@ class Run:
         plan.uid = self._net.server.uid()
         self._plans[plan.uid] = plan
         self._net.server.put(Route("pods", *plan.key), pod_object(plan, self._loop.time()))
+        if self._purchases is not None:
+            self._purchases.ordered(plan)
         if plan.deleted is not None and plan.deleted < STORM_SECONDS:
             self._loop.later(plan.deleted - plan.created, lambda: self._delete(plan, forced=plan.forced))
 
