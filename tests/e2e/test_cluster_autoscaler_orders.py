@@ -154,7 +154,6 @@ def test_frozen_and_with_new_certificates_nothing_is_bought_twice(plane, tmp_pat
     assert ({"gpu-a": 1}, {"gpu-a": 2}) == asyncio.run(story())
 
 
-@pytest.mark.xfail(strict=False, reason="a purchase keeps no places in the scheduler yet")
 def test_the_first_node_up_is_left_to_those_it_was_bought_for(plane, tmp_path):
     """Small and large pods wait, and the larger node is up first: who only fits there finds its place."""
 
