@@ -16,9 +16,9 @@ from isolation.contract.model import Placement, Request
 from isolation.scheduler.purchased import seated, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-    from isolation.contract.model import Pod
+    from isolation.contract.model import Pod, Slice
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.room import Room
 
@@ -143,12 +143,23 @@ class Reserved:
         found = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
         return next((r.pool for r in found if r.pool and r.name not in self._seats and _serves(r, pod)), "")
 
-    def bought(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Of these nodes those with room that is kept for pods that they were bought for, and its keys."""
-        if not self._seats:
-            return {}
-        found = ((name, [key_of(one) for one in self._on(name)]) for name in names)
-        return {name: keys for name, keys in found if keys}
+    def kept_from(self, pod: Pod, names: Container[str]) -> list[str]:
+        """Of these nodes those that would have the cards but for other pods that they were bought for."""
+        more: dict[str, list[Slice]] = {}
+        for one, at in self._seats.items():
+            others = self._stands(one) and self._stored[one].holder != pod.uid
+            if others and at.node in names and at.node in self._room.engine.nodes:
+                more.setdefault(at.node, []).extend(at.slices)
+        return [name for name, slices in more.items() if self._would_fit(pod.request, name, slices)]
+
+    def _would_fit(self, request: Request, name: str, freed: Iterable[Slice]) -> bool:
+        rooms = self._room.engine.room(name)
+        room = {card.uuid: free for card, free in zip(self._room.nodes[name].cards, rooms, strict=True)}
+        for part in freed:
+            free, core = room.get(part.uuid, (0, 0))
+            room[part.uuid] = free + part.bytes, core + part.core
+        fits = (free >= request.card_bytes and core >= request.card_core for free, core in room.values())
+        return sum(fits) >= request.cards
 
     def _on(self, node: str) -> list[str]:
         """Purchases that are kept on a node."""
