@@ -28,6 +28,7 @@ from autoscaler.memory import Memory
 from autoscaler.plan import Evict, Move
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
+from isolation.cluster.failure import ClusterError
 from isolation.contract.handover import Ours
 from isolation.contract.names import SYSTEM_NAMESPACE
 
@@ -89,6 +90,8 @@ class Turns:
         """What broke the latest turn; empty: nothing did."""
         self.world: KubeWorld | None = None
         self._acts = False
+        self._not_told = ""
+        """What kept pools from being handed over when that was last tried."""
         self._served: set[str] = set()
         """Pools whose provider has answered since the configuration was read."""
         self._configured = around.steady()
@@ -183,8 +186,15 @@ class Turns:
         if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
             ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
             pools = pools_of(self.last.seen, ours)
-            await self.published.put(pools, fence.epoch, complete=len(pools) == len(ours))
-            await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
+            try:
+                await self.published.put(pools, fence.epoch, complete=len(pools) == len(ours))
+                await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
+            except ClusterError as exc:
+                if str(exc) != self._not_told:
+                    log.warning("cannot hand pools over: retrying: %s", exc)
+                self._not_told = str(exc)
+            else:
+                self._not_told = ""
 
     def fence(self) -> str:
         """For the world, right before each write."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.budget import resident
-from isolation.cluster.failure import RefusedError
+from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.cluster.writes import Target
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
@@ -122,5 +122,10 @@ async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], 
             else:
                 done += 1
 
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    try:
+        async with asyncio.TaskGroup() as group:  # which ends the others where one fails
+            for _ in range(AT_ONCE):
+                group.create_task(some())
+    except* ClusterError as found:
+        raise found.exceptions[0] from None
     return done

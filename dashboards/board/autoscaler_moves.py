@@ -51,11 +51,13 @@ MOVES: Final = Section(
             ),
             lines(
                 "Moves",
-                "Pods evicted within the last hour, evictions left, and reservations for pods that are moving.",
+                "Pods evicted within the last hour, evictions left, reservations for pods that are moving, and pods "
+                "whose annotations for cluster-autoscaler have yet to be changed.",
                 (
                     Query(f"max({LOOP(a.MOVES_HOUR)})", "evicted in the last hour"),
                     Query(f"min({LOOP(a.MOVES_LEFT)})", "evictions left"),
                     Query(f"max({LOOP(a.RESERVED)})", "reservations"),
+                    Query(f"max({LOOP(a.HANDOVER_LEFT)})", "annotations to change"),
                 ),
             ),
         ),

@@ -80,12 +80,13 @@ SCHEDULER: Final = Section(
             lines(
                 "Scheduler cache",
                 "Nodes with shared cards, pods with shares, pods that are assumed (placed, binding not yet observed), "
-                "and pods that could not be placed.",
+                "pods that could not be placed, and pools that gpushare scales in place of cluster-autoscaler.",
                 (
                     Query(f"max({SCOPE(s.NODES)})", "nodes"),
                     Query(f"max({SCOPE(s.PODS)})", "pods"),
                     Query(f"max({SCOPE(s.ASSUMED)})", "assumed"),
                     Query(f"max({SCOPE(s.WAITING)})", "pending"),
+                    Query(f"max({SCOPE(s.POOLS)})", "pools handed over"),
                 ),
             ),
             lines(

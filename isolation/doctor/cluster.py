@@ -18,6 +18,7 @@ from isolation.doctor import (
     cluster_nodes,
     cluster_pods,
     cluster_running,
+    cluster_scalers,
 )
 from isolation.doctor.cluster_facts import ClusterFacts, Monitoring, Untold
 from isolation.doctor.cluster_shape import shape_of
@@ -50,6 +51,7 @@ def judged(facts: ClusterFacts, now: float) -> list[Finding]:
         *([] if shape.watches else cluster_admission.look(facts, shape)),
         *cluster_running.look(facts, shape, now),
         *cluster_autoscaler.look(facts.autoscaler, now),
+        *cluster_scalers.look(facts.scalers, facts.pods, facts.nodes, facts.autoscaler, now),
         cluster_metrics_apis.look(facts.services, shape),
         *cluster_certificates.look(facts.secrets, shape, now),
         _rights(facts.rights, shape),

@@ -65,6 +65,10 @@ class PodFacts:
     wrong: str = ""
     """Why its request makes no sense; empty where it does."""
     created: float = 0.0
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """Those for cluster-autoscaler (`handover.HANDOVER`)."""
+    resident: bool = False
+    """A DaemonSet's: it goes with its node."""
     devices: frozenset[str] = frozenset()
     """Device IDs that the kubelet says its containers have; empty where it does not tell."""
 
@@ -108,6 +112,16 @@ class AutoscalerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalerFacts:
+    """Who scales nodes besides us."""
+
+    found: tuple[Workload, ...] = ()
+    """cluster-autoscalers: Deployments, DaemonSets, and pods of no controller (static ones)."""
+    pools: str | Untold | None = None
+    """What our autoscaler has published (`codec_pools`); None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Monitoring:
     """What the Prometheus operator and Grafana are told of us."""
 
@@ -148,6 +162,7 @@ class ClusterFacts:
     """By name, in our namespace."""
     autoscaler: AutoscalerFacts | None = None
     """None: it is not installed."""
+    scalers: ScalerFacts = field(default_factory=ScalerFacts)
     monitoring: Monitoring | Untold = field(default_factory=lambda: Untold("was not queried"))
     good: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))
     bad: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))

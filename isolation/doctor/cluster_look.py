@@ -18,7 +18,8 @@ from isolation.doctor import cluster_look_own
 from isolation.doctor.cluster_admission import PROBED
 from isolation.doctor.cluster_asking import Asking
 from isolation.doctor.cluster_facts import ClusterFacts, NodeFacts, PodFacts, Probe, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, table, unit_of, workload
+from isolation.doctor.cluster_read import asks_for_shares, node_facts, pod_facts, table, ungoverned, unit_of, workload
+from isolation.doctor.cluster_scalers import scales
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +51,7 @@ async def _all(asking: Asking) -> ClusterFacts:
     mutating = await asking.list(f"{_ADMISSION}/mutatingwebhookconfigurations")
     validating = await asking.list(f"{_ADMISSION}/validatingwebhookconfigurations")
     nodes, workloads = await _nodes(asking), await _workloads(asking)
+    pods, bare = await _pods(asking, () if isinstance(nodes, Untold) else nodes)
     return ClusterFacts(
         version=version,
         definition=await asking.one(f"{_DEFINITIONS}/{RESERVATIONS}.{GROUP}"),
@@ -58,12 +60,13 @@ async def _all(asking: Asking) -> ClusterFacts:
         bindings=await asking.list(f"{_ADMISSION}/validatingadmissionpolicybindings"),
         services=await asking.list("/apis/apiregistration.k8s.io/v1/apiservices"),
         nodes=nodes,
-        pods=await _pods(asking, () if isinstance(nodes, Untold) else nodes),
+        pods=pods,
         exempt=await _exempt(asking),
         workloads=workloads,
         lease=await asking.one(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{SCHEDULER}"),
         secrets=await cluster_look_own.secrets(asking, workloads),
         autoscaler=await cluster_look_own.autoscaler(asking, workloads, time.time()),
+        scalers=await cluster_look_own.scalers(asking, (*(() if isinstance(workloads, Untold) else workloads), *bare)),
         monitoring=await cluster_look_own.monitoring(asking),
         good=await _probe(asking, 2, 1),
         bad=await _probe(asking, 3, 2),
@@ -87,13 +90,22 @@ async def _nodes(asking: Asking) -> tuple[NodeFacts, ...] | Untold:
         return Untold(str(exc))
 
 
-async def _pods(asking: Asking, nodes: tuple[NodeFacts, ...]) -> tuple[PodFacts, ...] | Untold:
+async def _pods(
+    asking: Asking, nodes: tuple[NodeFacts, ...]
+) -> tuple[tuple[PodFacts, ...] | Untold, tuple[Workload, ...]]:
+    """Those with shares, and cluster-autoscalers that no controller made."""
     known = {one.name: one.node for one in nodes if one.node is not None}
-    items, unit = asking.items("/api/v1/pods"), unit_of(nodes)
+    unit = unit_of(nodes)
+    found, bare = [], []
     try:
-        return tuple([pod_facts(item, known, unit) async for item in items if asks_for_shares(item)])
+        async for item in asking.items("/api/v1/pods"):
+            if asks_for_shares(item):
+                found.append(pod_facts(item, known, unit))
+            elif (one := ungoverned(item)) is not None and scales(one):
+                bare.append(one)
     except ClusterError as exc:
-        return Untold(str(exc))
+        return Untold(str(exc)), ()
+    return tuple(found), tuple(bare)
 
 
 async def _exempt(asking: Asking) -> tuple[str, ...] | Untold:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.contract.codec_pools import KEY
+from isolation.contract.names import AUTOSCALER, POOLS, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_asking import NOT_FOUND
 from isolation.doctor.cluster_autoscaler import acting
 from isolation.doctor.cluster_certificates import WEBHOOK
-from isolation.doctor.cluster_facts import AutoscalerFacts, Monitoring, Secret, Untold
+from isolation.doctor.cluster_facts import AutoscalerFacts, Monitoring, ScalerFacts, Secret, Untold
 from isolation.doctor.cluster_read import secret, table
+from isolation.doctor.cluster_scalers import scales
 from isolation.doctor.rights import RIGHTS, sentence
 
 if TYPE_CHECKING:
@@ -64,6 +66,13 @@ async def autoscaler(asking: Asking, workloads: tuple[Workload, ...] | Untold, n
     ports = [match[1] for word in found.words if (match := _PORT.fullmatch(word))]
     port = ports[0] if ports else _USUAL_PORT
     return AutoscalerFacts(lease, data, await asking.text(f"{_OURS}/pods/{pod}:{port}/proxy/metrics"))
+
+
+async def scalers(asking: Asking, workloads: tuple[Workload, ...]) -> ScalerFacts:
+    """Whoever scales nodes besides us, and which pools are ours."""
+    found = await asking.one(f"{_OURS}/configmaps/{POOLS}")
+    pools = found if found is None or isinstance(found, Untold) else str(table(found, "data").get(KEY, ""))
+    return ScalerFacts(tuple(one for one in workloads if scales(one)), pools)
 
 
 def _ours(workloads: tuple[Workload, ...]) -> list[Workload]:

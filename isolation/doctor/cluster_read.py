@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
+from isolation.contract.handover import HANDOVER
 from isolation.contract.model import Refusal
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
 from isolation.contract.quantity import GIB
@@ -70,7 +71,8 @@ def unit_of(nodes: Iterable[NodeFacts]) -> int:
 def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: int = GIB) -> PodFacts:
     """One pod."""
     meta, spec = table(item, "metadata"), table(item, "spec")
-    record = table(meta, "annotations").get(ALLOCATION)
+    said = table(meta, "annotations")
+    record = said.get(ALLOCATION)
     wrong, created, slices = "", 0.0, _slices(record)
     try:
         pod = pod_of(item, nodes, unit_bytes=unit_bytes)
@@ -95,8 +97,18 @@ def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: in
         slices=slices,
         wrong=wrong,
         created=created,
+        annotations={key: str(said[key]) for key in HANDOVER if key in said},
+        resident=any(one.get("kind") == "DaemonSet" for one in tables(meta, "ownerReferences")),
         devices=_devices(table(item, "status")),
     )
+
+
+def ungoverned(item: Mapping[str, Any]) -> Workload | None:
+    """A pod as a workload of its own, where no controller made it (static pods); None where one did."""
+    owners = tables(table(item, "metadata"), "ownerReferences")
+    if any(one.get("kind") != "Node" for one in owners):
+        return None
+    return workload("Pod", {**item, "spec": {"template": item, "replicas": 1}})
 
 
 def workload(kind: str, item: Mapping[str, Any]) -> Workload:

@@ -12,9 +12,12 @@ from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
 from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
 
+from isolation.contract.handover import HANDOVER
 from isolation.scheduler.admission.objects import objects
 from isolation.scheduler.admission.safety import MOST_ANNOTATIONS
 
+AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
+HARMLESS = good(dict.keys)
 KEYS = 60_000
 """Of up to four letters and without a value: 220 KB, near the 256 KiB that the API server allows."""
 
@@ -68,6 +71,36 @@ def test_a_pod_with_shares_has_a_bounded_number(plane, leg):
 
     for said in asyncio.run(story()):
         assert f"at most {MOST_ANNOTATIONS}" in said
+
+
+@pytest.mark.parametrize("leg", ["policies", "webhook"])
+def test_a_full_pod_with_our_annotations_is_still_looked_at(plane, leg):
+    """
+    The autoscaler's come on top of as many as an owner may have; the rule about runtimes is asked all the same.
+    """
+    kind = {"Content-Type": "application/merge-patch+json"}
+    headers = kind | {"Impersonate-User": AUTOSCALER, "Impersonate-Group": "system:masters"}
+
+    async def story():
+        async with (
+            connected(plane) as client,
+            in_force(client, leg, plane),
+            stored(client, admitted(HARMLESS)) as there,
+        ):
+            path = f"{PODS}/{there['metadata']['name']}"
+            await client.merge(path, many(MOST_ANNOTATIONS - len(there["metadata"].get("annotations", {}))))
+            ours = {"metadata": {"annotations": dict.fromkeys(HANDOVER, "x")}}
+            async with client._session.patch(f"{path}/status", json=ours, headers=headers) as answer:
+                full = len((await answer.json())["metadata"]["annotations"])
+            gone = next(iter(many(1)["metadata"]["annotations"]))
+            swapped = {"metadata": {"annotations": {gone: None, "cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}}
+            with pytest.raises(RefusedError) as refused:
+                await client.merge(path, swapped)
+            return full, str(refused.value)
+
+    full, said = asyncio.run(story())
+    assert MOST_ANNOTATIONS + len(HANDOVER) == full
+    assert "cdi.k8s.io" in said or "runtime" in said
 
 
 LOOKED = re.compile(r'(?m)^(apiserver_admission_match_condition_evaluation_seconds_count{.*name="([^"]+)".*}) (\d+)')

@@ -37,6 +37,7 @@ SOURCES = {
 }
 FOREIGN = {
     "--admission-control-config-file": "kube-apiserver",
+    "--allowed-scheduler-names": "cluster-autoscaler",
     "--build-arg": "podman and docker",
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",

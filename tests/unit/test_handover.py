@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.kube.handover import AT_ONCE, Wish, written
+from isolation.cluster.failure import RefusedError, UnreachableError
+from isolation.cluster.writes import Target
 from isolation.contract.codec_pod import safe_to_evict
+from isolation.contract.codec_pools import PublishedPool, decode_pools, encode_pools
+from isolation.contract.codec_shape import CodecError
+from isolation.contract.codec_template import NodeTemplate
 from isolation.contract.handover import DELAY, Ours, changes
 from isolation.contract.model import Card, Mode, Node, Request, Requirement, Rules
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
@@ -122,3 +130,81 @@ def test_a_pod_is_for_the_pools_that_could_host_it():
     assert Ours(drains=True) == ours_of(large, pools)
     assert BOTH == ours_of(Request(1, GIB), pools)
     assert NEITHER == ours_of(Request(1, 40 * GIB), pools)
+
+
+class Server:
+    """Answers each write as the test says."""
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, 0
+
+    async def send(self, *_):
+        """One write."""
+        self.asked += 1
+        error = self.answer(self.asked)
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+
+
+WISHES = [Wish(Target("default", f"p{number}", f"u{number}"), "1", {}) for number in range(50)]
+
+
+def test_a_server_that_does_not_answer_ends_the_pass_at_once():
+    """
+    The next one tries again; nobody goes on behind its back.
+    """
+    server = Server(lambda _: UnreachableError("away"))
+    with pytest.raises(UnreachableError):
+        asyncio.run(written(server, WISHES, lambda: True))
+    assert server.asked <= AT_ONCE
+
+
+def test_a_pod_that_has_changed_is_left_to_the_next_pass_and_nothing_is_written_without_the_lease():
+    """
+    The others are written to.
+    """
+    server = Server(lambda asked: None if asked % 2 else RefusedError(409, "Conflict", "changed"))
+    assert 25 == asyncio.run(written(server, WISHES, lambda: True))
+    assert 0 == asyncio.run(written(server, WISHES, lambda: False))
+    assert 50 == server.asked
+
+
+POOLS = (
+    PublishedPool(
+        "a", NodeTemplate(mode=Mode.CGPU, cards=fresh(cards=2).cards, labels={"x": "y"}).node("a"), 1, 4, BOTH
+    ),
+    PublishedPool("b", NodeTemplate().node("b")),
+)
+
+
+def test_published_pools_are_read_as_they_were_written():
+    """
+    What a fresh node is like, its bounds, and who scales it.
+    """
+    found = decode_pools(encode_pools(POOLS))
+    assert [(pool.name, pool.min_nodes, pool.max_nodes, pool.ours) for pool in POOLS] == [
+        (pool.name, pool.min_nodes, pool.max_nodes, pool.ours) for pool in found
+    ]
+    assert [dict(pool.fresh.labels) for pool in POOLS] == [dict(pool.fresh.labels) for pool in found]
+    assert [16 * GIB] * 2 == [card.allocatable_bytes for card in found[0].fresh.cards]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: "{",
+        lambda _: "[" * 100_000,
+        lambda _: " " * 1_000_000,
+        lambda text: text.replace('"version": 1, "pools": [', '"version": 2, "pools": ['),
+        lambda text: text.replace('gpushare"', 'somebody"'),
+        lambda text: text.replace('"min_nodes": 1', '"min_nodes": -1'),
+        lambda text: text.replace('"name": "a"', '"name": "A B"'),
+    ],
+)
+def test_a_text_that_is_not_all_pools_is_none(change):
+    """
+    Half of the pools would be taken for all.
+    """
+    with pytest.raises(CodecError):
+        decode_pools(change(encode_pools(POOLS)))
