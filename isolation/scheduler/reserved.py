@@ -12,13 +12,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Placement, Request
+import numpy as np
+
+from isolation.contract.model import Request
 from isolation.scheduler.purchased import seated, usable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-    from isolation.contract.model import Pod, Slice
+    from isolation.contract.model import Placement, Pod, Slice
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.room import Room
 
@@ -125,18 +127,15 @@ class Reserved:
         lost = [one for one in self._on(name) if not self._still(one)]
         for one in lost:
             self._unseat(one)
-        for pool in {self._stored[one].pool for one in lost}:
-            self._seat(pool, self._of_pool(pool))
+        for one in lost:
+            self.seek(self._stored[one].holder)
 
     def seek(self, holder: str) -> None:
         """A pod, or a purchase for it, is known now: perhaps its node is up already."""
         for name in self._by_holder.get(holder, ()):
             made, pod = self._stored[name], self._pods.get(holder)
-            if pod is None or name not in self._unseated.get(made.pool, ()):
-                continue
-            # most wait because there is no room at all: this tells it at once
-            if isinstance(self._room.engine.place(self._room.lean(pod.request)), Placement):
-                self._seat(made.pool, self._of_pool(made.pool))
+            if pod is not None and name in self._unseated.get(made.pool, ()):
+                self._seat(made.pool, self._with_room(made.pool, pod))
 
     def awaited(self, pod: Pod) -> str:
         """The pool on whose next node room is kept for this pod; empty: on none."""
@@ -166,8 +165,11 @@ class Reserved:
         named = (name_of(key) for key in self._room.on.get(node, ())) if self._seats else ()
         return [one for one in named if one in self._seats]
 
-    def _of_pool(self, pool: str) -> list[str]:
-        return [node.name for node in self._room.nodes.values() if node.pool == pool]
+    def _with_room(self, pool: str, pod: Pod) -> list[str]:
+        """Nodes of a pool that have the cards for a pod now: mostly none, or nothing would have been bought."""
+        engine, names = self._room.engine, [node.name for node in self._room.nodes.values() if node.pool == pool]
+        scores = engine.rate(self._room.lean(pod.request), names)[0]
+        return [names[at] for at in np.flatnonzero(np.isfinite(scores)).tolist()]
 
     def _still(self, name: str) -> bool:
         """Whether a place that was chosen is one still."""
