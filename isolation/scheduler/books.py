@@ -379,11 +379,8 @@ class Books:
 
     def _say_bought(self, pod: Pod, found: Filtered) -> None:
         """Where room waits for the pods that it was bought for, of which this may be one: those who ask are told."""
-        bought = self._reserved.bought(found.failed)
-        if bought:
-            with self._room.without(key for keys in bought.values() for key in keys):
-                fits = self._room.why_not(pod.request, [*bought]).get(None, ())
-            found.failed.update(dict.fromkeys(fits, "GPU memory is reserved for pods that the node was added for"))
+        kept = self._reserved.kept_from(pod, found.failed)
+        found.failed.update(dict.fromkeys(kept, "GPU memory is reserved for pods that the node was added for"))
         pool = self._reserved.awaited(pod)
         if pool:
             for reasons in (found.failed, found.hopeless):

@@ -98,7 +98,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--allow-oversized-requests",
     "growing",
     is_flag=True,
-    help="Allow requests larger than any current node (larger nodes may be added later): warn instead of deny.",
+    help="Until the autoscaler has published its pools: allow requests larger than any current node "
+    "(larger nodes may be added later), with a warning.",
 )
 @process_options.options(metrics=METRICS, lease=SCHEDULER)
 @click.pass_context

@@ -12,13 +12,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Placement, Request
+import numpy as np
+
+from isolation.contract.model import Request
 from isolation.scheduler.purchased import seated, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-    from isolation.contract.model import Pod
+    from isolation.contract.model import Placement, Pod, Slice
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.room import Room
 
@@ -125,38 +127,49 @@ class Reserved:
         lost = [one for one in self._on(name) if not self._still(one)]
         for one in lost:
             self._unseat(one)
-        for pool in {self._stored[one].pool for one in lost}:
-            self._seat(pool, self._of_pool(pool))
+        for one in lost:
+            self.seek(self._stored[one].holder)
 
     def seek(self, holder: str) -> None:
         """A pod, or a purchase for it, is known now: perhaps its node is up already."""
         for name in self._by_holder.get(holder, ()):
             made, pod = self._stored[name], self._pods.get(holder)
-            if pod is None or name not in self._unseated.get(made.pool, ()):
-                continue
-            # most wait because there is no room at all: this tells it at once
-            if isinstance(self._room.engine.place(self._room.lean(pod.request)), Placement):
-                self._seat(made.pool, self._of_pool(made.pool))
+            if pod is not None and name in self._unseated.get(made.pool, ()):
+                self._seat(made.pool, self._with_room(made.pool, pod))
 
     def awaited(self, pod: Pod) -> str:
         """The pool on whose next node room is kept for this pod; empty: on none."""
         found = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
         return next((r.pool for r in found if r.pool and r.name not in self._seats and _serves(r, pod)), "")
 
-    def bought(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Of these nodes those with room that is kept for pods that they were bought for, and its keys."""
-        if not self._seats:
-            return {}
-        found = ((name, [key_of(one) for one in self._on(name)]) for name in names)
-        return {name: keys for name, keys in found if keys}
+    def kept_from(self, pod: Pod, names: Container[str]) -> list[str]:
+        """Of these nodes those that would have the cards but for other pods that they were bought for."""
+        more: dict[str, list[Slice]] = {}
+        for one, at in self._seats.items():
+            others = self._stands(one) and self._stored[one].holder != pod.uid
+            if others and at.node in names and at.node in self._room.engine.nodes:
+                more.setdefault(at.node, []).extend(at.slices)
+        return [name for name, slices in more.items() if self._would_fit(pod.request, name, slices)]
+
+    def _would_fit(self, request: Request, name: str, freed: Iterable[Slice]) -> bool:
+        rooms = self._room.engine.room(name)
+        room = {card.uuid: free for card, free in zip(self._room.nodes[name].cards, rooms, strict=True)}
+        for part in freed:
+            free, core = room.get(part.uuid, (0, 0))
+            room[part.uuid] = free + part.bytes, core + part.core
+        fits = (free >= request.card_bytes and core >= request.card_core for free, core in room.values())
+        return sum(fits) >= request.cards
 
     def _on(self, node: str) -> list[str]:
         """Purchases that are kept on a node."""
         named = (name_of(key) for key in self._room.on.get(node, ())) if self._seats else ()
         return [one for one in named if one in self._seats]
 
-    def _of_pool(self, pool: str) -> list[str]:
-        return [node.name for node in self._room.nodes.values() if node.pool == pool]
+    def _with_room(self, pool: str, pod: Pod) -> list[str]:
+        """Nodes of a pool that have the cards for a pod now: mostly none, or nothing would have been bought."""
+        engine, names = self._room.engine, [node.name for node in self._room.nodes.values() if node.pool == pool]
+        scores = engine.rate(self._room.lean(pod.request), names)[0]
+        return [names[at] for at in np.flatnonzero(np.isfinite(scores)).tolist()]
 
     def _still(self, name: str) -> bool:
         """Whether a place that was chosen is one still."""

@@ -141,8 +141,9 @@ class Server:
     async def send(self, *_):
         """One write."""
         self.asked += 1
+        error = self.answer(self.asked)
         await asyncio.sleep(0)
-        if (error := self.answer(self.asked)) is not None:
+        if error is not None:
             raise error
 
 
