@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,9 @@ from isolation.contract.reservation import Reservation, manifest_of, reservation
 KEPT = Reservation("move-1", "u1", Placement("n1", (Slice("GPU-a", 0, 2 * GIB, 30),)), 1_800_000_000.0, "ml", "move")
 
 
+BOUGHT = replace(KEPT, placement=Placement("", (Slice("", 3, 2 * GIB, 30),)), pool="gpu-a", lot="l1", reason="purchase")
+
+
 @given(st.integers(0, 253_402_300_799))
 def test_a_time_is_written_as_kubernetes_reads_it(seconds):
     """Against the standard library, and there and back."""
@@ -28,6 +32,16 @@ def test_a_time_is_written_as_kubernetes_reads_it(seconds):
 def test_a_reservation_is_read_as_it_was_written():
     """The manifest holds all of it but the UID, which the server gives."""
     assert KEPT == reservation_of(manifest_of(KEPT))
+    assert BOUGHT == reservation_of(manifest_of(BOUGHT))
+
+
+@pytest.mark.parametrize("wrong", [{"node": "n1"}, {"pool": ""}, {"cards": [{"bytes": 1}]}])
+def test_a_purchase_names_a_pool_and_no_node_and_cards_by_position(wrong):
+    """One with a node besides would keep room in two places; by a card without a position nothing was counted."""
+    thing = manifest_of(BOUGHT)
+    thing["spec"] |= wrong
+    with pytest.raises(CodecError):
+        reservation_of(thing)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,9 @@ def test_a_reservation_for_another_takes_room_and_one_for_the_pod_does_not():
     mine = waits(nodes, [], pod, [replace(kept, holder="uid-p")])
     assert (True, "r: n-0") == (isinstance(mine.verdict, Placement), mine.reserved)
     assert isinstance(waits(nodes, [], pod, [replace(kept, expires=999.0)]).verdict, Placement)
+    to_come = replace(kept, placement=Placement("", (Slice("", 0, 10 * GIB),)), pool="a")
+    assert isinstance(waits(nodes, [], pod, [to_come]).verdict, Placement)
+    assert "r: next node of pool a" == waits(nodes, [], pod, [replace(to_come, holder="uid-p")]).reserved
     user = pod_json("u", "n-0", 1)
     user["metadata"]["annotations"]["gpushare.dev/consumed-reservation"] = "r"
     assert isinstance(waits(nodes, [user], pod, [kept]).verdict, Placement)
