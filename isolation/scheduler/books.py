@@ -136,7 +136,7 @@ class Books:
                 else:
                     reason = _reason(why, pod)
                     (found.hopeless if why in HOPELESS else found.failed).update(dict.fromkeys(those, reason))
-            self._say_bought(pod, found)
+            self._reserved.tell(pod, found.failed, found.hopeless)
         return found
 
     def could_fit(self, pod: Pod, now: float) -> bool:
@@ -376,16 +376,6 @@ class Books:
                 found.failed[name] = reason
             else:
                 found.fit.append(name)
-
-    def _say_bought(self, pod: Pod, found: Filtered) -> None:
-        """Where room waits for the pods that it was bought for, of which this may be one: those who ask are told."""
-        kept = self._reserved.kept_from(pod, found.failed)
-        found.failed.update(dict.fromkeys(kept, "GPU memory is reserved for pods that the node was added for"))
-        pool = self._reserved.awaited(pod)
-        if pool:
-            for reasons in (found.failed, found.hopeless):
-                for name, reason in reasons.items():
-                    reasons[name] = f"{reason}; GPU memory is reserved for the pod on the next node of pool {pool}"
 
     def _unknown(self, pod: Pod, names: list[str], found: Filtered) -> None:
         for name in names:

@@ -28,6 +28,7 @@ PREEMPTION: Final = "preemption"
 """Reason of a reservation for which others are asked to go."""
 HOLLOW_SECONDS: Final = 5.0
 """So long after nobody is going for it a reservation was given up by its maker; the watch may be a moment behind."""
+KEPT: Final = "GPU memory is reserved for pods that the node was added for"
 _KEY: Final = "reservation/"
 """Before the name of a reservation among the holders of room: no UID has a slash."""
 
@@ -137,12 +138,17 @@ class Reserved:
             if pod is not None and name in self._unseated.get(made.pool, ()):
                 self._seat(made.pool, self._with_room(made.pool, pod))
 
-    def awaited(self, pod: Pod) -> str:
-        """The pool on whose next node room is kept for this pod; empty: on none."""
-        found = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
-        return next((r.pool for r in found if r.pool and r.name not in self._seats and _serves(r, pod)), "")
+    def tell(self, pod: Pod, failed: dict[str, str], hopeless: dict[str, str]) -> None:
+        """Complete the reasons against nodes: what is kept there for others, and elsewhere for the pod."""
+        failed.update(dict.fromkeys(self._kept_from(pod, failed), KEPT))
+        bought = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
+        made = next((r for r in bought if r.pool and r.name not in self._seats and _serves(r, pod)), None)
+        if made is not None:
+            for reasons in (failed, hopeless):
+                for name, reason in reasons.items():
+                    reasons[name] = f"{reason}; GPU memory is reserved for the pod on the next node of pool {made.pool}"
 
-    def kept_from(self, pod: Pod, names: Container[str]) -> list[str]:
+    def _kept_from(self, pod: Pod, names: Container[str]) -> list[str]:
         """Of these nodes those that would have the cards but for other pods that they were bought for."""
         more: dict[str, list[Slice]] = {}
         for one, at in self._seats.items():

@@ -196,7 +196,7 @@ def test_published_pools_are_read_as_they_were_written():
         lambda _: "{",
         lambda _: "[" * 100_000,
         lambda _: " " * 1_000_000,
-        lambda text: text.replace('"version": 1, "pools": [', '"version": 2, "pools": ['),
+        lambda text: text.replace('"version": 1, "complete"', '"version": 2, "complete"'),
         lambda text: text.replace('gpushare"', 'somebody"'),
         lambda text: text.replace('"min_nodes": 1', '"min_nodes": -1'),
         lambda text: text.replace('"name": "a"', '"name": "A B"'),

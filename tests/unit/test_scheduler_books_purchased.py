@@ -13,14 +13,12 @@ from scheduler_world import at, bound, pod
 
 from isolation.contract.model import Placement, Refusal, Slice, Taint
 from isolation.contract.reservation import PURCHASE, Reservation
-from isolation.scheduler.reserved import HOLLOW_SECONDS
+from isolation.scheduler.reserved import HOLLOW_SECONDS, KEPT
 from isolation.scheduler.verdict import Assumed
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod
     from isolation.scheduler.books import Books
-
-TOLD = "GPU memory is reserved for pods that the node was added for"
 
 
 def bought(uid: str, pool: str, *, size: int = 4, lot: str = "", card: int = 0, expires: float = 1000.0) -> Reservation:
@@ -51,7 +49,7 @@ def test_small_pods_do_not_take_the_large_node_that_comes_first():
     made.node_is(node("big", 1, 16, pool="large"))
     asked = [made.filter(one, ["big"], 0.0) for one in small]
     assert [[]] * 4 == [one.fit for one in asked]
-    assert {f"{TOLD}; GPU memory is reserved for the pod on the next node of pool small"} == {
+    assert {f"{KEPT}; GPU memory is reserved for the pod on the next node of pool small"} == {
         one.failed["big"] for one in asked
     }
     assert [Refusal] * 4 == [type(made.assume(one, "big", 0.0)) for one in small]
@@ -71,7 +69,7 @@ def test_others_may_use_what_a_purchase_leaves():
     made.node_is(node("n", 1, 16, pool="p"))
 
     assert ["n"] == made.filter(pod("b", 12), ["n"], 0.0).fit
-    assert {"n": TOLD} == made.filter(pod("c", 13), ["n"], 0.0).failed
+    assert {"n": KEPT} == made.filter(pod("c", 13), ["n"], 0.0).failed
     assert isinstance(made.assume(pod("b", 12), "n", 0.0), Assumed)
     assert [16] == used(made)
 
