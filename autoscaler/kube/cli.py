@@ -41,12 +41,6 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-def _number(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
-    if value != value:  # noqa: PLR0124 (click's range lets what is no number pass)
-        raise click.BadParameter("nan is not a number of seconds; write for example 60")
-    return value
-
-
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     """Options of the gRPC ports and of the metrics APIs."""
     given = [
@@ -145,7 +139,6 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option(
     "--timeout",
     type=Number(1, 600),
-    callback=_number,
     default=60.0,
     show_default=True,
     help="Timeout for reading the cluster, in seconds.",

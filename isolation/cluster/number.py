@@ -19,5 +19,5 @@ class Number(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))
         if isnan(number):
-            self.fail(f"{value} is not a number; write for example 1.3", param, ctx)
+            self.fail(f"{value} is not a number; write for example 60", param, ctx)
         return number

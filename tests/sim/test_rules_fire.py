@@ -69,6 +69,7 @@ class Tenant:
 @contextlib.contextmanager
 def exporting(box, book):
     """An exporter of that box; its address."""
+    book.mkdir(mode=0o700, exist_ok=True)
     words = ["exporter", "--simgpu", str(box.path), "--state-dir", str(book), "--node", "n", "--no-kubernetes"]
     words += ["--listen", "127.0.0.1:0", "--interval", "1s", "--log-format", "json"]
     process = subprocess.Popen([sys.executable, "-c", FRONT, *words], stderr=subprocess.PIPE, text=True, cwd=ROOT)

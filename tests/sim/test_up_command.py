@@ -217,7 +217,7 @@ def test_busy_port_is_told_with_the_way_out():
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["--speed", "nan"], "write a finite number"),
+        (["--speed", "nan"], "nan is not a number"),
         (["--speed", "0"], "--speed"),
         (["--for", "-1"], "--for"),
         (["--for", "inf"], "--for"),
