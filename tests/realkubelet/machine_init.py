@@ -74,6 +74,9 @@ class Children:
                 env={**os.environ, **env},
                 start_new_session=True,
             )
+        made.returncode = (
+            0  # not true: else the next Popen would collect it, and how it ended would never be known here
+        )
         return made.pid
 
     def reap(self) -> None:

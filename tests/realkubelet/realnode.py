@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
 _LOG = 2
-_ASK_SECONDS = 10.0
 
 
 class RealNode:
@@ -73,8 +72,7 @@ class RealNode:
         bin_folder = str(self.root / "bin")
         env = {"PATH": f"{bin_folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
         self._run("containerd", [self._bin("containerd"), "--config", self.root / "containerd.toml"], env)
-        # a client whose first call was lost waits for ever: it happened once, with a containerd that had long started
-        self._until("containerd", lambda: self.machine.call([self._bin("ctr"), "version"], _ASK_SECONDS))
+        self._until("containerd", lambda: self.ctr("version"))
 
     def start_kubelet(self) -> None:
         """The kubelet, until it answers."""
