@@ -617,10 +617,11 @@ class Story:
     # The judge.
 
     def _coming(self) -> dict[str, int]:
-        """Machines that are asked for and are no nodes yet."""
+        """Machines that are asked for, can be had and are no nodes yet: whoever waits for stock is served elsewhere."""
         nodes = self.server.things["nodes"]
         return {
-            pool: shelf.target - sum(("", ident.rpartition("/")[2]) in nodes for ident in shelf.machines)
+            pool: (shelf.target if shelf.stock is None else len(shelf.machines))
+            - sum(("", ident.rpartition("/")[2]) in nodes for ident in shelf.machines)
             for pool, shelf in self.market.shelves.items()
         }
 
