@@ -36,7 +36,7 @@ $(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
 up: $(READY)     ## run the full stack on this machine, with simulated cards (ARGS="--for 60" stops it after 60 seconds)
 	@$(BIN)/gpushare up $(ARGS)
 
-test: tools      ## run all tests that a change must pass; 6 minutes on 2 cores, plus 5 for the first build
+test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build
 	@$(BIN)/python tests/stages.py test
 
 test-all: tools  ## run all tests, including long random tests, a real kubelet and a real KEDA; 20 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
