@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
 _LOG = 2
+_ATTEMPTS = 5
 
 
 class RealNode:
@@ -165,8 +166,16 @@ class RealNode:
         return self._labelled[ident]
 
     def execute(self, container: str, *words: str) -> str:
-        """Run a command in a container; what it wrote."""
-        return self.ctr("tasks", "exec", "--exec-id", f"x{time.monotonic_ns()}", container, *words)
+        """
+        Run a command in a container, one that may be run again; what it wrote.
+
+        Containerd's client stops reading when the command has ended, and so may lose all that a short one wrote.
+        """
+        for _ in range(_ATTEMPTS):
+            said = self.ctr("tasks", "exec", "--exec-id", f"x{time.monotonic_ns()}", container, *words)
+            if said:
+                break
+        return said
 
     def said(self, namespace: str, pod: str, uid: str, container: str) -> list[str]:
         """The lines that a container wrote, all its lives after one another."""
