@@ -261,10 +261,10 @@ class Admission:
                 if (changed := self._cluster.update()) is not None:
                     writer.write(encode(changed))
                     await writer.drain()
+                await asyncio.sleep(_SETTLE_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
-                        await self._cluster.changed.wait()
-                await asyncio.sleep(_SETTLE_SECONDS)
+                        await self._cluster.changed.wait()  # what comes after a silence is told at once
 
 
 def _resident(pid: int) -> float | None:
