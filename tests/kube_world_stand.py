@@ -91,7 +91,7 @@ class Api:
             "/apis/policy/v1/poddisruptionbudgets": {thing["metadata"]["name"]: thing for thing in budgets},
             RESERVATIONS_PATH: {},
         }
-        self.writes = []
+        self.writes, self.failed = [], []
         self.watched = set()
         self.fails = {}
         self._news = {path: asyncio.Queue() for path in self.kinds}
@@ -135,6 +135,7 @@ class Api:
         """As `Access.send`."""
         for part, exc in self.fails.items():
             if part in f"{method} {path}":
+                self.failed.append((method, path))
                 raise exc
         where, _, name = path.rpartition("/")
         if method == "GET":

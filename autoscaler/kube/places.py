@@ -16,7 +16,7 @@ from autoscaler.kube.observe_homes import HOME_SECONDS
 from autoscaler.kube.sources import RESERVATIONS_PATH
 from autoscaler.kube.tools import RefusedStepError
 from autoscaler.lifecycle import COMING
-from isolation.cluster.failure import ClusterError
+from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.contract.model import Placement, Slice
 from isolation.contract.reservation import LONGEST_SECONDS, PURCHASE, Reservation, manifest_of
 
@@ -34,6 +34,14 @@ MOST: Final = 200
 """Reservations that are stored at a time; the others follow in the next cycle, long before a node is up."""
 SEEN_SECONDS: Final = 30.0
 """A reservation of ours that the watch has not shown after so long is no more."""
+REFUSED_SECONDS: Final = 300.0
+"""Until it is tried again where the API server takes no reservation from us at all."""
+_MISSING: Final = {
+    403: "this account may not write them (on ACK it may not: its scheduler does not honor them)",
+    404: "the CustomResourceDefinition is not installed (manifests/base/crd)",
+    422: "the CustomResourceDefinition is of another version (manifests/base/crd)",
+}
+"""By status of the answer."""
 
 
 class Places:
@@ -45,10 +53,15 @@ class Places:
         """By UID of the pod, when it was stored by this process."""
         self._homeless: dict[str, float] = {}
         """By UID of pods with a reservation and no home, since when."""
+        self._refused, self._refused_until = 0, 0.0
+        """The status with which reservations are refused; 0: they are not."""
 
     async def keep(self, homes: Mapping[str, Home], machines: Mapping[str, Machine], pods: Mapping[str, Pod]) -> None:
         """Store what is missing and delete what is wrong; trouble costs a cycle, and no purchase."""
-        now, known = self._tools.now(), self._known()
+        now = self._tools.now()
+        if now < self._refused_until:
+            return
+        known = self._known()
         pool_of = {uid: machines[home.machine].pool for uid, home in homes.items() if home.machine in machines}
         self._homeless = {uid: self._homeless.get(uid, now) for uid in known if uid not in pool_of}
         wrong = [uid for uid, made in known.items() if made.expires <= now or pool_of.get(uid, made.pool) != made.pool]
@@ -60,8 +73,25 @@ class Places:
             for made in self._missing(homes, machines, pods, known)[:MOST]:
                 await self._tools.write("POST", RESERVATIONS_PATH, manifest_of(made))
                 self._made[made.holder] = now, made
+                self._refused = 0
         except (RefusedStepError, ClusterError) as exc:
+            if isinstance(exc, RefusedError) and exc.status in _MISSING:
+                self._pause(exc, now)
+                return
             log.info("cannot reserve memory on nodes to come: others may take it; retrying in the next cycle: %s", exc)
+
+    def _pause(self, refused: RefusedError, now: float) -> None:
+        """Nobody is asked again for a while; what is missing is said once."""
+        self._refused_until = now + REFUSED_SECONDS
+        if refused.status != self._refused:
+            log.warning(
+                "cannot reserve memory on nodes to come, the first pod that fits takes it: %s; "
+                "retrying every %.0f s: %s",
+                _MISSING[refused.status],
+                REFUSED_SECONDS,
+                refused,
+            )
+        self._refused = refused.status
 
     def _known(self) -> dict[str, Reservation]:
         """By UID of the pod: as the watch shows them, and those that it has not shown yet."""

@@ -8,6 +8,7 @@ import pytest
 from kube_world_stand import LIMITS, START, Api, Machines, Stand, a_pod, run
 
 from autoscaler.kube.observe_homes import HOME_SECONDS
+from autoscaler.kube.places import REFUSED_SECONDS
 from autoscaler.kube.sources import RESERVATIONS_PATH
 from autoscaler.loop import turn
 from autoscaler.memory import Memory
@@ -81,18 +82,32 @@ def test_a_leader_that_ends_after_the_purchase_leaves_it_to_the_next():
 
 
 @pytest.mark.parametrize(
-    "trouble", [RefusedError(404, "NotFound", "no kind"), RefusedError(422, "Invalid", "old kind")]
+    ("trouble", "missing"),
+    [
+        (RefusedError(404, "NotFound", "no kind"), "not installed"),
+        (RefusedError(403, "Forbidden", "no right"), "may not write them"),
+        (RefusedError(422, "Invalid", "old kind"), "of another version"),
+    ],
 )
-def test_without_the_kind_or_with_an_older_one_nodes_are_bought_all_the_same(trouble):
-    """As before there were places to keep; nothing else of the turn is lost."""
+def test_without_the_kind_or_the_right_nodes_are_bought_all_the_same(trouble, missing, caplog):
+    """
+    As before there were places to keep. What is missing is said once, and it is tried again now and then only.
+    """
     api, machines = Api([], halves(2)), Machines()
 
     async def story(stand):
-        api.fails = {f"POST {RESERVATIONS_PATH}": trouble}
-        return await turned(stand, await turned(stand))
+        api.fails, tried = {f"POST {RESERVATIONS_PATH}": trouble}, []
+        memory = Memory()
+        for seconds in (0.0, 10.0, 10.0, REFUSED_SECONDS, 10.0):
+            memory = await turned(stand, memory, seconds)
+            tried.append(len(api.failed))
+        api.fails = {}
+        await turned(stand, memory, REFUSED_SECONDS)
+        return tried, kept(api).keys()
 
-    run(api, machines, story)
-    assert (1, {}) == (machines.target, kept(api))
+    assert ([1, 1, 1, 2, 2], {"p0", "p1"}) == run(api, machines, story, stale_seconds=1e9)
+    assert 1 == machines.target
+    assert [True] == [missing in line for line in caplog.messages if "cannot reserve memory" in line]
 
 
 def test_nothing_is_stored_or_deleted_without_the_right_to_act():
