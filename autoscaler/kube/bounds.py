@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from autoscaler.providers import scale
-from autoscaler.providers.registry import ConfigError
+from autoscaler.providers.registry import ConfigError, inner
 from isolation.contract.codec_shape import CodecError
 from isolation.contract.names import AUTOSCALER
 
@@ -29,11 +29,12 @@ def bounds(pools: Iterable[PoolConfig]) -> dict[str, list[int]]:
     """Fewest and most replicas by `RESOURCE.GROUP/NAMESPACE/NAME`; ConfigError where a pool's settings are wrong."""
     found = {}
     for pool in pools:
-        if pool.source.provider == scale.NAME:
-            try:
-                settings = scale.settings_of(pool.source.settings)
-            except CodecError as exc:
-                raise ConfigError(str(exc)) from None
+        try:
+            source = inner(pool.source)
+            settings = scale.settings_of(source.settings) if source.provider == scale.NAME else None
+        except CodecError as exc:
+            raise ConfigError(str(exc)) from None
+        if settings is not None:
             target = settings.target
             key = f"{target.resource}.{target.group}/{target.namespace}/{settings.name}"
             found[key] = [pool.min_nodes, pool.max_nodes]

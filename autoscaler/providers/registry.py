@@ -221,25 +221,29 @@ def _inner(
     found: list[PoolSource] = []
     ordered: dict[str, Ordering] = {}
     for source in sources:
-        if source.provider != ORDERED:
-            found.append(source)
-            continue
         try:
-            inside = source.settings["provider"].text()
-            for key, value in source.settings.fields():
-                if key not in {"provider", "settings"}:
-                    raise value.wrong(f"unknown key; settings of provider {ORDERED}: provider, settings")
-            if not inside or inside == ORDERED:
-                raise source.settings["provider"].wrong(f"missing or not allowed; write one of {', '.join(NAMES[:-1])}")
+            found.append(inner(source))
         except CodecError as exc:
             problems.append(f"pool {source.pool}: {exc}")
             continue
-        found.append(PoolSource(source.pool, inside, source.settings["settings"]))
-        if order is None:
+        if source.provider == ORDERED and order is None:
             problems.append(f"pool {source.pool}: no gRPC endpoint for cluster-autoscaler; set --grpc-listen")
-        else:
+        elif source.provider == ORDERED and order is not None:
             ordered[source.pool] = order
     return found, ordered
+
+
+def inner(source: PoolSource) -> PoolSource:
+    """The pool by the provider that is asked for its machines in the end; CodecError."""
+    if source.provider != ORDERED:
+        return source
+    inside = source.settings["provider"].text()
+    for key, value in source.settings.fields():
+        if key not in {"provider", "settings"}:
+            raise value.wrong(f"unknown key; settings of provider {ORDERED}: provider, settings")
+    if not inside or inside == ORDERED:
+        raise source.settings["provider"].wrong(f"missing or not allowed; write one of {', '.join(NAMES[:-1])}")
+    return PoolSource(source.pool, inside, source.settings["settings"])
 
 
 def _shared(places: Mapping[str, object]) -> list[str]:

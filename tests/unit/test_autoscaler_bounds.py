@@ -17,19 +17,21 @@ version: 1
 pools:
   - {name: a, provider: scale, settings: {name: gpu-a}, min_nodes: 1, max_nodes: 5}
   - {name: b, provider: scale, settings: {name: b.c, namespace: machines, resource: sets, apiVersion: x.org/v1}}
+  - {name: o, provider: externalgrpc, settings: {provider: scale, settings: {name: gpu-o}}, max_nodes: 4}
   - {name: c, provider: ack, settings: {region: r, cluster: c, nodePool: n}}
 """
 
 
 def test_every_pool_with_a_scale_is_named_with_its_bounds_and_no_other():
     """
-    By resource, group, namespace and name.
+    By resource, group, namespace and name; also where cluster-autoscaler is in between.
     """
     [_, replaced] = patch(read_config(POOLS.encode()).pools)
 
     assert {
         "machinedeployments.cluster.x-k8s.io/default/gpu-a": [1, 5],
         "sets.x.org/machines/b.c": [0, 10],
+        "machinedeployments.cluster.x-k8s.io/default/gpu-o": [0, 4],
     } == json.loads(replaced["value"])
 
 
