@@ -4,6 +4,7 @@ Is a decision quick enough for a large fleet? Seconds of one full pass and memor
     python benchmarks/autoscaler.py
     python benchmarks/autoscaler.py --part kube
     python benchmarks/autoscaler.py --part rpc
+    python benchmarks/autoscaler.py --part handover
     python benchmarks/autoscaler.py --json figures.json
 
 Never a test: it takes a minute. Exit status 1: a bar was missed.
@@ -18,12 +19,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # this file has the name of the package that it measures
 sys.path.append(str(HERE))
 
+import autoscaler_handover
 import autoscaler_kube
 import autoscaler_pass
 import autoscaler_rpc
 import click
 
-PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc}
+PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc, "handover": autoscaler_handover}
 
 
 @click.command()
@@ -31,7 +33,7 @@ PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc
 @click.option("--one", hidden=True)
 @click.option("--json", "json_out", type=click.Path(path_type=Path), metavar="FILE", help="All figures.")
 def main(part: str, one: str | None, json_out: Path | None) -> None:
-    """Seconds of a decision (pass), of a whole turn on Kubernetes (kube), of cluster-autoscaler's loop (rpc)."""
+    """Seconds of a decision (pass), of a whole turn on Kubernetes (kube), of cluster-autoscaler's loop (rpc, handover)."""
     measured = PARTS[part]
     if one:
         measured.measure(one)

@@ -19,7 +19,7 @@ from isolation.cluster.writes import Target
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import SCHEDULER
-from isolation.placement.rules import ours_of
+from isolation.placement.rules import kind_of, ours_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +58,8 @@ class Owners:
     def __init__(self, seen: Observation, ours: Mapping[str, Ours]) -> None:
         self._machines, self._ours = seen.machines, ours
         self._fresh = [(seen.pools[name].template, each) for name, each in ours.items() if name in seen.pools]
+        self._alike: dict[tuple[object, ...], Ours] = {}
+        """What was found for pods that ask for the same."""
 
     def of(self, pod: Pod) -> Ours:
         """The pod's node's pool decides; of a waiting one every pool that could host it."""
@@ -66,7 +68,11 @@ class Owners:
         if pod.placement is not None:
             machine = self._machines.get(pod.placement.node)
             return _NOTHING if machine is None else self._ours.get(machine.pool, _NOTHING)
-        return ours_of(pod.request, self._fresh)
+        asked = pod.request
+        alike = asked.cards, asked.card_bytes, kind_of(asked), asked.rules
+        if alike not in self._alike:
+            self._alike[alike] = ours_of(asked, self._fresh)
+        return self._alike[alike]
 
 
 def wish_of(pod: Pod, note: PodNote | None, owners: Owners) -> Wish | None:
@@ -90,17 +96,19 @@ class Handover:
 
     async def carry(self, seen: Observation, notes: Mapping[str, PodNote], ours: Mapping[str, Ours]) -> None:
         """One pass; what has changed meanwhile is written in the next. Raises ClusterError where it is not answered."""
-        wishes, owners = [], Owners(seen, ours)
+        wishes, wrong, owners = [], 0, Owners(seen, ours)
         for number, pod in enumerate(list(seen.pods.values())):
             if not number % STRETCH:
                 await asyncio.sleep(0)
             wish = wish_of(pod, notes.get(pod.uid), owners)
             if wish is not None:
-                wishes.append(wish)
-        self.left = len(wishes)
-        if wishes:
-            log.info("annotations for cluster-autoscaler: %d pods to change", len(wishes))
-        self.left -= await written(self._access, wishes[:MOST], self._allowed)
+                wrong += 1
+                if wrong <= MOST:  # more would only be held for the garbage collector to look through
+                    wishes.append(wish)
+        self.left = wrong
+        if wrong:
+            log.info("annotations for cluster-autoscaler: %d pods to change", wrong)
+        self.left -= await written(self._access, wishes, self._allowed)
 
 
 async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], bool]) -> int:
