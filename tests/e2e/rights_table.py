@@ -26,6 +26,7 @@ from isolation.contract.names import (
     SCHEDULER,
     SYSTEM_NAMESPACE,
     USER_SAFE_TO_EVICT,
+    USER_SCALE_UP_DELAY,
     WOKEN,
 )
 from isolation.contract.reservation import Reservation, manifest_of
@@ -257,10 +258,11 @@ POD_ROWS: Final = (
     _patch(
         "annotations for cluster-autoscaler of a pod with shares",
         f"{PODS}/shares/status",
-        notes(**{SCALE_UP_DELAY: "8760h", SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}),
+        notes(**{SCALE_UP_DELAY: "8760h", USER_SCALE_UP_DELAY: "", SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}),
         A,
     ),
     _patch("the same with other values", f"{PODS}/shares/status", notes(**{SAFE_TO_EVICT: "true"})),
+    _patch("the same with another delay", f"{PODS}/shares/status", notes(**{USER_SCALE_UP_DELAY: "10m"})),
     _patch("the same of another pod", f"{PODS}/plain/status", notes(**{SAFE_TO_EVICT: "false"})),
     _patch("annotations, labels of others", f"{PODS}/shares/status", notes(x="y")),
     _patch("the allocation record", f"{PODS}/shares/status", notes(**RECORD)),

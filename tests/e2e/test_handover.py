@@ -14,11 +14,15 @@ from e2e.sharing import PODS, our_pod, workload
 from e2e.test_scheduler_admission import door, hooked
 from ports import free_port
 
-from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
+from isolation.contract.handover import HANDOVER
+from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.scheduler.admission.objects import objects
 
-KEYS = (SCALE_UP_DELAY, SAFE_TO_EVICT, USER_SAFE_TO_EVICT)
-BUYS, DRAINS = {SCALE_UP_DELAY: "8760h"}, {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}
+BUYS = {SCALE_UP_DELAY: "8760h", USER_SCALE_UP_DELAY: ""}
+DRAINS = {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}
+WORDS = {SAFE_TO_EVICT: "true", SCALE_UP_DELAY: "600s"}
+"""Of an owner."""
+MOVED = BUYS | DRAINS | {USER_SAFE_TO_EVICT: "true", USER_SCALE_UP_DELAY: "600s"}
 LEFT = "gpushare_autoscaler_handover_pending_pods"
 POOL = one_pool("gpu-a", max_nodes=1)
 
@@ -33,7 +37,7 @@ def saying(name, units=8, **annotations):
 async def told(client, name):
     """What the pod's annotations tell cluster-autoscaler, and us of its owner's wish."""
     found = await client.get(f"{PODS}/{name}")
-    return {key: value for key, value in found["metadata"].get("annotations", {}).items() if key in KEYS}
+    return {key: value for key, value in found["metadata"].get("annotations", {}).items() if key in HANDOVER}
 
 
 async def until(client, name, **wanted):
@@ -58,7 +62,7 @@ def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
             with autoscaler(plane, tmp_path, "one") as one:
                 one.config.write_text(config(POOL))
                 await client.create(saying("runs"))
-                await client.create(saying("safe", **{SAFE_TO_EVICT: "true"}))
+                await client.create(saying("safe", **WORDS))
                 for name in ("runs", "safe"):
                     await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/{name}")
                 await client.create(saying("waits", 15))
@@ -70,7 +74,7 @@ def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
                 await switch(client, dryRun="false")
                 for name in ("runs", "waits"):
                     await until(client, name, **BUYS, **DRAINS)
-                await until(client, "safe", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
+                await until(client, "safe", **MOVED)
                 large = await told(client, "too-large")
                 await client.merge(f"{PODS}/runs", {"metadata": {"annotations": {SAFE_TO_EVICT: "true"}}})
                 await until(client, "runs", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
@@ -81,12 +85,12 @@ def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
 
                 await switch(client, enabled="false")
                 await until(client, "waits")
-                for name in ("runs", "safe"):
-                    await until(client, name, **{SAFE_TO_EVICT: "true"})
+                await until(client, "runs", **{SAFE_TO_EVICT: "true"})
+                await until(client, "safe", **WORDS)
                 return dry, large, one.end(signal.SIGTERM), one.log()
 
     dry, large, status, log = asyncio.run(story())
-    assert [{}, {SAFE_TO_EVICT: "true"}, {}] == dry
+    assert [{}, WORDS, {}] == dry
     assert {} == large
     assert 0 == status
     assert "Traceback" not in log
@@ -101,17 +105,17 @@ def test_who_is_dead_for_long_is_replaced_by_hand(plane, tmp_path):
         async with fleet(plane, tmp_path, "gpu-a", start=1) as (client, _):
             with autoscaler(plane, tmp_path, "one") as one:
                 one.config.write_text(config(POOL))
-                await client.create(saying("safe", **{SAFE_TO_EVICT: "true"}))
+                await client.create(saying("safe", **WORDS))
                 await client.create(saying("waits", 15))
                 one.start()
-                await until(client, "safe", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
+                await until(client, "safe", **MOVED)
                 await until(client, "waits", **BUYS, **DRAINS)
                 alive = await one.run("hand-back")
                 one.end(signal.SIGKILL)
                 tried = await one.run("hand-back", "--dry-run")
                 kept = await told(client, "waits")
                 done = await one.run("hand-back")
-                await until(client, "safe", **{SAFE_TO_EVICT: "true"})
+                await until(client, "safe", **WORDS)
                 await until(client, "waits")
                 return alive, tried, kept, done, await one.run("hand-back")
 
@@ -126,7 +130,7 @@ def test_who_is_dead_for_long_is_replaced_by_hand(plane, tmp_path):
 
 def notes(pod):
     """Of these annotations, what a pod has."""
-    return {key: value for key, value in pod["metadata"].get("annotations", {}).items() if key in KEYS}
+    return {key: value for key, value in pod["metadata"].get("annotations", {}).items() if key in HANDOVER}
 
 
 async def admitted(client, pod):
@@ -143,7 +147,7 @@ def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
     port = free_port()
     asked = share_pod("asked", units=8)
     said = share_pod("said", units=8)
-    said["metadata"]["annotations"] = {SAFE_TO_EVICT: "true", "x": "y"}
+    said["metadata"]["annotations"] = WORDS | {"x": "y"}
     elsewhere = share_pod("elsewhere", units=8, nodeSelector={"gpushare.dev/pool": "nobodys"})
 
     async def becomes(client, wanted):
@@ -176,7 +180,7 @@ def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
     dry, acts, found, pods, template, off = asyncio.run(story())
     assert {} == dry
     assert acts
-    assert [BUYS | DRAINS | {USER_SAFE_TO_EVICT: "true"}, {}] == found
+    assert [MOVED, {}] == found
     assert [BUYS | DRAINS] == pods
     assert {} == notes(template)
     assert off

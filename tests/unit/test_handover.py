@@ -15,14 +15,15 @@ from isolation.contract.codec_pod import safe_to_evict
 from isolation.contract.codec_pools import PublishedPool, decode_pools, encode_pools
 from isolation.contract.codec_shape import CodecError
 from isolation.contract.codec_template import NodeTemplate
-from isolation.contract.handover import DELAY, Ours, changes
+from isolation.contract.handover import DELAY, HANDOVER, Ours, changes
 from isolation.contract.model import Card, Mode, Node, Request, Requirement, Rules
-from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT
+from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.contract.quantity import GIB
 from isolation.placement.rules import could_host, ours_of
 
 BOTH, NEITHER = Ours(buys=True, drains=True), Ours()
 OURS = {SCALE_UP_DELAY: DELAY, SAFE_TO_EVICT: "false"}
+SILENT = {USER_SCALE_UP_DELAY: "", USER_SAFE_TO_EVICT: ""}
 
 
 def applied(annotations, ours):
@@ -34,30 +35,36 @@ def applied(annotations, ours):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({}, OURS | {USER_SAFE_TO_EVICT: ""}),
-        ({SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
-        ({SAFE_TO_EVICT: "false"}, OURS | {USER_SAFE_TO_EVICT: "false"}),
-        ({SAFE_TO_EVICT: "maybe"}, OURS | {USER_SAFE_TO_EVICT: "maybe"}),
+        ({}, {}),
+        ({SAFE_TO_EVICT: "true"}, {USER_SAFE_TO_EVICT: "true"}),
+        ({SAFE_TO_EVICT: "false"}, {USER_SAFE_TO_EVICT: "false"}),
+        ({SAFE_TO_EVICT: "maybe"}, {USER_SAFE_TO_EVICT: "maybe"}),
+        ({SCALE_UP_DELAY: "600s"}, {USER_SCALE_UP_DELAY: "600s"}),
+        ({SCALE_UP_DELAY: DELAY}, {USER_SCALE_UP_DELAY: DELAY}),
         # written to the one or the other while both stand there
-        (OURS | {USER_SAFE_TO_EVICT: "", SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
-        (OURS | {USER_SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
-        ({SCALE_UP_DELAY: DELAY, USER_SAFE_TO_EVICT: "true"}, OURS | {USER_SAFE_TO_EVICT: "true"}),
+        (OURS | SILENT | {SAFE_TO_EVICT: "true"}, {USER_SAFE_TO_EVICT: "true"}),
+        (OURS | SILENT | {SCALE_UP_DELAY: "600s"}, {USER_SCALE_UP_DELAY: "600s"}),
+        (OURS | {USER_SAFE_TO_EVICT: "true", USER_SCALE_UP_DELAY: ""}, {USER_SAFE_TO_EVICT: "true"}),
+        (OURS | {USER_SAFE_TO_EVICT: "", USER_SCALE_UP_DELAY: "600s"}, {USER_SCALE_UP_DELAY: "600s"}),
     ],
 )
 def test_where_we_buy_and_drain_the_owners_word_is_moved(before, after):
     """
     The newest one; nothing else of the pod is touched.
     """
-    assert after | {"x": "y"} == applied(before | {"x": "y"}, BOTH)
+    assert OURS | SILENT | after | {"x": "y"} == applied(before | {"x": "y"}, BOTH)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (OURS | {USER_SAFE_TO_EVICT: ""}, {}),
-        (OURS | {USER_SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
-        (OURS | {USER_SAFE_TO_EVICT: "false"}, {SAFE_TO_EVICT: "false"}),
-        (OURS | {USER_SAFE_TO_EVICT: "", SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
+        (OURS | SILENT, {}),
+        (OURS | SILENT | {USER_SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
+        (OURS | SILENT | {USER_SAFE_TO_EVICT: "false"}, {SAFE_TO_EVICT: "false"}),
+        (OURS | SILENT | {SAFE_TO_EVICT: "true"}, {SAFE_TO_EVICT: "true"}),
+        (OURS | SILENT | {USER_SCALE_UP_DELAY: "600s"}, {SCALE_UP_DELAY: "600s"}),
+        (OURS | SILENT | {USER_SCALE_UP_DELAY: DELAY}, {SCALE_UP_DELAY: DELAY}),
+        (OURS | SILENT | {SCALE_UP_DELAY: "600s"}, {SCALE_UP_DELAY: "600s"}),
         ({SCALE_UP_DELAY: "600s", SAFE_TO_EVICT: "false"}, {SCALE_UP_DELAY: "600s", SAFE_TO_EVICT: "false"}),
         ({}, {}),
     ],
@@ -73,12 +80,12 @@ def test_each_setting_has_its_own_annotation():
     """
     Who buys is told by the delay, who drains by safe-to-evict.
     """
-    assert {SCALE_UP_DELAY: DELAY} == changes({}, Ours(buys=True))
+    assert {SCALE_UP_DELAY: DELAY, USER_SCALE_UP_DELAY: ""} == changes({}, Ours(buys=True))
     assert {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""} == changes({}, Ours(drains=True))
 
 
 VALUES = st.sampled_from([None, "", "true", "false", "x", DELAY])
-ANNOTATIONS = st.fixed_dictionaries(dict.fromkeys((SCALE_UP_DELAY, SAFE_TO_EVICT, USER_SAFE_TO_EVICT), VALUES)).map(
+ANNOTATIONS = st.fixed_dictionaries(dict.fromkeys(HANDOVER, VALUES)).map(
     lambda found: {key: value for key, value in found.items() if value is not None}
 )
 WHOSE = st.builds(Ours, st.booleans(), st.booleans())
@@ -92,9 +99,19 @@ def test_whatever_stands_there_a_second_time_changes_nothing(annotations, first,
     once = applied(annotations, first)
     assert {} == changes(once, first)
     assert (once.get(SAFE_TO_EVICT) == "false" and USER_SAFE_TO_EVICT in once) or not first.drains
+    assert (once.get(SCALE_UP_DELAY) == DELAY and USER_SCALE_UP_DELAY in once) or not first.buys
     back = applied(applied(once, then), NEITHER)
-    assert USER_SAFE_TO_EVICT not in back
+    assert not back.keys() & {USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY}
     assert {} == changes(back, NEITHER)
+
+
+@given(ANNOTATIONS, WHOSE, WHOSE)
+def test_what_the_owner_wrote_is_back_after_any_settings(annotations, first, then):
+    """
+    An empty value says as much as none.
+    """
+    plain = {key: value for key, value in annotations.items() if value and key in (SCALE_UP_DELAY, SAFE_TO_EVICT)}
+    assert plain == applied(applied(applied(plain, first), then), NEITHER)
 
 
 @given(ANNOTATIONS, WHOSE)
