@@ -33,7 +33,7 @@ PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc
 @click.option("--one", hidden=True)
 @click.option("--json", "json_out", type=click.Path(path_type=Path), metavar="FILE", help="All figures.")
 def main(part: str, one: str | None, json_out: Path | None) -> None:
-    """Seconds of a decision (pass), of a whole turn on Kubernetes (kube), of cluster-autoscaler's loop (rpc, handover)."""
+    """Seconds of a decision (pass), of a turn on Kubernetes (kube), for cluster-autoscaler (rpc, handover)."""
     measured = PARTS[part]
     if one:
         measured.measure(one)
