@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = "autoscaler|benchmarks|dashboards|docs|exporter|images|isolation|manifests|tests"
@@ -35,6 +38,28 @@ def pages() -> list[Page]:
     """README, the rest of the house's papers, every page of docs/."""
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return [Page(str(path.relative_to(ROOT)), path.read_text()) for path in sorted(files)]
+
+
+def blocks(text: str) -> tuple[dict[tuple[str, str], str], list[str], list[str]]:
+    """
+    Blocks that a reader of a page writes or types, in its order: whole YAML files, lists that go into them, commands.
+
+    Files by kind and name of their first object.
+    """
+    files: dict[tuple[str, str], str] = {}
+    lists: list[str] = []
+    commands: list[str] = []
+    for language, body in FENCE.findall(text):
+        block = textwrap.dedent(body)
+        if language == "yaml":
+            first = next(yaml.safe_load_all(block))
+            if isinstance(first, list):
+                lists.append(block)
+            else:
+                files[first.get("kind", ""), first.get("metadata", {}).get("name", "")] = block
+        elif not language:
+            commands.append(block)
+    return files, lists, commands
 
 
 def spans(text: str) -> list[str]:

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -171,6 +172,16 @@ class House:
     def words(self) -> str:
         """The logs' ends, for a failure."""
         return "\n".join(f"--- {name}\n{log.read_text(errors='replace')[-4000:]}" for name, log in self.logs.items())
+
+
+def program(folder: Path) -> Path:
+    """A folder for the path of somebody who types `gpushare`: this tree's."""
+    folder.mkdir()
+    file = folder / "gpushare"
+    words = shlex.join(["env", f"PYTHONPATH={MANIFESTS.parent}", sys.executable, "-c", _MAIN])
+    file.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    file.chmod(0o755)
+    return folder
 
 
 @contextlib.contextmanager

@@ -238,6 +238,13 @@ def workload(kind: str, name: str, replicas: int, pod: dict[str, Any], **more: A
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec | more}
 
 
+def ordinary_workload(name: str, replicas: int, cpu: str) -> dict[str, Any]:
+    """Replicas that the stock scheduler places."""
+    box = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+    pod = {"metadata": {"labels": {}}, "spec": {"containers": [box], "terminationGracePeriodSeconds": 1}}
+    return workload("Deployment", name, replicas, pod)
+
+
 def cards_of(pod: dict[str, Any]) -> list[str]:
     """UUIDs of the pod's record, ours."""
     return [part.uuid for part in decode_allocation(pod["metadata"]["annotations"][ALLOCATION]).slices]

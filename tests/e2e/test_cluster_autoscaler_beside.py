@@ -15,7 +15,7 @@ from e2e.autoscaler_process import eventually, one_pool
 from e2e.cluster_autoscaler.objects import SAFE_TO_EVICT, SCALE_UP_DELAY
 from e2e.cluster_autoscaler.stand import Beside, beside
 from e2e.kubelets import Kubelets, shared_node
-from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
+from e2e.sharing import PODS, ordinary_workload, our_pod, untainted, why_pending, workload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,13 +32,6 @@ def share_workload(replicas: int, cpu: str) -> dict[str, Any]:
     pod = our_pod("any", 10)
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "aliyun.com/gpu-mem": "10"}
     return workload("Deployment", "share", replicas, pod)
-
-
-def ordinary_workload(name: str, replicas: int, cpu: str) -> dict[str, Any]:
-    """Replicas that the stock scheduler places."""
-    box = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
-    pod = {"metadata": {"labels": {}}, "spec": {"containers": [box], "terminationGracePeriodSeconds": 1}}
-    return workload("Deployment", name, replicas, pod)
 
 
 async def running(b: Beside, app: str, count: int) -> set[str]:
@@ -113,7 +106,7 @@ def test_an_ordinary_pod_waits_for_ever_with_the_flag_of_the_old_page(plane, tmp
             await full_of_shares(b, "30")
             await b.client.create(ordinary_workload("large", 1, "30"))
             await b.client.until(lambda pods: all(map(why_pending, pods["items"])), PODS, labelSelector="app=large")
-            b.theirs.start(*OLD_PAGE, "--no-scale-down")
+            b.theirs.start(*OLD_PAGE, "--scale-down-enabled=false")
             await b.theirs.passes(10.0)
             pods = (await b.client.get(PODS, labelSelector="app=large"))["items"]
             return b.theirs.status()["bought"], [pod["spec"].get("nodeName") for pod in pods]

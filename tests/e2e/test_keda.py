@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import json
 import re
-import textwrap
 
 import pytest
-import yaml
-from docs_reading import FENCE, ROOT
+from docs_reading import ROOT, blocks
 from e2e.apiclient import connected
 from e2e.exporter_stand import exporting
 from e2e.keda_stand import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
@@ -25,15 +23,7 @@ from isolation.contract.metrics_autoscaler import PENDING_BYTES
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import GIB
 
-PAGE = (ROOT / "docs/keda.md").read_text()
-BLOCKS = [(language, textwrap.dedent(body)) for language, body in FENCE.findall(PAGE)]
-OBJECTS = {
-    (thing["kind"], thing.get("metadata", {}).get("name", "")): text
-    for language, text in BLOCKS
-    if language == "yaml"
-    for thing in [yaml.safe_load(text)]
-}
-COMMANDS = [text for language, text in BLOCKS if not language]
+OBJECTS, _, COMMANDS = blocks((ROOT / "docs/keda.md").read_text())
 CHAT, CHAT_CPU = OBJECTS["ScaledObject", "chat"], OBJECTS["ScaledObject", "chat-cpu"]
 NODE, CARDS, CARD_GIB = "keda-gpu", 4, 15
 SPACE = "/api/v1/namespaces/demo"

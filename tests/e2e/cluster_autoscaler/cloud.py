@@ -53,8 +53,9 @@ class Instance:
 class Cloud:
     """One connection for as long as the autoscaler lives; `asked` counts the calls."""
 
-    def __init__(self, channel: Channel, expander: Channel | None) -> None:
-        self._call = _WIRE.provider(channel, CALL_SECONDS)
+    def __init__(self, channel: Channel, expander: Channel | None, timeout: float = CALL_SECONDS) -> None:
+        """`timeout`: of the provider's calls, seconds."""
+        self._call = _WIRE.provider(channel, timeout)
         self._expander = expander
         self._groups: dict[str, Group] | None = None
         self._of: dict[str, str] = {}
@@ -162,6 +163,7 @@ class Cloud:
             answer = await _answer(_WIRE.best(self._expander, asked, nodes, CALL_SECONDS))
         except CallError:
             return list(options)
+        self.asked["BestOptions answered"] += 1
         return [by_group[one.nodeGroupId] for one in answer.options if one.nodeGroupId in by_group]
 
     async def _ask(self, method: str, **fields: Any) -> Any:

@@ -1,21 +1,21 @@
 """
 The stand-in as a program: real gRPC over mutual TLS, the real API server, a clock that runs faster than the wall's.
 
-    python -m e2e.cluster_autoscaler.process --kubeconfig=K --cloud-config=C --speed=40 --status-file=S [flags]
+    STAND_IN_SPEED=40 STAND_IN_STATUS=S python -m e2e.cluster_autoscaler.process --cloud-provider=externalgrpc [flags]
 
-C is externalgrpc's configuration (address, cert, key, cacert). As there, certificates are read once, at the start.
-After each loop S says what has been done since then.
+Flags and cloud configuration are cluster-autoscaler's own (`flags`); as there, files are read once, at the start, and a
+mistake ends the program. After each loop the file S says what has been done since then.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import logging
 import os
 import ssl
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import aiohttp
 import grpc
+import yaml
 from e2e.apiclient import ApiClient, RefusedError
 from e2e.cluster_autoscaler.cloud import Cloud
+from e2e.cluster_autoscaler.flags import FlagError, Given
+from e2e.cluster_autoscaler.flags import read as read_flags
 from e2e.cluster_autoscaler.loop import Autoscaler, ClusterError
 from e2e.cluster_autoscaler.objects import TO_BE_DELETED, budget_of, node_of, pod_of
-from e2e.cluster_autoscaler.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -125,44 +127,44 @@ class Files:
     """What is read once, at the start."""
 
     kubeconfig: Mapping[str, Any]
-    address: str
     shown: Any
-    """Credentials for the cloud provider."""
+    """Credentials for the cloud provider; None: it is asked without."""
     expander: Any
     """The same for the expander, without a certificate of ours; None: it is not asked."""
 
 
-def read(given: argparse.Namespace) -> Files:
-    """All of them."""
-    config = json.loads(given.cloud_config.read_text())
-    authority, key, certificate = (Path(config[name]).read_bytes() for name in ("cacert", "key", "cert"))
-    expander = None
-    if given.grpc_expander_url:
-        expander = grpc.ssl_channel_credentials(given.grpc_expander_cert.read_bytes())
-    shown = grpc.ssl_channel_credentials(authority, key, certificate)
-    return Files(json.loads(given.kubeconfig.read_text()), config["address"], shown, expander)
+def read(given: Given) -> Files:
+    """All of them; FlagError."""
+    try:
+        cloud, shown = given.cloud, None
+        if cloud.cert:
+            authority, key, certificate = (Path(path).read_bytes() for path in (cloud.cacert, cloud.key, cloud.cert))
+            ssl.create_default_context(cafile=cloud.cacert).load_cert_chain(cloud.cert, cloud.key)
+            shown = grpc.ssl_channel_credentials(authority, key, certificate)
+        expander = None
+        if "grpc" in given.expanders:
+            expander = grpc.ssl_channel_credentials(Path(given.expander_cert).read_bytes())
+        return Files(yaml.safe_load(Path(given.kubeconfig).read_text()), shown, expander)
+    except (OSError, yaml.YAMLError) as exc:  # ssl.SSLError is an OSError
+        raise FlagError(f"Could not create gRPC client: {exc}") from exc
 
 
-async def run(given: argparse.Namespace, files: Files) -> None:
+async def run(given: Given, files: Files, speed: float, status: Path) -> None:
     """Until it is killed."""
-    names = frozenset(given.allowed_scheduler_names.split(",")) - {""}
-    options = Options(
-        allowed_scheduler_names=names,
-        enforce_node_group_min_size=given.enforce_node_group_min_size,
-        scale_down_enabled=not given.no_scale_down,
-    )
-    clock = Fast(given.speed)
+    clock = Fast(speed)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(connected(files.kubeconfig))
-        channel = await stack.enter_async_context(grpc.aio.secure_channel(files.address, files.shown))
-        expander = None
+        address, shown = given.cloud.address, files.shown
+        opened = grpc.aio.secure_channel(address, shown) if shown else grpc.aio.insecure_channel(address)
+        channel, expander = await stack.enter_async_context(opened), None
         if files.expander is not None:
-            opened = grpc.aio.secure_channel(given.grpc_expander_url, files.expander)
+            opened = grpc.aio.secure_channel(given.expander_url, files.expander)
             expander = await stack.enter_async_context(opened)
-        autoscaler = Autoscaler(RealCluster(client), cloud := Cloud(channel, expander), clock, options)
+        cloud = Cloud(channel, expander, given.cloud.timeout)
+        autoscaler = Autoscaler(RealCluster(client), cloud, clock, given.options)
         async with asyncio.TaskGroup() as group:
             group.create_task(autoscaler.run())
-            group.create_task(_report(autoscaler, cloud, clock, given.status_file))
+            group.create_task(_report(autoscaler, cloud, clock, status))
 
 
 async def _report(autoscaler: Autoscaler, cloud: Cloud, clock: Fast, path: Path) -> None:
@@ -183,18 +185,14 @@ async def _report(autoscaler: Autoscaler, cloud: Cloud, clock: Fast, path: Path)
 
 def main() -> None:
     """From the command line."""
-    parser = argparse.ArgumentParser()
-    for name in ("kubeconfig", "cloud-config", "status-file"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--speed", type=float, default=1.0)
-    parser.add_argument("--allowed-scheduler-names", default="")
-    parser.add_argument("--enforce-node-group-min-size", action="store_true")
-    parser.add_argument("--no-scale-down", action="store_true")
-    parser.add_argument("--grpc-expander-url", default="")
-    parser.add_argument("--grpc-expander-cert", type=Path)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    given = parser.parse_args()
-    asyncio.run(run(given, read(given)))
+    try:
+        given = read_flags(sys.argv[1:])
+        files = read(given)
+    except FlagError as exc:
+        sys.exit(f"cluster-autoscaler: {exc}")
+    speed, status = float(os.environ.get("STAND_IN_SPEED", "1")), Path(os.environ["STAND_IN_STATUS"])
+    asyncio.run(run(given, files, speed, status))
 
 
 if __name__ == "__main__":

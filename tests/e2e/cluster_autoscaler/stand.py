@@ -18,10 +18,11 @@ from children import DIES_WITH_US
 from e2e.autoscaler_process import Autoscaler, config, eventually, fleet
 from e2e.autoscaler_stage import pool_node
 from e2e.certificates import Authority
+from e2e.cluster_autoscaler.flags import PROVIDER
 from ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from e2e.apiclient import ApiClient
     from e2e.machine_deployments import MachineDeployments
@@ -34,39 +35,32 @@ _TESTS = Path(__file__).resolve().parents[2]
 class StandIn:
     """One process after the other; what it did is in `status`."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, address: str, expander: str) -> None:
-        self._kubeconfig, self._folder = plane.kubeconfig, folder
-        self._expander = expander
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._launcher = ThreadPoolExecutor(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._status = folder / "cluster-autoscaler.json"
-        files = {"cert": "cluster-autoscaler.crt", "key": "cluster-autoscaler.key", "cacert": "grpc-ca.crt"}
-        cloud = {"address": address} | {key: str(folder / name) for key, name in files.items()}
-        (folder / "externalgrpc.json").write_text(json.dumps(cloud))
 
-    def start(self, *flags: str) -> None:
-        """Begin with nothing remembered."""
+    def launch(self, words: Iterable[str], *inside: str) -> None:
+        """Begin with nothing remembered; `inside`: words before the program's own."""
         self._status.unlink(missing_ok=True)
-        given = {
-            "kubeconfig": self._kubeconfig,
-            "cloud-config": self._folder / "externalgrpc.json",
-            "status-file": self._status,
-            "speed": SPEED,
-            "grpc-expander-url": self._expander,
-            "grpc-expander-cert": self._folder / "grpc-ca.crt",
-        }
-        words = [f"--{key}={value}" for key, value in given.items()]
-        command = [*DIES_WITH_US, sys.executable, "-m", "e2e.cluster_autoscaler.process", *words, *flags]
+        program = (sys.executable, "-m", "e2e.cluster_autoscaler.process", *words)
         paths = os.pathsep.join((str(_TESTS), str(_TESTS.parent)))
+        more = {"PYTHONPATH": paths, "STAND_IN_SPEED": str(SPEED), "STAND_IN_STATUS": str(self._status)}
         with (self._folder / "cluster-autoscaler.log").open("ab") as log:
             self._process = self._launcher.submit(
                 subprocess.Popen,
-                command,
+                [*DIES_WITH_US, *inside, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": paths},
+                env=os.environ | more,
             ).result()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended by itself."""
+        return self._process is not None and self._process.poll() is None
 
     def end(self) -> None:
         """Killed."""
@@ -111,6 +105,28 @@ class StandIn:
             raise AssertionError(f"its time stands still at {self.status()}: {self.log()[-3000:]}")
 
 
+class Configured(StandIn):
+    """With the files and the addresses of a test."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, address: str, expander: str) -> None:
+        super().__init__(folder)
+        files = {"cert": "cluster-autoscaler.crt", "key": "cluster-autoscaler.key", "cacert": "grpc-ca.crt"}
+        cloud = {"address": address} | {key: str(folder / name) for key, name in files.items()}
+        (folder / "externalgrpc.json").write_text(json.dumps(cloud))
+        self._given = {
+            "cloud-provider": PROVIDER,
+            "kubeconfig": plane.kubeconfig,
+            "cloud-config": folder / "externalgrpc.json",
+            "expander": "grpc,least-waste",
+            "grpc-expander-url": expander,
+            "grpc-expander-cert": folder / "grpc-ca.crt",
+        }
+
+    def start(self, *flags: str) -> None:
+        """Begin, with these flags as well."""
+        self.launch([*(f"--{key}={value}" for key, value in self._given.items()), *flags])
+
+
 @dataclass(frozen=True)
 class Beside:
     """Everything of one story."""
@@ -118,7 +134,7 @@ class Beside:
     client: ApiClient
     machines: MachineDeployments
     ours: Autoscaler
-    theirs: StandIn
+    theirs: Configured
     authority: Authority
     flags: tuple[str, ...]
 
@@ -157,7 +173,7 @@ async def beside(
         machines,
     ):
         ours = Autoscaler(plane, folder, "ours")
-        theirs = StandIn(plane, folder, f"127.0.0.1:{number}", f"127.0.0.1:{other}")
+        theirs = Configured(plane, folder, f"127.0.0.1:{number}", f"127.0.0.1:{other}")
         found = Beside(client, machines, ours, theirs, authority, flags)
         try:
             ours.config.write_text(config(*ordered))
