@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.codec_request import goes_with_its_node
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
 HOUR: Final = 3600.0
 """Seconds."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-def goes_with_its_node(owner: str) -> bool:
-    """Whether pods of this controller, as `Kind/namespace/name`, end with their node and are made again on others."""
-    return owner.startswith(("DaemonSet/", "Node/"))
 
 
 def resident(pod: Pod) -> bool:

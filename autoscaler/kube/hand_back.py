@@ -8,9 +8,9 @@ admission is told comes first, so that new pods are not annotated again; safe to
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,9 +20,9 @@ from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.cluster.lease import Terms
 from isolation.cluster.wire import page_of
 from isolation.cluster.writes import Leases, Target, object_of
-from isolation.contract.codec_pools import KEY
-from isolation.contract.codec_shape import At
-from isolation.contract.handover import Ours, Scaler, changes
+from isolation.contract.codec_pools import KEY, decode_pools, encode_pools
+from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.handover import Ours, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
 
 if TYPE_CHECKING:
@@ -95,27 +95,23 @@ async def hand_back(
 
 async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
     """How many pools were published as ours; from now on none is."""
-    path = f"/api/v1/namespaces/{namespace}/configmaps/{POOLS}"
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{POOLS}"
     try:
         found = object_of(await access.send("GET", path))
     except RefusedError as exc:
         if exc.status == _NOT_FOUND:
             return 0
         raise
-    both = ("scale_up", "scale_down")
     try:
-        published = json.loads((found.get("data") or {}).get(KEY) or "{}")
-        ours = [pool for pool in published["pools"] if any(pool.get(key) == Scaler.GPUSHARE for key in both)]
-        for pool in ours:
-            pool.update(dict.fromkeys(both, Scaler.CLUSTER_AUTOSCALER.value))
-        text: str | None = json.dumps(published)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        ours, text = [], None  # nobody reads it as pools
+        published = decode_pools((found.get("data") or {}).get(KEY) or "")
+    except CodecError:
+        return 0  # nobody reads it as pools
+    ours = sum(pool.ours != Ours() for pool in published.pools)
     if ours and not dry_run:
-        version = found["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "data": {KEY: text}}
+        back = encode_pools((replace(pool, ours=Ours()) for pool in published.pools), complete=published.complete)
+        body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "data": {KEY: back}}
         await access.send("PATCH", path, body, "merge-patch")
-    return len(ours)
+    return ours
 
 
 async def _wishes(access: Access) -> AsyncIterator[Wish]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from autoscaler.budget import goes_with_its_node
 from isolation.cluster.live import NOT_ENDED
 from isolation.cluster.wire import page_of
 from isolation.contract.codec_pod import seconds_of
-from isolation.contract.codec_request import owner_of
+from isolation.contract.codec_request import goes_with_its_node, owner_of
 from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.names import MIRROR
 

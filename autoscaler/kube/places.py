@@ -111,22 +111,24 @@ class Places:
         pods: Mapping[str, Pod],
         known: Mapping[str, Reservation],
     ) -> list[Reservation]:
-        """What is to be stored; pods of one machine are of one lot."""
+        """What is to be stored; pods of one machine share a planned node."""
         now = self._tools.now()
         stamp = f"{int(now * 1000):x}"
         seconds = min(self._limits.max_node_provision_seconds + 2 * HOME_SECONDS, LONGEST_SECONDS)
-        lots = {home.machine: known[uid].lot for uid, home in homes.items() if uid in known}
+        planned = {home.machine: known[uid].planned_node for uid, home in homes.items() if uid in known}
         found = []
         for uid, home in homes.items():
             machine, pod = machines.get(home.machine), pods.get(uid)
             if uid in known or pod is None or not pod.request.shared or machine is None or machine.state not in COMING:
                 continue
-            lot = lots.setdefault(home.machine, f"{machine.pool}-{stamp}-{len(lots)}")
+            node = planned.setdefault(home.machine, f"{machine.pool}-{stamp}-{len(planned)}")
             part = pod.request.card_bytes, pod.request.card_core
             place = Placement("", tuple(Slice("", position, *part) for position in home.cards))
             name = f"{PURCHASE}-{uid}-{stamp}"
             until = now + seconds
             found.append(
-                Reservation(name, uid, place, until, pod.namespace, reason=PURCHASE, pool=machine.pool, lot=lot)
+                Reservation(
+                    name, uid, place, until, pod.namespace, reason=PURCHASE, pool=machine.pool, planned_node=node
+                )
             )
         return found

@@ -21,6 +21,7 @@ from isolation.cluster.store import Store
 from isolation.cluster.wire import node_wire, pod_wire
 from isolation.contract.codec import CodecError, decode_vendor, node_of, request_of
 from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_request import goes_with_its_node
 from isolation.contract.codec_shape import At
 from isolation.contract.model import Mode, Phase, Placement, Pod, Refusal, Request, Slice, Taint
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, EVICT, MIRROR, POOL, RESERVATION
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _MOST_KEPT: Final = 16_384
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CodecError, MalformedError)
 _PHASES: Final = {"Succeeded": Phase.DONE, "Failed": Phase.DONE, "Running": Phase.RUNNING, "Unknown": Phase.RUNNING}
-_NOT_REMADE: Final = ("DaemonSet/", "Node/")
 _SPELT: Final = (ACK.mode_label, ACK.choice_label, *ACK.model_labels, *ACK.memory_labels)
 """Labels on which a node's cards, mode and choice depend."""
 
@@ -147,7 +147,7 @@ class WholeLists:
             priority=priority,
             labels=meta.labels,
             evictable=bool(owner)
-            and not owner.startswith(_NOT_REMADE)
+            and not goes_with_its_node(owner)
             and not static
             and annotations.get(EVICT) != "false",
             deleting=meta.deletionTimestamp is not None,

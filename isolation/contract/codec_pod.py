@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec_allocation import decode_allocation, decode_vendor
-from isolation.contract.codec_request import owner_of, owner_uid_of, request_of
+from isolation.contract.codec_request import goes_with_its_node, owner_of, owner_uid_of, request_of
 from isolation.contract.codec_shape import At, CodecError
 from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
 from isolation.contract.names import (
@@ -157,5 +157,5 @@ def _as_recorded(slices: tuple[Slice, ...], owner: str) -> Request:
 
 def _evictable(controller: str, annotations: Mapping[str, str]) -> bool:
     """Whether something makes the pod again elsewhere, and nobody said no."""
-    remade = bool(controller) and not controller.startswith(("DaemonSet/", "Node/"))
+    remade = bool(controller) and not goes_with_its_node(controller)
     return remade and MIRROR not in annotations and annotations.get(EVICT) != "false"

@@ -47,6 +47,15 @@ class PublishedPool:
     """What gpushare does there now."""
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedPools:
+    """All that is published."""
+
+    pools: tuple[PublishedPool, ...] = ()
+    complete: bool = False
+    """Whether no other pool may bring nodes: there are pools, and none is left out."""
+
+
 def encode_pools(pools: Iterable[PublishedPool], *, complete: bool = False) -> str:
     """The text; pools beyond what it holds are left out. `complete`: these are all that are configured."""
     pools = tuple(pools)
@@ -61,7 +70,7 @@ def encode_pools(pools: Iterable[PublishedPool], *, complete: bool = False) -> s
     return json.dumps({"version": VERSION, "complete": complete and len(shown) == len(pools), "pools": shown})
 
 
-def decode_pools(text: str) -> tuple[PublishedPool, ...]:
+def decode_pools(text: str) -> PublishedPools:
     """All of them; CodecError where any cannot be read: half of the pools would be taken for all."""
     if len(text) > MOST_TEXT:
         raise CodecError((), f"{len(text)} characters: the maximum is {MOST_TEXT}")
@@ -71,13 +80,7 @@ def decode_pools(text: str) -> tuple[PublishedPool, ...]:
     items = at["pools"].items()
     if len(items) > MOST_POOLS:
         raise at["pools"].wrong(f"{len(items)} pools: the maximum is {MOST_POOLS}")
-    return tuple(map(_pool, items))
-
-
-def all_told(text: str) -> bool:
-    """Whether no other pool may bring nodes: there are pools, and none is left out. CodecError as `decode_pools`."""
-    at = decoded(text)
-    return at["complete"].value is True and bool(at["pools"].items())
+    return PublishedPools(tuple(map(_pool, items)), at["complete"].value is True and bool(items))
 
 
 def _shown(pool: PublishedPool) -> dict[str, Any]:

@@ -50,6 +50,11 @@ def owner_of(metadata: object) -> str:
     return ""
 
 
+def goes_with_its_node(owner: str) -> bool:
+    """Whether pods of this controller (`owner_of`) end with their node: a DaemonSet's, and the kubelet's own."""
+    return owner.startswith(("DaemonSet/", "Node/"))
+
+
 def owner_uid_of(metadata: object) -> str:
     """The UID of the controller that made the pod; empty for a bare pod."""
     references = At(metadata, ("metadata",))["ownerReferences"].items()

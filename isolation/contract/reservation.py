@@ -19,9 +19,15 @@ decided elsewhere.
 
 A purchase is a reservation whose node is not there yet. It names the pool that grows in place of a node, and by their
 position the cards that it was counted on (no UUIDs). The scheduler chooses the node: the first of the pool that comes
-up with room for all reservations of the same lot, which are those of one bought node. Until then it takes no room.
+up with room for all reservations with the same `plannedNode`, which were counted on one node. Until then it takes no
+room.
 
-    spec: {..., pool: gpu-a10, lot: gpu-a10-18f3c, cards: [{index: 0, bytes: 2147483648, core: 0}], reason: purchase}
+    spec:
+      ...
+      pool: gpu-a10
+      plannedNode: gpu-a10-18f3c
+      cards: [{index: 0, bytes: 2147483648, core: 0}]
+      reason: purchase
 """
 
 from __future__ import annotations
@@ -59,7 +65,7 @@ class Reservation:
     """Of the object; empty before it is stored."""
     pool: str = ""
     """Of the node to come, where none is named; the cards of `placement` have positions and no UUIDs then."""
-    lot: str = ""
+    planned_node: str = ""
     """Reservations of one pool that share it are meant for one node."""
 
     def serves(self, pod: Pod) -> bool:
@@ -88,7 +94,7 @@ def reservation_of(thing: object) -> Reservation:
         reason=spec["reason"].text(),
         uid=metadata["uid"].text(),
         pool=pool,
-        lot=spec["lot"].text(),
+        planned_node=spec["plannedNode"].text(),
     )
 
 
@@ -98,7 +104,12 @@ def manifest_of(made: Reservation) -> dict[str, Any]:
         raise CodecError(("spec", "cards"), "at least one card is required")
     spec: dict[str, Any] = {"holder": made.holder, "cards": [_card_of(part) for part in made.placement.slices]}
     spec["expires"] = time_of(made.expires)
-    more = {"namespace": made.namespace, "node": made.placement.node, "pool": made.pool, "lot": made.lot}
+    more = {
+        "namespace": made.namespace,
+        "node": made.placement.node,
+        "pool": made.pool,
+        "plannedNode": made.planned_node,
+    }
     spec |= {key: value for key, value in (more | {"reason": made.reason}).items() if value}
     return {
         "apiVersion": f"{GROUP}/{API_VERSION}",
@@ -128,7 +139,7 @@ def definition() -> dict[str, Any]:
             "namespace": {"type": "string", "maxLength": 63},
             "node": {"type": "string", "minLength": 1, "maxLength": 253},
             "pool": {"type": "string", "minLength": 1, "maxLength": 253},
-            "lot": {"type": "string", "maxLength": 253},
+            "plannedNode": {"type": "string", "maxLength": 253},
             "cards": {"type": "array", "minItems": 1, "maxItems": MOST_CARDS, "items": card},
             "expires": {"type": "string", "format": "date-time"},
             "reason": {"type": "string", "maxLength": 63},

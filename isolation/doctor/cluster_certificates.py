@@ -10,7 +10,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.certificate import begins, ends
-from isolation.contract.names import AUTOSCALER, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, AUTOSCALER_CLIENT, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_facts import Secret, Untold
 from isolation.doctor.finding import Finding, State, named, ok, problem, unknown, warning
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from isolation.doctor.cluster_shape import Shape
 
 WEBHOOK: Final = f"{SCHEDULER}-tls"
-CALLER: Final = "gpushare-cluster-autoscaler"
-"""With which cluster-autoscaler asks us, in its own namespace too; it reads it once, at its start."""
 PARTS: Final = {
     WEBHOOK: ("scheduler", "no pod with a share can be created"),
     f"{SCHEDULER}-clients": (
@@ -61,7 +59,7 @@ def callers(facts: ScalerFacts, now: float) -> list[Finding]:
     check, source = "cluster.cluster_autoscaler_certificate", facts.shown.get(SYSTEM_NAMESPACE)
     found = []
     for namespace in sorted({one.key.partition("/")[0] for one in facts.callers}):
-        secret, where = facts.shown.get(namespace), f"Secret {namespace}/{CALLER}"
+        secret, where = facts.shown.get(namespace), f"Secret {namespace}/{AUTOSCALER_CLIENT}"
         if isinstance(secret, Untold):
             found.append(unknown(check, f"cannot read {where}: {secret.why}", _ASK))
             continue
@@ -77,7 +75,7 @@ def callers(facts: ScalerFacts, now: float) -> list[Finding]:
             told = f"{where} expires on {_day(end)}; then cluster-autoscaler gets no answer"
             found.append(warning(check, told, _RENEW))
         elif isinstance(source, Secret) and source.certificate and source.certificate != secret.certificate:
-            told = f"{where} is not what is in Secret {SYSTEM_NAMESPACE}/{CALLER}"
+            told = f"{where} is not what is in Secret {SYSTEM_NAMESPACE}/{AUTOSCALER_CLIENT}"
             found.append(warning(check, told, f"copy it again, and restart cluster-autoscaler ({_PAGE})"))
         elif old:
             told = f"{where} was renewed on {_day(begin)}, after {named(sorted(old))} started and read the one before"

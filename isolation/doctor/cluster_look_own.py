@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.contract.codec_pools import KEY
-from isolation.contract.names import AUTOSCALER, POOLS, SYSTEM_NAMESPACE
+from isolation.contract.names import AUTOSCALER, AUTOSCALER_CLIENT, POOLS, SYSTEM_NAMESPACE
 from isolation.doctor.cluster_asking import NOT_FOUND
 from isolation.doctor.cluster_autoscaler import acting
-from isolation.doctor.cluster_certificates import CALLER, WEBHOOK
+from isolation.doctor.cluster_certificates import WEBHOOK
 from isolation.doctor.cluster_facts import AutoscalerFacts, Monitoring, ScalerFacts, Secret, Untold
 from isolation.doctor.cluster_read import secret, table
 from isolation.doctor.cluster_scalers import scales
@@ -75,7 +75,7 @@ async def scalers(asking: Asking, workloads: tuple[Workload, ...], callers: tupl
     where = sorted({one.key.partition("/")[0] for one in callers})[:_MOST_SECRETS]
     shown: dict[str, Secret | Untold | None] = {}
     for namespace in {*where, SYSTEM_NAMESPACE} if where else ():
-        item = await asking.one(f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{CALLER}")
+        item = await asking.one(f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{AUTOSCALER_CLIENT}")
         shown[namespace] = item if item is None or isinstance(item, Untold) else secret(item)
     return ScalerFacts(tuple(one for one in workloads if scales(one)), pools, callers, shown)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
 from isolation.contract.codec_pod import seconds_of
+from isolation.contract.codec_request import goes_with_its_node, owner_of
 from isolation.contract.codec_shape import At
 from isolation.contract.handover import HANDOVER
 from isolation.contract.model import Refusal
-from isolation.contract.names import ACK, AGENT, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SHARED
+from isolation.contract.names import ACK, AGENT, ALLOCATION, AUTOSCALER_CLIENT, CARD_COUNT, CARD_UNITS, CARDS, SHARED
 from isolation.contract.quantity import GIB
-from isolation.doctor.cluster_certificates import CALLER
 from isolation.doctor.cluster_facts import Caller, NodeFacts, PodFacts, Secret, Workload
 
 if TYPE_CHECKING:
@@ -101,14 +101,21 @@ def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: in
         wrong=wrong,
         created=created,
         annotations={key: str(said[key]) for key in HANDOVER if key in said},
-        resident=any(one.get("kind") == "DaemonSet" for one in tables(meta, "ownerReferences")),
+        resident=_goes_with_its_node(meta),
         devices=_devices(table(item, "status")),
     )
 
 
+def _goes_with_its_node(meta: Mapping[str, Any]) -> bool:
+    try:
+        return goes_with_its_node(owner_of(meta))
+    except CodecError:
+        return False
+
+
 def caller(item: Mapping[str, Any]) -> Caller | None:
     """A pod that runs with the certificate for cluster-autoscaler; None where it does not."""
-    if CALLER not in _needs(table(item, "spec")):
+    if AUTOSCALER_CLIENT not in _needs(table(item, "spec")):
         return None
     meta, boxes = table(item, "metadata"), tables(table(item, "status"), "containerStatuses")
     try:

@@ -49,7 +49,7 @@ def look(
         told = f"cannot read ConfigMap {SYSTEM_NAMESPACE}/{POOLS}: {facts.pools.why}"
         return [*flag, unknown(check, told, "use credentials that may read it")] if facts.found else []
     try:
-        pools = decode_pools(facts.pools) if facts.pools else ()
+        pools = decode_pools(facts.pools).pools if facts.pools else ()
     except CodecError as exc:
         told = f"ConfigMap {SYSTEM_NAMESPACE}/{POOLS} cannot be read: {exc}"
         return [*flag, warning(check, told, "delete it; the autoscaler writes it again when it next starts")]

@@ -185,7 +185,7 @@ class _Pools:
     def put(self, raw: msgspec.Raw) -> str:
         try:
             text = (_CONFIG_MAP.decode(raw).data or {}).get(KEY, "")
-            self.text, self.known, self.unreadable = text, decode_pools(text), False
+            self.text, self.known, self.unreadable = text, decode_pools(text).pools, False
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             self.text, self.known, self.unreadable = "", (), True
             log.warning("cannot read ConfigMap %s, ignoring it: %s", POOLS, exc)

@@ -1,7 +1,7 @@
 """
 Which node of a pool the pods get for whom it was bought: the first that comes up with room for them.
 
-Decides for reservations that name a pool and no node. Those of one lot were counted on one node, so they stay together
+Decides for reservations that name a pool and no node. Those of one planned node stay together
 where a node has room for all of them; whoever has no place then takes what is left, the largest first. The choice is
 held in memory only: the next leader makes it anew from the same objects, and a pod that is bound by then holds its own
 room. Pure but for the room that is given.
@@ -39,24 +39,24 @@ def seated(
     if there is None or node not in room.engine.nodes:
         return {}
     left = [(made, pod) for made, pod in waiting if usable(pod, there)]
-    lots: dict[str, list[tuple[Reservation, Pod]]] = {}
+    planned: dict[str, list[tuple[Reservation, Pod]]] = {}
     for made, pod in left:
-        lots.setdefault(made.lot or made.name, []).append((made, pod))
+        planned.setdefault(made.planned_node or made.name, []).append((made, pod))
     found: dict[str, Placement] = {}
     full: set[Request] = set()
-    for lot in (*lots.values(), *([one] for one in sorted(left, key=_largest))):
-        if any(made.name in found for made, _ in lot):
+    for group in (*planned.values(), *([one] for one in sorted(left, key=_largest))):
+        if any(made.name in found for made, _ in group):
             continue
-        found |= _together(room, there, sorted(lot, key=_largest), keys, full)
+        found |= _together(room, there, sorted(group, key=_largest), keys, full)
     return found
 
 
 def _together(
-    room: Room, node: Node, lot: Iterable[tuple[Reservation, Pod]], keys: Mapping[str, str], full: set[Request]
+    room: Room, node: Node, group: Iterable[tuple[Reservation, Pod]], keys: Mapping[str, str], full: set[Request]
 ) -> dict[str, Placement]:
     """All of them or nobody; `full`: requests for which the node has no room, for as long as it only fills."""
     found: dict[str, Placement] = {}
-    for made, pod in lot:
+    for made, pod in group:
         lean = room.lean(pod.request)
         place = None if lean in full else _place(room, node, made, pod)
         if place is None:

@@ -195,7 +195,7 @@ class Reserved:
             ]
             if not waiting:
                 return
-            waiting.sort(key=lambda one: (one[0].expires, one[0].lot, one[0].name))
+            waiting.sort(key=lambda one: (one[0].expires, one[0].planned_node, one[0].name))
             found = seated(self._room, node, waiting, {made.name: key_of(made.name) for made, _ in waiting})
             self._seats |= found
             for name in found:

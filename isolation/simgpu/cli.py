@@ -60,8 +60,10 @@ def _refuse_to_replace(path: Path) -> None:
         with opened(path) as box:
             box.settle()
             cards = document(box)["cards"]
-    except SimulatorError as exc:
-        raise SimulatorError(f"{path} exists and is no hardware file ({exc}); choose another path") from None
+    except SimulatorError:
+        raise SimulatorError(
+            f"{path} is no hardware file of this version; choose another path, or use --force"
+        ) from None
     users = {one["pid"] for card in cards for one in card["processes"] if one["state"] == "live"}
     if users:
         shown = ", ".join(str(pid) for pid in sorted(users)[:5])

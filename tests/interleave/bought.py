@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POOL_NAME: Final = "p"
 _AT_A_TIME: Final = 3
-"""Pods of one lot."""
+"""Pods of one planned node."""
 
 
 class Purchases:
@@ -51,7 +51,7 @@ class Purchases:
             plan.key[0],
             PURCHASE,
             pool=POOL_NAME,
-            lot=f"lot-{self._ordered // _AT_A_TIME}",
+            planned_node=f"planned-{self._ordered // _AT_A_TIME}",
         )
         self._net.loop.later(self._draw.uniform(0.0, 4.0), self._store, made)
         if self._draw.random() < 0.2:

@@ -59,8 +59,8 @@ def test_a_purchase_keeps_a_place_for_each_pod_that_it_is_for():
     }
     assert {(0, 4 * GIB)} == {(part.index, part.bytes) for r in first.values() for part in r.placement.slices}
     assert {START + LIMITS.max_node_provision_seconds + 2 * HOME_SECONDS} == {r.expires for r in first.values()}
-    assert [1, 2] == sorted(Counter(r.lot for r in first.values()).values())
-    assert [2, 2] == sorted(Counter(r.lot for r in later.values()).values())
+    assert [1, 2] == sorted(Counter(r.planned_node for r in first.values()).values())
+    assert [2, 2] == sorted(Counter(r.planned_node for r in later.values()).values())
     assert first == {uid: later[uid] for uid in first}
 
 

@@ -199,7 +199,7 @@ def test_published_pools_are_read_as_they_were_written():
     """
     What a fresh node is like, its bounds, and who scales it.
     """
-    found = decode_pools(encode_pools(POOLS))
+    found = decode_pools(encode_pools(POOLS)).pools
     assert [(pool.name, pool.min_nodes, pool.max_nodes, pool.ours) for pool in POOLS] == [
         (pool.name, pool.min_nodes, pool.max_nodes, pool.ours) for pool in found
     ]

@@ -18,7 +18,9 @@ from isolation.contract.reservation import Reservation, manifest_of, reservation
 KEPT = Reservation("move-1", "u1", Placement("n1", (Slice("GPU-a", 0, 2 * GIB, 30),)), 1_800_000_000.0, "ml", "move")
 
 
-BOUGHT = replace(KEPT, placement=Placement("", (Slice("", 3, 2 * GIB, 30),)), pool="gpu-a", lot="l1", reason="purchase")
+BOUGHT = replace(
+    KEPT, placement=Placement("", (Slice("", 3, 2 * GIB, 30),)), pool="gpu-a", planned_node="l1", reason="purchase"
+)
 
 
 @given(st.integers(0, 253_402_300_799))

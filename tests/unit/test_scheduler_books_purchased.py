@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from isolation.scheduler.books import Books
 
 
-def bought(uid: str, pool: str, *, size: int = 4, lot: str = "", card: int = 0, expires: float = 1000.0) -> Reservation:
+def bought(
+    uid: str, pool: str, *, size: int = 4, planned: str = "", card: int = 0, expires: float = 1000.0
+) -> Reservation:
     """A purchase for one pod of `scheduler_world.pod`."""
     place = Placement("", (Slice("", card, gib(size)),))
-    return Reservation(f"purchase-{uid}", uid, place, expires, "ml", PURCHASE, pool=pool, lot=lot or uid)
+    return Reservation(f"purchase-{uid}", uid, place, expires, "ml", PURCHASE, pool=pool, planned_node=planned or uid)
 
 
 def told(made: Books, *pods, **rest) -> None:
@@ -87,11 +89,11 @@ def test_no_node_of_another_pool_and_none_that_the_pod_cannot_use_is_kept():
 
 
 def test_what_was_counted_on_one_node_stays_together():
-    """Two lots of one pool; the first node takes a whole lot with its cards, not the largest of each."""
+    """Two planned nodes of one pool; the first node takes one of them whole, not the largest of each."""
     made = books()
-    for uid, size, lot, card in (("a", 5, "l1", 0), ("b", 6, "l1", 1), ("c", 8, "l2", 0), ("d", 4, "l2", 1)):
+    for uid, size, planned, card in (("a", 5, "l1", 0), ("b", 6, "l1", 1), ("c", 8, "l2", 0), ("d", 4, "l2", 1)):
         made.pod_is(pod(uid, size))
-        made.reservation_is(bought(uid, "p", size=size, lot=lot, card=card))
+        made.reservation_is(bought(uid, "p", size=size, planned=planned, card=card))
 
     made.node_is(node("n", 2, 8, pool="p"))
     assert [5, 6] == used(made)
@@ -105,7 +107,7 @@ def test_a_node_with_less_room_than_was_counted_on_serves_whom_it_can():
     made = books()
     for uid in ("a", "b"):
         made.pod_is(pod(uid, 8))
-        made.reservation_is(bought(uid, "p", size=8, lot="l", card=int(uid == "b")))
+        made.reservation_is(bought(uid, "p", size=8, planned="l", card=int(uid == "b")))
     made.pod_is(bound(pod("early", 4), at("n", 0)))
     made.node_is(node("n", 2, 8, pool="p"))
 
@@ -208,8 +210,8 @@ class _Story:
 
     def purchase(self, number: int) -> None:
         if f"u{number}" in self.pods:
-            lot, card = f"l{number // 3}", self.rng.randrange(2)
-            one = bought(f"u{number}", f"p{number % 2}", size=1 + number % 8, lot=lot, card=card)
+            planned, card = f"l{number // 3}", self.rng.randrange(2)
+            one = bought(f"u{number}", f"p{number % 2}", size=1 + number % 8, planned=planned, card=card)
             self.kept[one.name] = one
             self.made.reservation_is(one)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from isolation.contract.codec_pools import PublishedPool, all_told, decode_pools
+from isolation.contract.codec_pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.handover import Ours
 from isolation.scheduler.admission.fleet import UNKNOWN, Fleet, fleet_of
 
@@ -86,9 +86,9 @@ class Known:
         if update.fleet is not None:
             self.fleet = update.fleet
         if update.pools is not None:
-            self.pools = decode_pools(update.pools) if update.pools else ()
-            growing = (pool.fresh for pool in self.pools if pool.max_nodes)
-            self.growth = fleet_of(growing) if update.pools and all_told(update.pools) else None
+            found = decode_pools(update.pools) if update.pools else PublishedPools()
+            growing = (pool.fresh for pool in found.pools if pool.max_nodes)
+            self.pools, self.growth = found.pools, fleet_of(growing) if found.complete else None
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

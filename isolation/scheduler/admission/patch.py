@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.codec_request import goes_with_its_node
 from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
 from isolation.placement.rules import ours_of
@@ -40,7 +41,7 @@ def changes_of_pod(metadata: At, spec: At, request: Request, scheduler: str, uni
 
 def handover(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]]) -> Iterator[Change]:
     """Annotations for cluster-autoscaler, where gpushare buys or drains for the pod; none for a DaemonSet's."""
-    if request.owner.startswith("DaemonSet/"):
+    if goes_with_its_node(request.owner):
         return
     said = metadata["annotations"].texts()
     changed = changes(said, ours_of(request, pools))
