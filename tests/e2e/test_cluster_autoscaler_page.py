@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from docs_reading import ROOT, blocks
+from docs_reading import typed as typed_lines
 from e2e.apiclient import connected
 from e2e.autoscaler_stage import Growing, pool_node
 from e2e.cluster_autoscaler.installed import SPACE, Installed
@@ -30,12 +31,14 @@ from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-FILES, LISTS, COMMANDS = blocks((ROOT / "docs/cluster-autoscaler.md").read_text())
+PAGE = (ROOT / "docs/cluster-autoscaler.md").read_text()
+FILES, LISTS, COMMANDS = blocks(PAGE)
 KUSTOMIZATION = FILES["Kustomization", ""]
 MANIFEST = FILES["ConfigMap", "cluster-autoscaler-externalgrpc"]
 [ACT, ADVISE, MORE_FLAGS] = LISTS
 [APPLY, COPY, START, ROTATE] = COMMANDS
 AGAIN = APPLY.splitlines()[1]
+[HAND_BACK] = [line[2:] for line in typed_lines(PAGE) if line.startswith("$ ")]
 SETTINGS = yaml.safe_load(FILES["", ""])
 POOL = SETTINGS["pools"][0]["name"]
 LIMITS = {"scan_interval_seconds": 0.3, "action_validation_delay_seconds": 0.1, "initial_pool_backoff_seconds": 5}
@@ -134,9 +137,10 @@ class Stand:
         self.dry = await self.says("share")
         self.add_patches(ACT)
         await self.types(AGAIN)
-        self.acting = await soon(self._handed_over, self.house.words, every=0.3)
+        self.acting = await soon(self.handed_over, self.house.words, every=0.3)
 
-    async def _handed_over(self) -> list[tuple[str | None, str | None]]:
+    async def handed_over(self) -> list[tuple[str | None, str | None]]:
+        """What the pods of `share` say, once they all say something; else nothing."""
         found = await self.says("share")
         return found if all(safe for _, safe in found) else []
 
@@ -270,6 +274,24 @@ def test_new_certificates_cost_no_order(stand):
         return between, await stand.bought_for("new-certificate", 30, "60", 2), old != await stand.shown()
 
     assert ((1, "8760h"), (1, "8760h"), True) == stand.play(story())
+
+
+def test_pods_of_an_autoscaler_that_is_gone_are_handed_back_by_hand(stand):
+    """
+    By the page's command; once it is back it takes them over again.
+    """
+
+    async def story():
+        await stand.ends()
+        said = await stand.types(HAND_BACK)
+        found = await stand.says("share")
+        await stand.restart()
+        return said, found, await soon(stand.handed_over, stand.house.words, every=0.3)
+
+    said, back, again = stand.play(story())
+    assert said.startswith("1 pools and ")
+    assert [(None, None)] * REPLICAS == back
+    assert [("8760h", "false")] * REPLICAS == again
 
 
 def test_the_expander_is_asked_as_the_page_says(stand):
