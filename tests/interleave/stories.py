@@ -3,12 +3,13 @@ One seed, one story beside a cluster-autoscaler: pods come and go, and whatever 
 
 Real are the autoscaler's loop, deciders, world and watches, the orders (`Relay`, `Commanding`), the answers on the gRPC
 ports without the sockets, and the stand-in's loop and deciders. Around them: a server, two pools with boot times and
-stock-outs, and a scheduler that binds card by card. Leader and cluster-autoscaler are killed and frozen, the connection
-between them breaks for minutes (as where certificates were rotated and cluster-autoscaler was not restarted), pods are
-deleted while they wait.
+stock-outs, and our scheduler's books (`placing`) without its processes. Leader and cluster-autoscaler are killed and
+frozen, the connection between them breaks, certificates are rotated (another authority, which cluster-autoscaler does
+not know until its restart), the scheduler's leader changes, pods are deleted while they wait.
 
-The judge knows what is stored: a purchase that serves nobody, a running share pod that is evicted, a machine that goes
-under a pod, and a pod that waits at the end although a purchase would serve it, are findings.
+The judge knows what is stored: a purchase that serves nobody, room on a bought node that others take from those that it
+was bought for, a running share pod that is evicted, a machine that goes under a pod, and a pod that waits at the end
+although a purchase would serve it, are findings.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from e2e.cluster_autoscaler.snapshot import Snapshot
 from interleave.clocks import LoopTime
 from interleave.loop import Process, StuckError, VirtualLoop, thrown_away
 from interleave.market import Market
+from interleave.placing import Promised, Scheduler
 from interleave.removal import Late
 from interleave.server import EPOCH, Route, Server, stamp
 from interleave.wire import Net, Weather
@@ -42,7 +44,7 @@ from autoscaler.kube.config import PoolConfig
 from autoscaler.kube.doubt import DoubtError
 from autoscaler.kube.figures import Nothing
 from autoscaler.kube.on_node import Occupants
-from autoscaler.kube.sources import Sources
+from autoscaler.kube.sources import RESERVATIONS_PATH, Sources
 from autoscaler.kube.state import Remembered, decode, encode
 from autoscaler.kube.wiring import KnownPools
 from autoscaler.kube.world import KubeWorld, Parts
@@ -59,9 +61,10 @@ from isolation.contract.codec import decode_allocation, encode_allocation, encod
 from isolation.contract.codec_node import decode_cards
 from isolation.contract.codec_node import node_of as shared_node_of
 from isolation.contract.codec_shape import At
-from isolation.contract.model import Ask, Card, Placement, Request, Slice
-from isolation.contract.names import ACK, ALLOCATION, CARDS
+from isolation.contract.model import Ask, Card, Request
+from isolation.contract.names import ACK, ALLOCATION, CARDS, POOL, RESERVATION
 from isolation.contract.quantity import GIB
+from isolation.scheduler.books import Books
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,6 +101,8 @@ class Result:
     """Evictions of share pods, machines that went under pods, whatever broke."""
     spare: list[str] = field(default_factory=list)
     """Machines bought for nobody."""
+    robbed: list[str] = field(default_factory=list)
+    """Pods that took room of nodes from those that they were bought for."""
     waits: list[str] = field(default_factory=list)
     """Pods that wait at the end and need not."""
     count: Counter[str] = field(default_factory=Counter)
@@ -148,7 +153,8 @@ class Line:
     """The connection from cluster-autoscaler to whoever leads; everything but sockets and TLS is real."""
 
     def __init__(self, story: Story) -> None:
-        self._story = story
+        """Certificates are read now, and only now."""
+        self._story, self._authority = story, story.authority
 
     def unary_unary(
         self, path: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any]
@@ -168,6 +174,8 @@ class Line:
         process, handlers = story.leader, story.handlers
         if process is None or not process.alive or story.loop.time() < story.cut_until:
             raise AnsweredError("UNAVAILABLE", "failed to connect to all addresses")
+        if self._authority != story.authority:
+            raise AnsweredError("UNAVAILABLE", "certificate signed by unknown authority")
         found = next(h for h in (one.service(Call(path)) for one in handlers) if h is not None)
         answer: asyncio.Future[bytes] = story.loop.create_future()
 
@@ -264,7 +272,9 @@ class LoopClock:
 class Story:
     """See the module."""
 
-    def __init__(self, seed: int, *, annotations: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, seed: int, *, annotations: dict[str, str] | None = None, books: Callable[[], Books] = Books
+    ) -> None:
         self.draw = random.Random(seed)  # noqa: S311 (chance, no secret)
         self.loop = VirtualLoop(random.Random(~seed))  # noqa: S311 (chance, no secret)
         self.server = Server(self.loop.time)
@@ -276,6 +286,11 @@ class Story:
         self.leader: Process | None = None
         self.handlers: tuple[Any, ...] = ()
         self.cut_until = 0.0
+        self.authority = 0
+        """Of the server's certificate."""
+        self._running: dict[str, Process] = {}
+        self._scheduler = Scheduler(self.server, self.loop.time, books)
+        self._books, self._promised = books, Promised(self.server, self.loop.time)
         self._stored = ""
         self._epoch = 0
         self._made = 0
@@ -321,8 +336,7 @@ class Story:
     async def _lives(self, name: str, work: Any, least: float, most: float) -> None:
         """Life after life; the last one lasts."""
         while True:
-            process = Process(name)
-            self.loop.spawn(process, work(process), name)
+            process = self._begin(name, work)
             dies = self.draw.uniform(30.0, RUN_SECONDS * 1.5)
             if self.loop.time() + dies > RUN_SECONDS:
                 await asyncio.sleep(RUN_SECONDS + CALM_SECONDS)
@@ -339,12 +353,18 @@ class Story:
                 await asyncio.sleep(dies - at)
             else:
                 await asyncio.sleep(dies)
+            process = self._running[name]
             process.fuse = self.draw.randint(0, 400)  # somewhere in the middle of something
             await asyncio.sleep(12.0)
             process.die()
             self._tell(f"{name} is dead")
             self.result.count[f"{name} killed"] += 1
             await asyncio.sleep(self.draw.uniform(least, most))
+
+    def _begin(self, name: str, work: Any) -> Process:
+        process = self._running[name] = Process(name)
+        self.loop.spawn(process, work(process), name)
+        return process
 
     # The autoscalers.
 
@@ -411,8 +431,7 @@ class Story:
         relay.offer(offers)
 
     async def _cluster_autoscaler(self, _process: Process) -> None:
-        """As shipped; its connection works again with its restart."""
-        self.cut_until = 0.0
+        """As shipped."""
         line = Line(self)
         options = Options(enforce_node_group_min_size=True)
         theirs = Autoscaler(Theirs(self), Cloud(line, line), LoopClock(self.loop), options)
@@ -445,7 +464,7 @@ class Story:
                 "name": name,
                 "uid": f"uid-{name}",
                 "creationTimestamp": stamp(self.loop.time()),
-                "labels": {"ack.node.gpu.schedule": "cgpu", "kubernetes.io/hostname": name},
+                "labels": {"ack.node.gpu.schedule": "cgpu", "kubernetes.io/hostname": name, POOL: pool},
                 "annotations": {CARDS: encode_cards(named)},
             },
             "spec": {"providerID": f"sim://zone/{name}"},
@@ -495,6 +514,10 @@ class Story:
             self.loop.later(min(RUN_SECONDS, begin + self.draw.uniform(100.0, 600.0)), self._stock, pool, True)
         if self.draw.random() < 0.3:
             self.loop.later(self.draw.uniform(0.0, RUN_SECONDS), self._cut)
+        if self.draw.random() < 0.4:
+            self.loop.later(self.draw.uniform(0.0, RUN_SECONDS), self._rotate)
+        for _ in range(self.draw.choice((0, 0, 1, 2))):
+            self.loop.later(self.draw.uniform(0.0, RUN_SECONDS), self._lead)
 
     def _stock(self, pool: str, there: bool) -> None:  # noqa: FBT001 (a callback)
         shelf = self.market.shelves[pool]
@@ -508,6 +531,29 @@ class Story:
         self.cut_until = min(RUN_SECONDS, self.loop.time() + self.draw.uniform(60.0, 600.0))
         self._tell(f"no connection until {self.cut_until:.0f}")
         self.result.count["connections cut"] += 1
+
+    def _rotate(self) -> None:
+        """By another authority, of which cluster-autoscaler knows once it is restarted."""
+        self.result.count["certificates rotated"] += 1
+        self.authority += 1
+        self._tell("certificates are of another authority")
+        seconds = min(self.draw.uniform(10.0, 600.0), RUN_SECONDS - self.loop.time())
+        self.loop.later(seconds, self._restart)
+
+    def _restart(self) -> None:
+        """Somebody has cluster-autoscaler read its files again; where it is dead it does so anyway."""
+        process = self._running["cluster-autoscaler"]
+        if process.alive:
+            self._tell("cluster-autoscaler is restarted")
+            process.die()
+            self._begin("cluster-autoscaler", self._cluster_autoscaler)
+
+    def _lead(self) -> None:
+        """Another leader of the scheduler, which chooses anew."""
+        self._tell("the scheduler's leader changes")
+        self.result.count["schedulers changed"] += 1
+        self._scheduler.end()
+        self._scheduler = Scheduler(self.server, self.loop.time, self._books)
 
     def _create_share(self) -> None:
         self._made += 1
@@ -563,28 +609,57 @@ class Story:
     # The scheduler.
 
     def _schedule(self) -> None:
-        """Every pod that waits, the oldest first: node sums, then the tightest card."""
+        """Every pod that waits, the oldest first: by node sums as the stock scheduler, then by the books."""
         self.loop.later(1.0 + self.draw.random(), self._schedule)
+        for name in self._scheduler.tidy():
+            self.server.handle("scheduler", "DELETE", f"{RESERVATIONS_PATH}/{name}", None)
         state = (self.server.version, self._coming())
         if state == self._looked:
             self._wanted[-1] = (self.loop.time(), *self._wanted[-1][1:])
             return
         self._looked = state
         self._note()
-        snapshot, cards = self._room()
+        snapshot, _ = self._room()
         for pod in sorted(self.pods(), key=lambda pod: (pod.created, pod.name)):
-            if not pod.node:
-                where = _place(pod, snapshot, cards)
-                if where is not None:
-                    self._bind(pod, *where)
-                elif not pod.unschedulable:
-                    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-                    thing = self.server.things["pods"]["default", pod.name]
-                    self.server.put(
-                        Route("pods", "default", pod.name),
-                        thing | {"status": {**thing["status"], "conditions": [said]}},
-                    )
-        self.loop.later(1.0 + self.draw.random(), self._schedule)
+            if not pod.node and not self._served(pod, snapshot) and not pod.unschedulable:
+                said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                thing = self.server.things["pods"]["default", pod.name]
+                self.server.put(
+                    Route("pods", "default", pod.name),
+                    thing | {"status": {**thing["status"], "conditions": [said]}},
+                )
+
+    def _served(self, pod: Pod, snapshot: Snapshot) -> bool:
+        """Whether it was bound."""
+        if not _is_share(pod):
+            where = snapshot.place(pod)
+            if where:
+                self._bind(pod, where, {})
+            return bool(where)
+        found = self._scheduler.place(pod.uid, [name for name in snapshot.nodes if snapshot.fits(pod, name)])
+        if found is None:
+            return False
+        at, units = found.placement, _units(pod)
+        request = Request(1, units * GIB, asks=(Ask("main", units * GIB),))
+        records = {ALLOCATION: encode_allocation(pod.name, request, at)}
+        if found.reservation:
+            records[RESERVATION] = found.reservation
+            self.result.count["reservations used"] += 1
+        before = self._kept()
+        self._bind(pod, at.node, records)
+        self._scheduler.books.confirm(pod.uid)
+        snapshot.add(pod, at.node)
+        after = self._kept()
+        for pool in sorted(pool for pool, all_fit in before.items() if all_fit and after.get(pool) is False):
+            who = [made.holder for made in self._promised.holders()[pool]]
+            self._find(self.result.robbed, f"{pod.name} took room on {at.node}: {pool} has too little left for {who}")
+        return True
+
+    def _kept(self) -> dict[str, bool | None]:
+        """By pool, whether those that its machines were bought for have their room, card by card."""
+        pools = {node.name: node.labels.get(POOL, "") for node in self.nodes()}
+        coming = {pool: [SHAPES[pool][1]] * SHAPES[pool][0] * count for pool, count in self._coming().items()}
+        return self._promised.fit(self._room()[1], pools, coming)
 
     def _room(self) -> tuple[Snapshot, dict[str, dict[str, int]]]:
         """Sums, and what is free of each card, by node."""
@@ -597,14 +672,7 @@ class Story:
                     cards[pod.node][uuid] -= units
         return snapshot, cards
 
-    def _bind(self, pod: Pod, node: str, card: str) -> None:
-        records = {}
-        if card:
-            units = _units(pod)
-            request = Request(1, units * GIB, asks=(Ask("main", units * GIB),))
-            records = {
-                ALLOCATION: encode_allocation(pod.name, request, Placement(node, (Slice(card, 0, units * GIB),)))
-            }
+    def _bind(self, pod: Pod, node: str, records: dict[str, str]) -> None:
         body = {"metadata": {"uid": pod.uid, "annotations": records}, "target": {"name": node}}
         self.server.handle("scheduler", "POST", f"/api/v1/namespaces/default/pods/{pod.name}/binding", body)
         thing = self.server.things["pods"]["default", pod.name]
@@ -651,12 +719,12 @@ class Story:
 
         Each pod is taken alone; each machine that comes is left to one pod, first to those that few pools can serve.
         """
-        snapshot, cards = self._room()
+        snapshot, _ = self._room()
         fresh = {pool: node_of(self._node(pool, f"{pool}-any")) for pool in SHAPES}
         homeless = [
             {pool for pool, node in fresh.items() if _servable(pod, node)}
             for pod in self.pods()
-            if not pod.node and not any(_servable(pod, node, snapshot, cards) for node in snapshot.nodes.values())
+            if not pod.node and not self._has_room(pod, snapshot)
         ]
         coming, found = self._coming(), Counter[str]()
         for pools in sorted(homeless, key=len):
@@ -666,6 +734,11 @@ class Story:
             else:
                 found.update(pools)
         return found
+
+    def _has_room(self, pod: Pod, snapshot: Snapshot) -> bool:
+        """On a node that is up, as the scheduler sees it: what is kept for others is no room."""
+        names = [name for name in snapshot.nodes if snapshot.fits(pod, name)]
+        return self._scheduler.fits(pod.uid, names) if _is_share(pod) else bool(names)
 
     def _packed(self, short: list[Pod], pool: str) -> int:
         """How many machines of one pool those need whom it can serve, card by card."""

@@ -14,11 +14,16 @@ import pytest
 from budget import examples
 from interleave.stories import play
 
+from autoscaler.rpc.relay import Commanding
+from isolation.scheduler.books import Books
+
 BLOCKS = 20
 SEEDS = examples(5)
 """Per block."""
 FAST = 2
 """The block of `make test`: orders outlive their pods in two of its stories."""
+EVICTED, ROBBED, STALE = 21, 3, 2
+"""Stories in which it shows, tried first."""
 MOST_BEYOND_PACKING = 0.1
 """Of all machines: pods that came one after the other may take more than if all of them were packed at once."""
 
@@ -50,20 +55,51 @@ def test_nobody_is_evicted_or_left_waiting(block):
     assert count["bought"] > 4 * SEEDS
     assert count["leader killed"] > 0
     assert count["cluster-autoscaler killed"] > 0
+    assert count["reservations used"] > SEEDS
 
 
 @IN_BLOCKS
 def test_nothing_is_bought_for_nobody(block):
     """Every machine has a pod that waits for it when it is bought, and few would be saved by packing all pods anew."""
-    assert {} == {run.seed: run.spare for run in runs(block) if run.spare}
+    assert {} == {run.seed: run.spare + run.robbed for run in runs(block) if run.spare or run.robbed}
     count = sum((run.count for run in runs(block)), Counter())
     assert count["bought beyond packing"] <= MOST_BEYOND_PACKING * count["bought"]
 
 
 def test_the_judge_sees_evictions():
     """Share pods that do not say whose they are, are evicted."""
-    stories = (play(seed, annotations={}) for seed in (5, *range(20)))
+    stories = (play(seed, annotations={}) for seed in (EVICTED, *range(20)))
     assert any("was evicted" in finding for story in stories for finding in story.findings)
+
+
+class Heedless(Books):
+    """Keeps nothing on nodes to come."""
+
+    def reservation_is(self, reservation):
+        """Only those that name a node."""
+        if not reservation.pool:
+            super().reservation_is(reservation)
+
+
+def test_the_judge_sees_that_the_first_node_up_is_taken_by_whoever_fits():
+    """
+    By a scheduler that knows of no reservations for purchases.
+    """
+    stories = (play(seed, books=Heedless) for seed in (ROBBED, *range(20)))
+    assert any(story.robbed for story in stories)
+
+
+def test_the_judge_sees_orders_that_outlive_their_pods(monkeypatch):
+    """
+    Where none is taken back.
+    """
+
+    async def kept(*_):
+        return 0
+
+    monkeypatch.setattr(Commanding, "take_back", kept)
+    stories = (play(seed) for seed in (STALE, *range(20)))
+    assert any(story.spare for story in stories)
 
 
 def test_one_seed_is_one_story():
