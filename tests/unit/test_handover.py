@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.kube import handover
 from autoscaler.kube.handover import AT_ONCE, Wish, written
+from autoscaler.kube.notes import PodNote
 from isolation.cluster.failure import RefusedError, UnreachableError
 from isolation.cluster.writes import Target
 from isolation.contract.codec_pod import safe_to_evict
@@ -16,8 +20,8 @@ from isolation.contract.codec_pools import PublishedPool, decode_pools, encode_p
 from isolation.contract.codec_shape import CodecError
 from isolation.contract.codec_template import NodeTemplate
 from isolation.contract.handover import DELAY, HANDOVER, Ours, changes
-from isolation.contract.model import Card, Mode, Node, Request, Requirement, Rules
-from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
+from isolation.contract.model import Card, Mode, Node, Pod, Request, Requirement, Rules
+from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.contract.quantity import GIB
 from isolation.placement.rules import could_host, ours_of
 
@@ -185,6 +189,23 @@ def test_a_pod_that_has_changed_is_left_to_the_next_pass_and_nothing_is_written_
     assert 25 == asyncio.run(written(server, WISHES, lambda: True))
     assert 0 == asyncio.run(written(server, WISHES, lambda: False))
     assert 50 == server.asked
+
+
+def test_a_pass_over_many_pods_decides_once_for_those_alike(monkeypatch):
+    """
+    2,000 pods wait, all of them asking for one of two things: two decisions, and 250 are written to.
+    """
+    asked = [Request(1, GIB), Request(1, 99 * GIB)]
+    pods = {f"u{n}": Pod(f"u{n}", f"p{n}", request=replace(asked[n % 2], owner=f"web{n}")) for n in range(2000)}
+    pools = {"a": SimpleNamespace(template=fresh())}
+    seen = SimpleNamespace(pods=pods, machines={}, pools=pools)
+    notes = dict.fromkeys(pods, PodNote(SCHEDULER))
+    decided = []
+    monkeypatch.setattr(handover, "ours_of", lambda *of: decided.append(of) or ours_of(*of))
+    server = Server(lambda _: None)
+    passing = handover.Handover(server, lambda: True)
+    asyncio.run(passing.carry(seen, notes, {"a": BOTH}))
+    assert (2, handover.MOST, 1000 - handover.MOST) == (len(decided), server.asked, passing.left)
 
 
 POOLS = (
