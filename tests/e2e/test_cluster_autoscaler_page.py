@@ -43,6 +43,7 @@ SETTINGS = yaml.safe_load(FILES["", ""])
 POOL = SETTINGS["pools"][0]["name"]
 LIMITS = {"scan_interval_seconds": 0.3, "action_validation_delay_seconds": 0.1, "initial_pool_backoff_seconds": 5}
 """Added to the page's own: cluster-autoscaler's time is 40 times as fast."""
+CERTIFICATE = "cluster.cluster_autoscaler_certificate"
 PORTS = (6443, 8086, 8087, 8443)
 MORE = 3.0
 """Minutes of cluster-autoscaler's time in which a second purchase would have come: eighteen loops."""
@@ -194,6 +195,12 @@ class Stand:
         await self.theirs.passes(MORE)
         return self.machines.made[POOL] - before, made["metadata"].get("annotations", {}).get(SCALE_UP_DELAY)
 
+    async def doctor(self) -> dict[str, str]:
+        """What `gpushare doctor cluster` finds about cluster-autoscaler: state by check."""
+        found = json.loads(await self.types("gpushare doctor cluster --json || true"))
+        about = ("cluster.cluster_autoscaler", "cluster.handover")
+        return {one["check"]: one["state"] for one in found["findings"] if one["check"].startswith(about)}
+
     async def shown(self) -> str:
         """The certificate that cluster-autoscaler's Secret has now."""
         return (await self.client.get(f"{SPACE}/secrets/gpushare-cluster-autoscaler"))["data"]["tls.crt"]
@@ -220,6 +227,7 @@ def test_cluster_autoscaler_scales_until_gpushare_acts(stand):
     """
     assert [(None, None)] * REPLICAS == stand.dry
     assert [("8760h", "false")] * REPLICAS == stand.acting
+    assert {"ok"} == set(stand.play(stand.doctor()).values())
 
 
 def test_a_pending_share_pod_is_bought_for_once_and_by_gpushare(stand):
@@ -259,7 +267,8 @@ def test_running_share_pods_stay_and_ordinary_pods_are_served(stand):
 
 def test_new_certificates_cost_no_order(stand):
     """
-    After the script alone cluster-autoscaler goes on with what it has read; copied and restarted, it shows the new one.
+    After the script alone cluster-autoscaler goes on with what it has read, and doctor warns; copied and restarted, it
+    shows the new one.
     """
     script, rest = ROTATE.split("\n", 1)
 
@@ -269,11 +278,13 @@ def test_new_certificates_cost_no_order(stand):
         await stand.house.command(await stand.house.pod(AUTOSCALER))  # as a kubelet refreshes the volume
         between = await stand.bought_for("old-certificate", 30, "60", 2)
         assert pod == stand.theirs.pod
+        warned = (await stand.doctor())[CERTIFICATE]
         await stand.types(rest)
         await stand.theirs.runs(other_than=pod)
-        return between, await stand.bought_for("new-certificate", 30, "60", 2), old != await stand.shown()
+        after = await stand.bought_for("new-certificate", 30, "60", 2)
+        return between, after, old != await stand.shown(), warned, (await stand.doctor())[CERTIFICATE]
 
-    assert ((1, "8760h"), (1, "8760h"), True) == stand.play(story())
+    assert ((1, "8760h"), (1, "8760h"), True, "warning", "ok") == stand.play(story())
 
 
 def test_pods_of_an_autoscaler_that_is_gone_are_handed_back_by_hand(stand):
