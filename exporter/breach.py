@@ -121,10 +121,10 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
 
 def _going(
     uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
-) -> tuple[tuple[str, int], ...] | None:
-    """Breaches that go on on a card, by kind; None: none is known, and not all would be seen."""
-    going = tuple((kind.value, numbers[uuid, kind]) for kind in BreachKind if numbers.get((uuid, kind)))
-    return None if not going and any(unsure((kind, uuid)) for kind in BreachKind) else going
+) -> tuple[tuple[str, int], ...]:
+    """Breaches that go on on a card, by kind; a kind that would not be seen is absent."""
+    every = ((kind, numbers.get((uuid, kind), 0)) for kind in BreachKind)
+    return tuple((kind.value, number) for kind, number in every if number or not unsure((kind, uuid)))
 
 
 def _shown(one: ContainerReading, track: Track, metered: bool) -> ContainerReading:  # noqa: FBT001 (private, two callers)
