@@ -31,7 +31,7 @@ from isolation.contract.reading import CardReading, ContainerReading, NodeReadin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exporter.claims import Claim, Claims
+    from exporter.claims import Claim, Claims, Key
     from exporter.facts import CardFacts, Snapshot
     from isolation.contract.abi import CardBook
 
@@ -61,6 +61,10 @@ class Attribution:
     """By card."""
     busy: Mapping[str, float | None]
     """Compute of everybody on a card, strangers included."""
+    whose: Mapping[str, Mapping[int, Key | None]]
+    """By card: the claim of each process that computed, as in `Sight`."""
+    facts: Mapping[str, CardFacts]
+    """Cards that somebody may use, by UUID."""
     churned: bool
     """A process went between two sources: worth taking the sample again, once."""
 
@@ -78,6 +82,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
     placed: list[Claim] = []
     views: dict[str, View] = {}
     busy: dict[str, float | None] = {}
+    whose: dict[str, Mapping[int, Key | None]] = {}
     for card in machine.cards if machine else ():
         mine = by_card.pop(card.uuid, [])
         sight = look(snapshot, card, mine, claims, everybody, gone=gone)
@@ -88,6 +93,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
         placed += mine
         stays += sight.stays
         views[card.uuid] = sight.view
+        whose[card.uuid] = sight.whose
         busy[card.uuid] = None if card.busy is None else sum(card.busy.values())
     unseen = [claim for rest in by_card.values() for claim in rest]
     containers += [_reading(claim) for claim in unseen]
@@ -103,8 +109,9 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
         host_pids=kernel.host_pids if kernel else None,
         mps=machine.mps if machine else None,
     )
+    facts = {card.uuid: card for card in machine.cards} if machine else {}
     churned = any(stay.owner is None for stay in stays)
-    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, churned)
+    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, whose, facts, churned)
 
 
 def book_of(claim: Claim) -> CardBook | None:

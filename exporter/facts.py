@@ -104,6 +104,8 @@ class CardFacts:
     gpu_instance: int | None = None
     """GPU instance id of a MIG instance: N of nvidiaX/giN, as some device plugins name it."""
     hardware: Hardware = NO_HARDWARE
+    compute_seconds: Mapping[int, float] | None = None
+    """`busy` added up by process since the exporter began: what a reading that got lost missed is in the next one."""
     copy_busy: Mapping[int, float] | None = None
     """As `busy`, for the memory controller."""
     encoder_busy: Mapping[int, float] | None = None

@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import metrics, metrics_card
+from isolation.contract.metrics import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
+    from exporter.counters import Counters
     from isolation.contract.metrics import Family, MetricSpec
     from isolation.contract.reading import CardReading, ContainerReading, Hardware, NodeReading
 
@@ -114,16 +116,29 @@ def card_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
     yield metrics.family(metrics.CARD_REMAINDER, _remainders(nodes))
 
 
-def container_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
-    """Everything about containers; allocated and used carry the same labels, so that they divide."""
+def container_families(nodes: Sequence[NodeReading], counters: Counters | None = None) -> Iterator[Family]:
+    """
+    Everything about containers; allocated and used carry the same labels, so that they divide.
+
+    Counters of several containers under one name are added up here, or by `counters`, which never lets them fall.
+    """
     uses = [(use, _container_labels(node.node, use)) for node in nodes for use in node.containers]
     yield metrics.family(
         metrics.CONTAINER_INFO,
         (((*labels, *_provenance(use)), 1) for use, labels in uses),
     )
     for spec, figure in _CONTAINER_FIGURES:
-        yield metrics.family(spec, ((labels, figure(use)) for use, labels in uses))
-    yield metrics.family(metrics.DENIED, (((*labels, _LIBRARY), use.denied) for use, labels in uses))
+        rows = [(labels, use, figure(use)) for use, labels in uses]
+        yield _family(spec, rows, counters)
+    yield _family(metrics.DENIED, [((*labels, _LIBRARY), use, use.denied) for use, labels in uses], counters)
+
+
+def _family(
+    spec: MetricSpec, rows: list[tuple[tuple[str, ...], ContainerReading, float | None]], counters: Counters | None
+) -> Family:
+    if counters is None or spec.kind is not Kind.COUNTER:
+        return metrics.family(spec, ((labels, value) for labels, _, value in rows))
+    return counters.family(spec, ((labels, (use.promise, use.pod_uid), value) for labels, use, value in rows))
 
 
 def collected_families(nodes: Sequence[NodeReading], groups: Container[str]) -> Iterator[Family]:

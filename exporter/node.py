@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.attribute import Place
 from exporter.compat import ack_families
+from exporter.counters import Counters
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.episodes import to_json
 from exporter.exposition import Exposition
@@ -146,13 +147,23 @@ def collectors(
     """Families by collector; what others call them as well, where that is wanted; `processes`: of ours beside this."""
     found: dict[str, Collector] = {
         "cards": partial(_of, card_families),
-        "containers": partial(_of, container_families),
+        "containers": _container_pages(),
     }
     if groups:
         found["collect"] = partial(_of, partial(collected_families, groups=groups))
     if "ack" in compat:
         found["ack"] = _ack
     return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
+
+
+def _container_pages() -> Collector:
+    counters = Counters()
+
+    def families(nodes: list[NodeReading]) -> Iterable[Family]:
+        counters.turn()
+        return container_families(nodes, counters)
+
+    return partial(_of, families)
 
 
 def _ack(told: Told) -> Iterable[Family]:

@@ -53,11 +53,23 @@ class Past:
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
     powered_at: float | None = None
+    worked: float = 0.0
+    """Load by time in seconds, where the driver keeps no samples of it."""
+    worked_at: float | None = None
     throttled: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ZERO_REASONS, 0.0))
     """Seconds by reason."""
     throttling: tuple[str, ...] = ()
     """Reasons at the last reading."""
     throttled_at: float | None = None
+
+    def work(self, load: float | None, now: float) -> float | None:
+        """Seconds of work by loads that are known at some moments only."""
+        if load is None:
+            return None
+        before, self.worked_at = self.worked_at, now
+        if before is not None:
+            self.worked += load * max(0.0, min(now - before, _MOST_GAP))
+        return self.worked
 
 
 class Card:
@@ -105,6 +117,8 @@ class Card:
             self._with_memory(facts, now),
             utilisation_ratio=load,
             busy=busy.ratios if known else None,
+            compute_seconds=busy.seconds if known else None,
+            busy_seconds=facts.busy_seconds if busy.card_seconds is None else busy.card_seconds,
             copy_busy=busy.copy if known else None,
             encoder_busy=busy.encoder if known else None,
             decoder_busy=busy.decoder if known else None,
@@ -122,9 +136,11 @@ class Card:
         slow = self._slow
         if past.lost:
             past.lost = past.ill = False
+        load = None if rates is None else rates.gpu / 100
         return replace(
             self.named(past),
-            utilisation_ratio=None if rates is None else rates.gpu / 100,
+            utilisation_ratio=load,
+            busy_seconds=past.work(load, now),
             memory_utilisation_ratio=None if rates is None else rates.memory / 100,
             power_watts=power,
             power_limit_watts=slow.power_limit_watts,
