@@ -74,7 +74,8 @@ def _value(asked: PodsAsked, metric: PodMetric, pod: PodUse, picture: Picture, n
     if at is None or not now.fresh(at):
         return None
     figure = metric.of(pod, asked.parts)
-    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at))
+    window = max((use.window for use in pod.uses), default=0.0) if metric.averaged else 0.0
+    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at), window)
 
 
 def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> Problem:

@@ -34,7 +34,8 @@ class Use:
     """Part of the card's compute that was promised; None: none was."""
     used_bytes: int | None = None
     used_core: float | None = None
-    """Part of the card's compute in use."""
+    """Part of the card's compute in use, on average over the last `window` seconds."""
+    window: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class Sample(NamedTuple):
 
     used_bytes: int | None
     used_core: float | None
+    window: float = 0.0
+    """Seconds over which `used_core` is an average."""
 
 
 class Spot(NamedTuple):
@@ -142,7 +145,7 @@ def pod_uses(
             told |= sample is not None
             core = hold.core / FULL_CORE if hold.core else None
             known = sample or Sample(None, None)
-            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, known.used_bytes, known.used_core))
+            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, *known))
         at = measured.get(pod.placement.node) if told else None
         found.setdefault(pod.namespace, []).append(
             PodUse(pod.namespace, pod.name, pod.placement.node, tuple(uses), pod.labels, at)

@@ -84,9 +84,7 @@ def watch(wanted, monkeypatch):
     with boxes(*["t4"] * len(halves[0])) as box:
         story = Story(box.path.with_name("story"), 3)
         code = BURSTS.replace("STEP", str(STEP_SECONDS))
-        running = [
-            Program(box.path, code, PATTERNS=json.dumps(half), **story.environment({})) for half in halves
-        ]
+        running = [Program(box.path, code, PATTERNS=json.dumps(half), **story.environment({})) for half in halves]
         try:
             assert ["up", "up"] == [one.line() for one in running]
             command = [sys.executable, "-c", WATCH, str(box.path), str(SCRAPE_SECONDS), str(SCRAPES)]
