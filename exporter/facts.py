@@ -246,7 +246,7 @@ class PromiseFacts:
 
     holds: tuple[HoldFacts, ...]
     agent: bool = False
-    """A node agent of ours keeps this node."""
+    """A node agent of ours is on this node, or was."""
     unreadable: int = 0
     """Records that could not be read."""
 

@@ -24,10 +24,11 @@ GIB = 1 << 30
 def page(stamp=100.0, used=GIB, core=0.4, heat=0.95, node="n1"):
     """What an exporter shows of one pod on one card, of which it has used these parts since 0."""
     spot = f'namespace="ml",pod="train",container="main",node="{node}",uuid="GPU-1",card="0",mode="shared"'
+    busy = heat if isinstance(heat, str) else heat * stamp
     return (
         f"# HELP {SAMPLE_TIME.name} when\n{SAMPLE_TIME.name} {stamp}\n"
         f"{CONTAINER_USED.name}{{{spot}}} {used}\n{CONTAINER_COMPUTE_SECONDS.name}{{{spot}}} {core * stamp}\n"
-        f'{CARD_BUSY_SECONDS.name}{{node="{node}",uuid="GPU-1",card="0"}} {heat if isinstance(heat, str) else heat * stamp}\nup 1\n'
+        f'{CARD_BUSY_SECONDS.name}{{node="{node}",uuid="GPU-1",card="0"}} {busy}\nup 1\n'
     )
 
 
