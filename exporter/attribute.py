@@ -18,15 +18,17 @@ A source that failed leaves figures absent: failure is never idle, and is never 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from exporter.owners import bounded, departed, owners
 from exporter.sight import Sight, Stay, Verdict, View, look, used_bytes
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
+from isolation.host.health import APPLICATION, FATAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from exporter.claims import Claim, Claims, Key
     from exporter.facts import CardFacts, Snapshot
     from isolation.contract.abi import CardBook
+
+
+_NO_XIDS: Final = MappingProxyType(dict.fromkeys((FATAL - frozenset(range(144, 151))) | APPLICATION, 0))
+"""Told from the start, so that the first one shows; without those of NVLink 5, which few cards can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,12 @@ def _container(card: CardFacts, claim: Claim, sight: Sight, *, alone: bool) -> C
     elif whole and card.utilisation_ratio is not None:
         core, core_source = card.utilisation_ratio, "allocation"
     peak, peak_source = _peak(card, sight.of.get(claim.key, ()), used, source)
-    return _reading(claim, (used, source), (core, core_source), (peak, peak_source))
+    found = _reading(claim, (used, source), (core, core_source), (peak, peak_source))
+    if core_source != "nvml":
+        return found
+    return replace(
+        found, encoder_ratio=sight.part(card.encoder_busy, claim), decoder_ratio=sight.part(card.decoder_busy, claim)
+    )
 
 
 def _reading(
@@ -287,7 +298,7 @@ def _physical(
         throttled_seconds=None if card.throttled_seconds is None else tuple(card.throttled_seconds.items()),
         ecc_corrected=card.ecc_corrected,
         ecc_uncorrected=card.ecc_uncorrected,
-        xids=tuple(sorted(card.xids.items())),
+        xids=tuple(sorted((card.xids if card.parent else {**_NO_XIDS, **card.xids}).items())),
         pcie_replays=card.pcie_replays,
         nvlink_errors=card.nvlink_errors,
         largest_free_bytes=largest_free_bytes,

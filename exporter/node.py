@@ -23,10 +23,13 @@ from exporter.itself import process_families
 from exporter.judge import Judge
 from exporter.runner import Runner
 from exporter.settings import enforcement
+from exporter.sources.files import read_kernel
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml_health import CardHealth
 from exporter.sources.promises import PromiseSource, usual_books
 from isolation.contract import metrics
+from isolation.host.health_record import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,7 +91,7 @@ class NodeSources:
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
-        self._nvml = NvmlSource(chosen.simgpu)
+        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.collect)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
         books = usual_books(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
@@ -126,6 +129,15 @@ class NodeSources:
             from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
 
             self._kubelet = Kubelet(self._chosen)
+
+
+def _health(chosen: Settings) -> CardHealth:
+    try:
+        boot = read_kernel(f"{chosen.proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+    except OSError:
+        boot = ""
+    own = None if chosen.health_dir is None else chosen.health_dir / RECORD
+    return CardHealth(boot, own, chosen.agent_state_dir / RECORD)
 
 
 def _has_kubelet(chosen: Settings) -> bool:

@@ -48,6 +48,8 @@ class Settings:
     cgroup: Path = Path("/sys/fs/cgroup")
     agent_state_dir: Path = Path("/var/lib/gpushare")
     """Where the node agent keeps what it promised."""
+    health_dir: Path | None = None
+    """Where unhealthy cards are remembered over a restart; None: nowhere."""
     state_dir: Path | None = None
     """Of `gpushare run`; None: where it usually is."""
     kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

@@ -79,6 +79,11 @@ class Sight:
     whose: Mapping[int, Key | None] = field(default_factory=dict)
     """The claim of each process that computed; None: nobody's. Who is missing cannot be told yet."""
 
+    def part(self, parts: Mapping[int, float] | None, claim: Claim) -> float | None:
+        """What a claim's processes do of something, at most 1; None: the card cannot tell."""
+        found = _by_claim(parts, self.whose)
+        return None if found is None else min(1.0, found.get(claim.key, 0.0))
+
 
 def used_bytes(card: CardFacts) -> int | None:
     """Total less free."""

@@ -7,9 +7,9 @@ same IDs twice while it admits another pod; who may use it is decided elsewhere 
 The kubelet refuses calls beyond a rate that all callers share, so `Get` is asked sparingly: a few pods at
 each reading, new pods first. The devices of a pod are fixed when it is admitted, for as long as it lives,
 so an answer stands until `KEPT_SECONDS` have passed or the pod is no longer asked for; an empty one may be an
-admission under way and is asked again while the pod is `YOUNG_SECONDS` young: most pods have no device at all. A pod whose answer is refused or due is in
-`unanswered`: a rejection is never taken for "has nothing". Whether what is told is true is decided
-elsewhere; old kubelets also tell of pods that have ended.
+admission under way and is asked again while the pod is `YOUNG_SECONDS` young: most pods have no device at all.
+A pod whose answer is refused or due is in `unanswered`: a rejection is never taken for "has nothing". Whether what
+is told is true is decided elsewhere; old kubelets also tell of pods that have ended.
 
 Dynamic resources are grants of the resource `claim:<namespace>/<claim>` with devices
 `<driver>/<pool>/<device>[/<share>]`.

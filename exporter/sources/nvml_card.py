@@ -2,21 +2,23 @@
 One card as NVML tells of it: which figures are asked for, how often, and in which units.
 
 Asked each cycle: memory, processes, samples, power, energy, temperature, clocks, reasons for throttling.
-Asked now and then: what changes rarely or costs much. PCIe throughput is never asked for: a card takes
-40 ms to measure it. Whose processes these are is decided elsewhere.
+Asked now and then: what changes rarely or costs much (`nvml_slow`). Whose processes these are is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from exporter.facts import CardFacts
+from exporter.sources.nvml_gpm import Gpm
 from exporter.sources.nvml_slow import NOTHING, read_slow
 from exporter.sources.nvml_users import Users
+from isolation.host.alarms import Board
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from exporter.sources.nvml_busy import Meter
     from exporter.sources.nvml_library import Library
@@ -46,10 +48,6 @@ class Past:
 
     meter: Meter
     xids: Mapping[int, int] = field(default_factory=dict)
-    ill: bool = False
-    """An XID was told after which the card needs a reset, and it has had none that we know of."""
-    lost: bool = False
-    """It did not answer the last time: it has been reset when it answers again."""
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
     powered_at: float | None = None
@@ -86,6 +84,11 @@ class Card:
         self._total = 0
         self._slow = NOTHING
         self._users = Users(library, self._scope, handle)
+        self._gpm = Gpm(partial(library.ask, None), self._ask, library.gpm_request)
+
+    def close(self) -> None:
+        """Give back what the driver keeps for us."""
+        self._gpm.close()
 
     def divided(self) -> bool:
         """Whether MIG divides it now."""
@@ -125,17 +128,15 @@ class Card:
             peaks=self._users.peaks,
         )
 
-    def read_instance(self, past: Past, now: float, *, unhealthy: str) -> CardFacts:
-        """A MIG instance: memory and processes; it is as unhealthy as its card."""
-        return replace(self._with_memory(self.named(past), now), unhealthy=unhealthy or ("xid" if past.ill else ""))
+    def read_instance(self, past: Past, now: float) -> CardFacts:
+        """A MIG instance: memory and processes, nothing else is told of it."""
+        return self._with_memory(self.named(past), now)
 
     def read_board(self, past: Past, now: float) -> CardFacts:
         """What belongs to the physical card, divided or not."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         power = _scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
         slow = self._slow
-        if past.lost:
-            past.lost = past.ill = False
         load = None if rates is None else rates.gpu / 100
         return replace(
             self.named(past),
@@ -154,7 +155,6 @@ class Card:
             pcie_replays=slow.pcie_replays,
             nvlink_errors=slow.nvlink_errors,
             compute_mode=slow.compute_mode,
-            unhealthy="xid" if past.ill else "row_remap" if slow.remapping_failed else "",
             hardware=slow.hardware,
         )
 
@@ -162,9 +162,17 @@ class Card:
         """A divided card's memory, without processes: those are its instances'."""
         return self._with_figures(facts, self._library.memory(self._scope, self.handle))
 
-    def read_slow(self) -> None:
-        """Ask for what changes rarely."""
-        self._slow = read_slow(self._ask)
+    def board(self, instances: Iterable[Card] | None) -> Board:
+        """What its health is judged by."""
+        cards = (self,) if instances is None else tuple(instances)
+        told = self._slow.hardware
+        return Board(self.uuid, tuple(card.uuid for card in cards), told.recovery_action, bool(told.remap_failed))
+
+    def read_slow(self, groups: Container[str]) -> None:
+        """Ask for what changes rarely; `groups` as `--collect` names them."""
+        self._slow = read_slow(self._ask, groups)
+        if "gpm" in groups:
+            self._slow = replace(self._slow, hardware=replace(self._slow.hardware, **self._gpm.read()))
         if self._slow.accounting:
             self._users.account()
 
@@ -189,7 +197,6 @@ class Card:
     def lost(self, past: Past) -> CardFacts:
         """A card that does not answer."""
         self._users.gone()
-        past.lost = True
         return replace(self.named(past), unhealthy="lost", lost=True)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
