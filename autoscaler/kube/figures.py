@@ -9,13 +9,13 @@ all, which may have been repeated for hours, the wall clock is asked how old it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.kube.usage_rates import UsageRates
-from autoscaler.metrics_api.readings import Sample, Spot
+from autoscaler.metrics_api.readings import Place, Sample, Spot, Use
 from isolation.contract import metrics
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WANTED: Final = (
     metrics.CONTAINER_USED,
+    metrics.CONTAINER_ALLOCATED,
     metrics.CONTAINER_COMPUTE_SECONDS,
     metrics.CARD_BUSY_SECONDS,
     metrics.SAMPLE_TIME,
@@ -59,6 +60,8 @@ class Measured:
     """Nodes whose figures are too old to be acted upon."""
     failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     """Nodes of which nothing could be told now, or only something old, and why."""
+    whole: Mapping[Place, tuple[Use, ...]] = field(default_factory=lambda: _EMPTY)
+    """What pods have and use of whole cards, which only their node's kubelet and exporter know."""
 
     def used(self, node: str, spots: Sequence[Spot]) -> float | None:
         """The most that a pod with these parts of cards uses of the compute of one card; None: that cannot be told."""
@@ -95,6 +98,7 @@ class Ages:
         `wall`: seconds since the epoch; without it whatever is seen for the first time counts as measured now.
         """
         samples: dict[Spot, Sample] = {}
+        whole: dict[Place, tuple[Use, ...]] = {}
         heat: dict[str, float] = {}
         wrong = dict(failed)
         for node, rows in told.items():
@@ -110,7 +114,9 @@ class Ages:
             elif before[0] != stamp:
                 self._last[node] = (stamp, now)
             rates = self._rates.setdefault(node, UsageRates(self._window)).take(stamp, _seconds(own))
-            samples.update(_samples(own, rates))
+            mine = _samples(own, rates)
+            samples.update(mine)
+            whole.update(_whole(node, own, mine))
             if self._age(node, now) <= self.stale_seconds:
                 heat |= {card: min(1.0, rate.value) for card, rate in rates.items() if isinstance(card, str)}
         self._rates = {node: rates for node, rates in self._rates.items() if node in told or node in failed}
@@ -121,7 +127,7 @@ class Ages:
                 node, f"measurements are {self._age(node, now):.0f} s old; its hot cards are not mitigated"
             )
         times = {node: seen for node, (_, seen) in self._last.items()}
-        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong)
+        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong, whole)
 
     def _age(self, node: str, now: float) -> float:
         return now - self._last[node][1]
@@ -138,6 +144,24 @@ def _samples(rows: Sequence[Row], rates: Mapping[Spot | str, Rate]) -> dict[Spot
             used[_spot(row.labels)] = int(row.value)
     core = {spot: rate for spot, rate in rates.items() if isinstance(spot, Spot)}
     return {spot: Sample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
+
+
+def _whole(node: str, rows: Sequence[Row], samples: Mapping[Spot, Sample]) -> dict[Place, tuple[Use, ...]]:
+    """Containers with whole cards, by their pod."""
+    found: dict[Place, dict[Spot, Use]] = {}
+    for row in rows:
+        labels = row.labels
+        if row.metric not in {metrics.CONTAINER_USED.name, metrics.CONTAINER_ALLOCATED.name}:
+            continue
+        if labels.get("mode") != "exclusive" or not labels.get("card", "").isdecimal():
+            continue
+        spot, known = _spot(labels), found.setdefault(Place(node, labels["namespace"], labels["pod"]), {})
+        card, measured = int(labels["card"][:4]), samples.get(spot, ())
+        use = known.get(spot) or Use(spot.container, spot.uuid, card, None, 1.0, *measured)
+        if row.metric == metrics.CONTAINER_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
+            use = replace(use, allocated_bytes=int(row.value))
+        known[spot] = use
+    return {place: tuple(uses.values()) for place, uses in found.items()}
 
 
 def _seconds(rows: Sequence[Row]) -> dict[Spot | str, float]:

@@ -61,7 +61,7 @@ def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
     else:
         found = [pod for pod in pods if pod.name == asked.pod]
     if not found and asked.pod != ALL:
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with shared cards")
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with GPUs")
     metric = POD_METRICS[asked.metric]
     values = [value for pod in found if (value := _value(asked, metric, pod, picture, now)) is not None]
     if found and not values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,13 @@ from autoscaler.metrics_api.question import PodsAsked
 from autoscaler.metrics_api.readings import Picture, pod_uses
 from autoscaler.metrics_api.selector import Selector
 from autoscaler.rpc.trigger import figure_of, trigger_of
-from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
+from isolation.contract.metrics import (
+    CARD_BUSY_SECONDS,
+    CONTAINER_ALLOCATED,
+    CONTAINER_COMPUTE_SECONDS,
+    CONTAINER_USED,
+    SAMPLE_TIME,
+)
 from isolation.contract.model import Ask, Phase, Placement, Pod, Request, Slice
 
 GIB = 1 << 30
@@ -123,3 +130,37 @@ def test_a_clock_that_is_set_back_begins_anew():
     assert {} == rates.take(50, {"a": 6.0})
     assert (1 / 10, 10) == tuple(rates.take(60, {"a": 7.0})["a"])
     assert (1 / 10, 10) == tuple(rates.take(60, {"a": 7.0})["a"]), "the same reading once more"
+
+
+def test_a_pod_with_whole_cards_is_told_like_one_with_shares():
+    """Which cards it has only its node's exporter knows; compute is of the whole cards, memory of what they have."""
+    pod = replace(POD, name="whole", request=Request(2, 0, whole=True), placement=Placement("n1", ()))
+    ages, spots = Ages(45.0, 60.0), [{"uuid": f"GPU-{at}", "card": str(at)} for at in range(2)]
+
+    def page(stamp):
+        told = {"namespace": "ml", "pod": "whole", "container": "main", "node": "n1", "mode": "exclusive"}
+        rows = [Row(SAMPLE_TIME.name, {}, stamp)]
+        for at, spot in enumerate(spots):
+            rows += [
+                Row(CONTAINER_USED.name, told | spot, 3 * GIB),
+                Row(CONTAINER_ALLOCATED.name, told | spot, 15 * GIB),
+                Row(CONTAINER_COMPUTE_SECONDS.name, told | spot, stamp * (0.2 + 0.4 * at)),
+            ]
+        return rows
+
+    ages.joined({"n1": page(0.0)}, {}, 0.0)
+    measured = ages.joined({"n1": page(15.0)}, {}, 15.0)
+    uses = pod_uses([pod], measured.samples, measured.measured, measured.whole)
+    picture, moment = Picture(15.0, uses), Moment(15.0, 1e9, 45.0)
+
+    def value(metric):
+        asked = PodsAsked("v1beta1", "ml", "whole", metric, Selector(""), Selector(""))
+        (item,) = json.loads(answer(asked, picture, moment).body)["items"]
+        return item["value"], item.get("window")
+
+    assert ("400m", 15) == value("gpu_core_used_ratio")
+    assert (str(6 * GIB), None) == value("gpu_mem_used_bytes")
+    assert (str(30 * GIB), None) == value("gpu_mem_allocated_bytes")
+    assert ("200m", None) == value("gpu_mem_used_ratio")
+    elsewhere = replace(pod, placement=Placement("n2", ()))
+    assert () == pod_uses([elsewhere], measured.samples, measured.measured, measured.whole)["ml"][0].uses
