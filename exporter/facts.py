@@ -84,7 +84,7 @@ class CardFacts:
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     xids: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    """XID errors since the exporter began, by number."""
+    """XID errors since the exporter began, by number; the latest is the last."""
     pcie_replays: int | None = None
     nvlink_errors: int | None = None
     unhealthy: str = ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.attribute import Place
 from exporter.compat import ack_families
+from exporter.compat_averages import Averages
 from exporter.counters import Counters
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.episodes import to_json
@@ -91,7 +92,7 @@ class NodeSources:
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
-        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.collect)
+        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
         books = usual_books(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
@@ -164,7 +165,7 @@ def collectors(
     if groups:
         found["collect"] = partial(_of, partial(collected_families, groups=groups))
     if "ack" in compat:
-        found["ack"] = _ack
+        found["ack"] = _ack_pages()
     return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
 
 
@@ -178,8 +179,16 @@ def _container_pages() -> Collector:
     return partial(_of, families)
 
 
-def _ack(told: Told) -> Iterable[Family]:
-    return ack_families(told.found, told.snapshot.machine.value) if told.found is not None else ()
+def _ack_pages() -> Collector:
+    averages = Averages()
+
+    def families(told: Told) -> Iterable[Family]:
+        if told.found is None:
+            return ()
+        averages.take(told.snapshot.at, told.found)
+        return ack_families(told.found, told.snapshot.machine.value, averages)
+
+    return families
 
 
 def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:

@@ -29,6 +29,7 @@ ISOLATIONS: Final = ("none", "library", "mps", "kernel")
 _ENFORCED: Final = frozenset({"cgpu", "core_mem"})
 """Modes whose promises the library enforces."""
 
+_OF_ACK: Final = frozenset({"engines", "memory", "gpm"})
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _LISTEN: Final = re.compile(r"(?:(\[[0-9a-fA-F:.%a-z]*\]|[^:\[\]]*):)?(\d{1,5})")
@@ -69,6 +70,11 @@ class Settings:
     isolation: str = ""
     """What enforces promises; empty: what follows from the mode."""
     unit_bytes: int = 1 << 30
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Groups of figures that the driver is asked for: those that are shown under somebody's names."""
+        return self.collect | (_OF_ACK if "ack" in self.compat_metrics else frozenset())
 
     @property
     def stale_seconds(self) -> float:

@@ -14,15 +14,15 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.kube.usage_rates import UsageRates
 from autoscaler.metrics_api.readings import Place, Sample, Spot, Use
 from isolation.contract import metrics
+from isolation.contract.usage_rates import UsageRates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autoscaler.kube.usage_rates import Rate
     from isolation.contract.model import Pod
+    from isolation.contract.usage_rates import Rate
 
 WANTED: Final = (
     metrics.CONTAINER_USED,

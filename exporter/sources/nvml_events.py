@@ -69,7 +69,8 @@ class Events:
 
 
 def counted(before: Mapping[int, int], xid: int) -> dict[int, int]:
-    """One more of that number."""
+    """One more of that number, which comes last."""
     if xid not in before and len(before) >= _MOST_KINDS:
         return dict(before)
-    return {**before, xid: before.get(xid, 0) + 1}
+    others = {known: number for known, number in before.items() if known != xid}
+    return {**others, xid: before.get(xid, 0) + 1}

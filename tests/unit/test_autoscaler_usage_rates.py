@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.kube.figures import Ages, Row
-from autoscaler.kube.usage_rates import UsageRates
 from autoscaler.metrics_api.answer import Moment, answer
 from autoscaler.metrics_api.question import PodsAsked
 from autoscaler.metrics_api.readings import Picture, pod_uses
@@ -23,6 +22,7 @@ from isolation.contract.metrics import (
     SAMPLE_TIME,
 )
 from isolation.contract.model import Ask, Phase, Placement, Pod, Request, Slice
+from isolation.contract.usage_rates import UsageRates
 
 GIB = 1 << 30
 HOUR = 3600

@@ -23,7 +23,7 @@ class Rate(NamedTuple):
 
 
 class UsageRates(Generic[K]):
-    """The counters of one exporter."""
+    """The counters of one exporter, read one after the other."""
 
     def __init__(self, window: float) -> None:
         self._window = window
