@@ -163,7 +163,11 @@ class _Assignments:
         self._cards = devices.cards
         self._held = {(claim.names, claim.pod_uid) for claim in held}
         self._held_names = {names for names, _ in self._held}
-        self._ours = snapshot.promises.value is not None and snapshot.promises.value.agent
+        promises = snapshot.promises.value
+        # units of memory that no record explains are our agent's only where it has written some
+        self._ours = promises is not None and (
+            promises.unreadable > 0 or any(one.hold.tenant for one in promises.holds)
+        )
         self._live = live_pods(snapshot.kernel.value)
         self._uids: dict[tuple[str, str], set[str]] = {}
         """By name; several: pods of one name, one after the other."""
@@ -236,8 +240,9 @@ class _Assignments:
             elif named is not None and named.card is not None:
                 shared = named.shared or self._dynamic.get((resource, one), 0) > 1
                 (sliced if shared else whole).setdefault(named.card.uuid, set()).add(one)
-        for uuid, mine in whole.items():
-            yield _Part(uuid, frozenset(mine), True, room(self._cards[uuid])), "kubelet"
+        for uuid in whole:
+            # one card, however many names it has
+            yield _Part(uuid, frozenset({uuid}), True, room(self._cards[uuid])), "kubelet"
         for uuid, mine in sliced.items():
             if uuid not in whole:
                 yield _Part(uuid, frozenset(mine), False, None), "kubelet"

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +42,7 @@ _LOOK_SECONDS: Final = 0.8
 """`--once` looks twice, so that there is something between to measure use over."""
 _PATH: Final = click.Path(path_type=Path)
 _USUAL: Final = Settings(node="")
+_HEALTH_DIR: Final = Path("/run/gpushare-exporter")
 
 
 class Parsed(click.ParamType[Any]):
@@ -96,6 +97,13 @@ class _How:
     "--compat-metrics", type=click.Choice(["ack"]), multiple=True, help="Also expose metrics under ACK's names."
 )
 @click.option(
+    "--collect",
+    type=Parsed("groups", settings.groups),
+    default="",
+    metavar="GROUP,...",
+    help=f"Further card metrics: {', '.join(settings.GROUPS)}, or all.",
+)
+@click.option(
     "--web-config",
     type=_PATH,
     metavar="FILE",
@@ -139,6 +147,13 @@ class _How:
     show_default=True,
     metavar="DIR",
     help="State directory of the node agent.",
+)
+@click.option(
+    "--health-dir",
+    type=_PATH,
+    metavar="DIR",
+    help="Directory that keeps the health of cards across restarts, until the next boot. Default: "
+    f"{_HEALTH_DIR}; with --simgpu, beside that file.",
 )
 @click.option(
     "--proc", type=_PATH, default=_USUAL.proc, show_default=True, metavar="DIR", help="Mount point of the host's /proc."
@@ -219,8 +234,13 @@ def _settings(given: dict[str, Any]) -> Settings:
         port=port,
         compat_metrics=frozenset(given.pop("compat_metrics")),
         simgpu=simulated.resolve() if simulated else None,
+        health_dir=given.pop("health_dir") or _health_dir(simulated),
         **given,
     )
+
+
+def _health_dir(simulated: Path | None) -> Path:
+    return _HEALTH_DIR if simulated is None else simulated.resolve().with_name(f"{simulated.name}.exporter")
 
 
 def _once(chosen: Settings, *, as_data: bool) -> None:
@@ -228,7 +248,7 @@ def _once(chosen: Settings, *, as_data: bool) -> None:
     from exporter import show  # noqa: PLC0415 (a server shows nothing)
     from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
 
-    with Node(chosen) as node:
+    with Node(replace(chosen, health_dir=None)) as node:
         told = node.cycle.turn()
         if told.snapshot.machine.ok:
             threading.Event().wait(min(chosen.period, _LOOK_SECONDS))

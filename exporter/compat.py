@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from exporter.compat_averages import Averages
 from exporter.compat_legacy import LEGACY_SPECS, legacy_families
 from exporter.sight import Stay, Verdict
 from isolation.contract.metrics import Group, Kind, MetricSpec, Unit, family
@@ -64,11 +65,11 @@ CP_ALLOCATED: Final = _spec(
     _CONTAINER,
     "Compute of the card promised to the container, 0 to 1; 0 where it is not limited, or exclusive.",
 )
+GPU_UTIL: Final = _spec(
+    "DCGM_FI_DEV_GPU_UTIL", _DEVICE, "Utilisation of the card, in percent; average of the last minute."
+)
+XID_ERRORS: Final = _spec("DCGM_FI_DEV_XID_ERRORS", _DEVICE, "Number of the latest XID error; 0 if there was none.")
 _FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], ...]] = (
-    (
-        _spec("DCGM_FI_DEV_GPU_UTIL", _DEVICE, "Utilisation of the card, in percent."),
-        lambda card: _percent(card.utilisation_ratio),
-    ),
     (
         _spec("DCGM_FI_DEV_MEM_COPY_UTIL", _DEVICE, "Utilisation of the card's memory bandwidth, in percent."),
         lambda card: _percent(card.memory_utilisation_ratio),
@@ -91,6 +92,66 @@ _FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], .
     (
         _spec("DCGM_FI_DEV_MEM_CLOCK", _DEVICE, "Clock of the memory, in MHz."),
         lambda card: _times(card.memory_clock_hertz, 1 / _MEGA),
+    ),
+    (
+        _spec("DCGM_FI_DEV_ENC_UTIL", _DEVICE, "Utilisation of the video encoders, in percent."),
+        lambda card: _percent(card.hardware.encoder_ratio),
+    ),
+    (
+        _spec("DCGM_FI_DEV_DEC_UTIL", _DEVICE, "Utilisation of the video decoders, in percent."),
+        lambda card: _percent(card.hardware.decoder_ratio),
+    ),
+    (
+        _spec("DCGM_FI_DEV_MEMORY_TEMP", _DEVICE, "Temperature of the card's memory."),
+        lambda card: card.hardware.memory_celsius,
+    ),
+    (
+        _spec("DCGM_FI_DEV_POWER_VIOLATION", _DEVICE, "Time throttled by the power limit, in microseconds."),
+        lambda card: _times(dict(card.throttled_seconds or ()).get("power_cap"), _MEGA),
+    ),
+    (
+        _spec("DCGM_FI_DEV_THERMAL_VIOLATION", _DEVICE, "Time throttled by heat, in microseconds."),
+        lambda card: _times(dict(card.throttled_seconds or ()).get("thermal"), _MEGA),
+    ),
+    (
+        _spec("DCGM_FI_DEV_RETIRED_SBE", _DEVICE, "Memory pages retired after single-bit errors."),
+        lambda card: dict(card.hardware.retired_pages).get("single_bit"),
+    ),
+    (
+        _spec("DCGM_FI_DEV_RETIRED_DBE", _DEVICE, "Memory pages retired after double-bit errors."),
+        lambda card: dict(card.hardware.retired_pages).get("double_bit"),
+    ),
+    (
+        _spec("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", _DEVICE, "Memory rows remapped after corrected errors."),
+        lambda card: dict(card.hardware.remapped_rows).get("corrected"),
+    ),
+    (
+        _spec("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", _DEVICE, "Memory rows remapped after uncorrected errors."),
+        lambda card: dict(card.hardware.remapped_rows).get("uncorrected"),
+    ),
+    (
+        _spec("DCGM_FI_DEV_ROW_REMAP_FAILURE", _DEVICE, "Whether a broken memory row could not be remapped."),
+        lambda card: card.hardware.remap_failed,
+    ),
+    (
+        _spec("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", _DEVICE, "PCI Express packets that were retransmitted."),
+        lambda card: card.pcie_replays,
+    ),
+    (
+        _spec("DCGM_FI_PROF_SM_ACTIVE", _DEVICE, "Activity of the multiprocessors, 0 to 1; Hopper and later."),
+        lambda card: card.hardware.sm_activity,
+    ),
+    (
+        _spec("DCGM_FI_PROF_SM_OCCUPANCY", _DEVICE, "Occupancy of the multiprocessors, 0 to 1; Hopper and later."),
+        lambda card: card.hardware.sm_occupancy,
+    ),
+    (
+        _spec("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _DEVICE, "Activity of the tensor cores, 0 to 1; Hopper and later."),
+        lambda card: card.hardware.tensor_activity,
+    ),
+    (
+        _spec("DCGM_FI_PROF_DRAM_ACTIVE", _DEVICE, "Memory bandwidth in use, 0 to 1; Hopper and later."),
+        lambda card: card.hardware.memory_bandwidth,
     ),
 )
 _ENGINES: Final[tuple[tuple[str, str, Callable[[CardFacts], Mapping[int, float] | None]], ...]] = (
@@ -115,16 +176,25 @@ ILLEGAL: Final = _of_processes("ILLEGAL_PROCESS", "a process of a container with
 SPECS: Final = (
     *(NODE_MODE, COUNT, FB_TOTAL, FB_ALLOCATED, MEM_ALLOCATED, CP_ALLOCATED),
     *(*PROCESS[0], PROCESS[1], *ILLEGAL[0], ILLEGAL[1]),
+    *(GPU_UTIL, XID_ERRORS),
     *(spec for spec, _ in _FIELDS),
     *LEGACY_SPECS,
 )
 """Every metric of both generations, in order."""
 
 
-def ack_families(found: Attribution, machine: MachineFacts | None) -> Iterator[Family]:
-    """Both generations. Nothing without cards: a failure is not an idle node."""
+def ack_families(
+    found: Attribution, machine: MachineFacts | None, averages: Averages | None = None
+) -> Iterator[Family]:
+    """
+    Both generations. Nothing without cards: a failure is not an idle node.
+
+    Compute is what `averages` says; without it, of the moment.
+    """
     if machine is None:
         return
+    averages = averages or Averages()
+    latest = {card.uuid: next(reversed(card.xids), 0) for card in (*machine.cards, *machine.divided)}
     reading = found.reading
     whole = [card for card in reading.cards if "total_bytes" not in card.unknown]
     modes = {"exclusive" if one.exclusive else "share" for one in reading.containers}
@@ -134,12 +204,15 @@ def ack_families(found: Attribution, machine: MachineFacts | None) -> Iterator[F
     custom = [(card, _custom(found, card)) for card in whole]
     yield family(FB_TOTAL, ((labels, card.total_bytes / MIB) for card, labels in custom))
     yield family(FB_ALLOCATED, ((labels, _promised(card)) for card, labels in custom))
+    cards = [(card, _device(found, card)) for card in reading.cards]
+    yield family(GPU_UTIL, ((labels, _percent(averages.card(card))) for card, labels in cards))
+    yield family(XID_ERRORS, ((labels, latest.get(card.uuid)) for card, labels in cards))
     for spec, figure in _FIELDS:
-        yield family(spec, ((_device(found, card), figure(card)) for card in reading.cards))
+        yield family(spec, ((labels, figure(card)) for card, labels in cards))
     yield from _containers(found)
-    yield from _processes(found, machine, PROCESS, lambda stay: stay.claim is not None)
-    yield from _processes(found, machine, ILLEGAL, _illegal)
-    yield from legacy_families(found)
+    yield from _processes(found, machine, PROCESS, lambda stay: stay.claim is not None, averages)
+    yield from _processes(found, machine, ILLEGAL, _illegal, averages)
+    yield from legacy_families(found, averages)
 
 
 def _containers(found: Attribution) -> Iterator[Family]:
@@ -162,6 +235,7 @@ def _processes(
     machine: MachineFacts,
     specs: tuple[tuple[MetricSpec, ...], MetricSpec],
     chosen: Callable[[Stay], bool],
+    averages: Averages,
 ) -> Iterator[Family]:
     cards = {card.uuid: card for card in found.reading.cards}
     facts = {card.uuid: card for card in machine.cards}
@@ -169,7 +243,10 @@ def _processes(
         (stay, _process(found, stay, cards[stay.uuid])) for stay in found.stays if stay.uuid in cards and chosen(stay)
     ]
     for spec, (_, _, engine) in zip(specs[0], _ENGINES, strict=True):
-        yield family(spec, ((labels, _percent(_part(engine(facts[stay.uuid]), stay))) for stay, labels in rows))
+        parts = [(labels, stay, _part(engine(facts[stay.uuid]), stay)) for stay, labels in rows]
+        if spec is specs[0][0]:
+            parts = [(labels, stay, averages.process(stay.uuid, stay.process.pid, one)) for labels, stay, one in parts]
+        yield family(spec, ((labels, _percent(part)) for labels, _, part in parts))
     yield family(specs[1], ((labels, _mib(stay.process.bytes)) for stay, labels in rows))
 
 

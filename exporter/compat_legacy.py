@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from exporter.attribute import Attribution
+    from exporter.compat_averages import Averages
     from isolation.contract.metrics import Family
     from isolation.contract.reading import CardReading, ContainerReading
 
@@ -48,7 +49,7 @@ LEGACY_SPECS: Final = (NUM_DEVICES, DUTY_CYCLE, MEMORY_TOTAL, MEMORY_USED, POWER
 """Every metric of this module, in order."""
 
 
-def legacy_families(found: Attribution) -> Iterator[Family]:
+def legacy_families(found: Attribution, averages: Averages) -> Iterator[Family]:
     """Every card, and the containers of shared ones. Nothing without cards: a failure is not an idle node."""
     if not found.views:
         return
@@ -69,13 +70,13 @@ def legacy_families(found: Attribution) -> Iterator[Family]:
             continue
         total = None if "total_bytes" in card.unknown else card.total_bytes
         if sole is not None or not mine:
-            rows[DUTY_CYCLE].append((labels, _percent(card.utilisation_ratio)))
+            rows[DUTY_CYCLE].append((labels, _percent(averages.card(card))))
             rows[MEMORY_TOTAL].append((labels, total))
             rows[MEMORY_USED].append((labels, card.used_bytes))
             continue
         for one in mine:
             tenant = _labels(found, card, one, "share")
-            rows[DUTY_CYCLE].append((tenant, _percent(one.used_core_ratio)))
+            rows[DUTY_CYCLE].append((tenant, _percent(averages.container(one))))
             rows[MEMORY_TOTAL].append((tenant, _allocated(one)))
             rows[MEMORY_USED].append((tenant, one.used_bytes))
         rows[MEMORY_TOTAL].append((labels, _rest(total, [_allocated(one) for one in mine])))

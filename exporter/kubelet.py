@@ -1,10 +1,10 @@
 """
 The kubelet's part in a turn: whom to ask, and in which way.
 
-Where a node agent of ours keeps the node the kubelet is asked pod by pod, for the pods that the agent wrote
-down: asked for all of them at once, a kubelet can hand the same devices out twice while it admits a pod. As long
-as it is not known whether there is such an agent, it is not asked at all. What its answers mean is decided
-elsewhere.
+Where a node agent of ours is or once was, the kubelet is asked pod by pod: asked for all of them at once, it can hand
+the same devices out twice while it admits a pod. All pods that live here are asked for, those with shares and those
+with whole cards: which of them an agent keeps is nobody's guess. As long as it is not known whether there has been an
+agent, nothing is asked at all. What the answers mean is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from exporter.cycle import IDENTITIES, KUBELET
 from exporter.sources.errors import SourceError
 from exporter.sources.identities import IdentitySource
-from exporter.sources.kubelet import KubeletSource
+from exporter.sources.kubelet import KubeletSource, NoSinglePodsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.facts import KernelFacts, KubeletFacts, PromiseFacts
+    from exporter.facts import IdentityFacts, KernelFacts, KubeletFacts, PromiseFacts
     from exporter.settings import Settings
 
 _CALL_SHARE: Final = 0.25
@@ -35,6 +35,7 @@ class Kubelet:
         self._grants = KubeletSource(chosen.kubelet_socket, deadline)
         self._identities = IdentitySource(chosen.log_dir, chosen.pods_socket, deadline)
         self._agent: bool | None = None
+        self._names: Mapping[str, tuple[str, str]] = {}
 
     def reads(
         self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
@@ -43,20 +44,36 @@ class Kubelet:
         if promises is not None:
             self._agent = promises.agent
         tenants = (found.hold.tenant for found in promises.holds) if promises else ()
-        pods = frozenset((tenant.namespace, tenant.pod, tenant.uid) for tenant in tenants if tenant is not None)
+        shares = frozenset((tenant.namespace, tenant.pod, tenant.uid) for tenant in tenants if tenant is not None)
+        live = (kernel.live_pods if kernel else None) or frozenset()
+        named = frozenset((*self._names[uid], uid) for uid in live if uid in self._names)
         processes = kernel.processes.values() if kernel else ()
         wanted = frozenset(process.container_id for process in processes if process.container_id)
         return {
-            KUBELET: partial(self._granted, now, pods),
-            IDENTITIES: partial(self._identities.read, now, wanted),
+            KUBELET: partial(self._granted, now, shares, named),
+            IDENTITIES: partial(self._identified, now, wanted, live),
         }
 
-    def _granted(self, now: float, pods: frozenset[tuple[str, str, str]]) -> KubeletFacts:
+    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentityFacts:
+        found = self._identities.read(now, wanted, live)
+        self._names = found.pods
+        return found
+
+    def _granted(
+        self, now: float, shares: frozenset[tuple[str, str, str]], named: frozenset[tuple[str, str, str]]
+    ) -> KubeletFacts:
         if self._agent is None:
             raise SourceError(
                 "not queried, because it is unknown whether a node agent manages this node (see source promises)"
             )
-        return self._grants.read(now, pods if self._agent else None)
+        if not self._agent:
+            return self._grants.read(now)
+        try:
+            return self._grants.read(now, shares | named)
+        except NoSinglePodsError:
+            if shares:
+                raise
+            return self._grants.read(now)  # nobody has a share that could be handed out twice
 
     def close(self) -> None:
         """Let the connections go."""

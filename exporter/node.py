@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.attribute import Place
 from exporter.compat import ack_families
+from exporter.compat_averages import Averages
+from exporter.counters import Counters
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.episodes import to_json
 from exporter.exposition import Exposition
-from exporter.families import card_families, container_families
+from exporter.families import card_families, collected_families, container_families
 from exporter.itself import process_families
 from exporter.judge import Judge
 from exporter.runner import Runner
 from exporter.settings import enforcement
+from exporter.sources.files import read_kernel
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml_health import CardHealth
 from exporter.sources.promises import PromiseSource, usual_books
 from isolation.contract import metrics
+from isolation.host.health_record import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,7 +60,7 @@ class Node:
         self._node, self._front = chosen.node, front
         self.judge = Judge(_place(chosen))
         processes = (front.pid,) if front is not None else ()
-        found = collectors(chosen.compat_metrics, processes)
+        found = collectors(chosen.compat_metrics, processes, chosen.collect)
         self.pages = Exposition(found, clock=time.perf_counter, release=release())
         self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
 
@@ -87,7 +92,7 @@ class NodeSources:
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
-        self._nvml = NvmlSource(chosen.simgpu)
+        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
         books = usual_books(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
@@ -127,6 +132,15 @@ class NodeSources:
             self._kubelet = Kubelet(self._chosen)
 
 
+def _health(chosen: Settings) -> CardHealth:
+    try:
+        boot = read_kernel(f"{chosen.proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+    except OSError:
+        boot = ""
+    own = None if chosen.health_dir is None else chosen.health_dir / RECORD
+    return CardHealth(boot, own, chosen.agent_state_dir / RECORD)
+
+
 def _has_kubelet(chosen: Settings) -> bool:
     """Its folder is there, or somebody says so."""
     return chosen.kubelet_socket.parent.is_dir() if chosen.kubernetes is None else chosen.kubernetes
@@ -140,19 +154,41 @@ def _place(chosen: Settings) -> Place:
     return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 
 
-def collectors(compat: frozenset[str], processes: Sequence[int] = ()) -> Mapping[str, Collector]:
+def collectors(
+    compat: frozenset[str], processes: Sequence[int] = (), groups: frozenset[str] = frozenset()
+) -> Mapping[str, Collector]:
     """Families by collector; what others call them as well, where that is wanted; `processes`: of ours beside this."""
     found: dict[str, Collector] = {
         "cards": partial(_of, card_families),
-        "containers": partial(_of, container_families),
+        "containers": _container_pages(),
     }
+    if groups:
+        found["collect"] = partial(_of, partial(collected_families, groups=groups))
     if "ack" in compat:
-        found["ack"] = _ack
+        found["ack"] = _ack_pages()
     return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
 
 
-def _ack(told: Told) -> Iterable[Family]:
-    return ack_families(told.found, told.snapshot.machine.value) if told.found is not None else ()
+def _container_pages() -> Collector:
+    counters = Counters()
+
+    def families(nodes: list[NodeReading]) -> Iterable[Family]:
+        counters.turn()
+        return container_families(nodes, counters)
+
+    return partial(_of, families)
+
+
+def _ack_pages() -> Collector:
+    averages = Averages()
+
+    def families(told: Told) -> Iterable[Family]:
+        if told.found is None:
+            return ()
+        averages.take(told.snapshot.at, told.found)
+        return ack_families(told.found, told.snapshot.machine.value, averages)
+
+    return families
 
 
 def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:

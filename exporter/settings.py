@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from isolation.contract.metrics_card import COLLECTED
+
 PORT: Final = 9445
 SHORTEST_CYCLE: Final = 0.1
 LONGEST_CYCLE: Final = 60.0
@@ -21,10 +23,13 @@ STALE_SECONDS: Final = 10.0
 """A reading older than this, and than so many cycles, is no longer shown."""
 
 MODES: Final = ("share", "cgpu", "core_mem", "default")
+GROUPS: Final = tuple(COLLECTED)
+"""Groups of further metrics."""
 ISOLATIONS: Final = ("none", "library", "mps", "kernel")
 _ENFORCED: Final = frozenset({"cgpu", "core_mem"})
 """Modes whose promises the library enforces."""
 
+_OF_ACK: Final = frozenset({"engines", "memory", "gpm"})
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _LISTEN: Final = re.compile(r"(?:(\[[0-9a-fA-F:.%a-z]*\]|[^:\[\]]*):)?(\d{1,5})")
@@ -44,6 +49,8 @@ class Settings:
     cgroup: Path = Path("/sys/fs/cgroup")
     agent_state_dir: Path = Path("/var/lib/gpushare")
     """Where the node agent keeps what it promised."""
+    health_dir: Path | None = None
+    """Where unhealthy cards are remembered over a restart; None: nowhere."""
     state_dir: Path | None = None
     """Of `gpushare run`; None: where it usually is."""
     kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -56,11 +63,18 @@ class Settings:
     """A simulated machine's file instead of the machine."""
     compat_metrics: frozenset[str] = frozenset()
     """Further families under other people's names: ack."""
+    collect: frozenset[str] = frozenset()
+    """Groups of `metrics_card.COLLECTED`."""
     pool: str = ""
     mode: str = ""
     isolation: str = ""
     """What enforces promises; empty: what follows from the mode."""
     unit_bytes: int = 1 << 30
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Groups of figures that the driver is asked for: those that are shown under somebody's names."""
+        return self.collect | (_OF_ACK if "ack" in self.compat_metrics else frozenset())
 
     @property
     def stale_seconds(self) -> float:
@@ -78,6 +92,14 @@ def enforcement(mode: str, *, kubernetes: bool, agent: bool) -> str:
     if mode:
         return "library" if mode in _ENFORCED else "none"
     return "library" if agent or not kubernetes else ""
+
+
+def groups(text: str) -> frozenset[str]:
+    """Names of groups, or all: pcie,gpm."""
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if unknown := sorted(names - {*GROUPS, "all"}):
+        raise ValueError(f"{unknown[0][:40]!r} is not a group of metrics: use {', '.join(GROUPS)} or all")
+    return frozenset(GROUPS if "all" in names else names)
 
 
 def seconds(text: str) -> float:

@@ -83,11 +83,17 @@ class World:
             "log_dir": self.tree.links,
             "simgpu": box.path,
         }
-        chosen = Settings(**(settings | chosen))
+        self.chosen = Settings(**(settings | chosen))
         self.front = InProcess()
-        self.node = Node(chosen, self.front)
-        self.front.fresh = Fresh(self.node.pages, chosen.stale_seconds, time.monotonic)
+        self.node = Node(self.chosen, self.front)
+        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
         self.serial = 0
+
+    def again(self) -> None:
+        """The exporter is started anew."""
+        self.node.__exit__(None, None, None)
+        self.node = Node(self.chosen, self.front)
+        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
 
     def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: object) -> Pod:
         """A pod whose containers have so many GiB of cards by index; `policy`, `core`, by default nothing enforced."""
@@ -228,9 +234,9 @@ def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: ob
     ):
         world = World(box, Path(folder), asked, running, **chosen)
         try:
-            with world.node:
-                yield world
+            yield world
         finally:
+            world.node.__exit__(None, None, None)
             if before is None:
                 os.environ.pop("GPUSHARE_SIMGPU", None)
             else:

@@ -9,21 +9,31 @@ all, which may have been repeated for hours, the wall clock is asked how old it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.metrics_api.readings import Sample, Spot
+from autoscaler.metrics_api.readings import Place, Sample, Spot, Use
 from isolation.contract import metrics
+from isolation.contract.usage_rates import UsageRates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from isolation.contract.model import Pod
+    from isolation.contract.usage_rates import Rate
 
-WANTED: Final = (metrics.CONTAINER_USED, metrics.CONTAINER_CORE_USED, metrics.CARD_UTILISATION, metrics.SAMPLE_TIME)
+WANTED: Final = (
+    metrics.CONTAINER_USED,
+    metrics.CONTAINER_ALLOCATED,
+    metrics.CONTAINER_COMPUTE_SECONDS,
+    metrics.CARD_BUSY_SECONDS,
+    metrics.SAMPLE_TIME,
+)
 """What is asked for."""
+WINDOW_SCRAPES: Final = 4
+"""Use of compute is an average over so many scrapes, a minute by default: a burst is in it whole."""
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 _LARGEST: Final = 1 << 60
 
@@ -50,6 +60,8 @@ class Measured:
     """Nodes whose figures are too old to be acted upon."""
     failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     """Nodes of which nothing could be told now, or only something old, and why."""
+    whole: Mapping[Place, tuple[Use, ...]] = field(default_factory=lambda: _EMPTY)
+    """What pods have and use of whole cards, which only their node's kubelet and exporter know."""
 
     def used(self, node: str, spots: Sequence[Spot]) -> float | None:
         """The most that a pod with these parts of cards uses of the compute of one card; None: that cannot be told."""
@@ -72,9 +84,10 @@ def spots_of(pod: Pod) -> tuple[Spot, ...]:
 class Ages:
     """When each node was first seen to have measured what it shows now."""
 
-    def __init__(self, stale_seconds: float) -> None:
-        self.stale_seconds = stale_seconds
+    def __init__(self, stale_seconds: float, window_seconds: float) -> None:
+        self.stale_seconds, self._window = stale_seconds, window_seconds
         self._last: dict[str, tuple[float, float]] = {}
+        self._rates: dict[str, UsageRates[Spot | str]] = {}
 
     def joined(
         self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
@@ -85,6 +98,7 @@ class Ages:
         `wall`: seconds since the epoch; without it whatever is seen for the first time counts as measured now.
         """
         samples: dict[Spot, Sample] = {}
+        whole: dict[Place, tuple[Use, ...]] = {}
         heat: dict[str, float] = {}
         wrong = dict(failed)
         for node, rows in told.items():
@@ -99,8 +113,13 @@ class Ages:
                 self._last[node] = (stamp, now if wall is None else now - abs(wall - stamp))
             elif before[0] != stamp:
                 self._last[node] = (stamp, now)
-            samples.update(_samples(own))
-            heat.update({uuid: value for uuid, value in _heat(own) if self._age(node, now) <= self.stale_seconds})
+            rates = self._rates.setdefault(node, UsageRates(self._window)).take(stamp, _seconds(own))
+            mine = _samples(own, rates)
+            samples.update(mine)
+            whole.update(_whole(node, own, mine))
+            if self._age(node, now) <= self.stale_seconds:
+                heat |= {card: min(1.0, rate.value) for card, rate in rates.items() if isinstance(card, str)}
+        self._rates = {node: rates for node, rates in self._rates.items() if node in told or node in failed}
         self._last = {node: seen for node, seen in self._last.items() if node in told or node in failed}
         stale = {node for node in self._last if self._age(node, now) > self.stale_seconds}
         for node in stale:
@@ -108,30 +127,54 @@ class Ages:
                 node, f"measurements are {self._age(node, now):.0f} s old; its hot cards are not mitigated"
             )
         times = {node: seen for node, (_, seen) in self._last.items()}
-        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong)
+        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong, whole)
 
     def _age(self, node: str, now: float) -> float:
         return now - self._last[node][1]
 
 
-def _samples(rows: Sequence[Row]) -> dict[Spot, Sample]:
-    used: dict[Spot, float] = {}
-    core: dict[Spot, float] = {}
-    for row in rows:
-        into = {metrics.CONTAINER_USED.name: used, metrics.CONTAINER_CORE_USED.name: core}.get(row.metric)
-        if into is not None and isfinite(row.value) and 0 <= row.value < _LARGEST:
-            labels = row.labels
-            into[Spot(*(labels.get(key, "") for key in ("namespace", "pod", "container", "uuid")))] = row.value
-    return {
-        spot: Sample(None if spot not in used else int(used[spot]), core.get(spot))
-        for spot in used.keys() | core.keys()
-    }
+def _spot(labels: Mapping[str, str]) -> Spot:
+    return Spot(*(labels.get(key, "") for key in ("namespace", "pod", "container", "uuid")))
 
 
-def _heat(rows: Sequence[Row]) -> Iterable[tuple[str, float]]:
+def _samples(rows: Sequence[Row], rates: Mapping[Spot | str, Rate]) -> dict[Spot, Sample]:
+    used: dict[Spot, int] = {}
     for row in rows:
-        if row.metric == metrics.CARD_UTILISATION.name and row.labels.get("uuid") and 0 <= row.value <= 1:
-            yield row.labels["uuid"], row.value
+        if row.metric == metrics.CONTAINER_USED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
+            used[_spot(row.labels)] = int(row.value)
+    core = {spot: rate for spot, rate in rates.items() if isinstance(spot, Spot)}
+    return {spot: Sample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
+
+
+def _whole(node: str, rows: Sequence[Row], samples: Mapping[Spot, Sample]) -> dict[Place, tuple[Use, ...]]:
+    """Containers with whole cards, by their pod."""
+    found: dict[Place, dict[Spot, Use]] = {}
+    for row in rows:
+        labels = row.labels
+        if row.metric not in {metrics.CONTAINER_USED.name, metrics.CONTAINER_ALLOCATED.name}:
+            continue
+        if labels.get("mode") != "exclusive" or not labels.get("card", "").isdecimal():
+            continue
+        spot, known = _spot(labels), found.setdefault(Place(node, labels["namespace"], labels["pod"]), {})
+        card, measured = int(labels["card"][:4]), samples.get(spot, ())
+        use = known.get(spot) or Use(spot.container, spot.uuid, card, None, 1.0, *measured)
+        if row.metric == metrics.CONTAINER_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
+            use = replace(use, allocated_bytes=int(row.value))
+        known[spot] = use
+    return {place: tuple(uses.values()) for place, uses in found.items()}
+
+
+def _seconds(rows: Sequence[Row]) -> dict[Spot | str, float]:
+    """Counters of containers by their spot, of cards by UUID."""
+    found: dict[Spot | str, float] = {}
+    for row in rows:
+        if not (isfinite(row.value) and 0 <= row.value < _LARGEST):
+            continue
+        if row.metric == metrics.CONTAINER_COMPUTE_SECONDS.name:
+            found[_spot(row.labels)] = row.value
+        elif row.metric == metrics.CARD_BUSY_SECONDS.name and row.labels.get("uuid"):
+            found[row.labels["uuid"]] = row.value
+    return found
 
 
 class Nothing:

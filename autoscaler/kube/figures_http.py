@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import aiohttp
 import msgspec
 
-from autoscaler.kube.figures import WANTED, Ages, Measured, Row
+from autoscaler.kube.figures import WANTED, WINDOW_SCRAPES, Ages, Measured, Row
 from isolation.cluster.election import boottime
 from isolation.contract.codec_shape import At, CodecError
 
@@ -87,7 +87,7 @@ class _Reader(ABC):
         self, scrape_interval_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
     ) -> None:
         self._http = _Http(SECONDS, most_bytes)
-        self._ages = Ages(3 * scrape_interval_seconds)
+        self._ages = Ages(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
         self._pause, self._steady, self._wall = scrape_interval_seconds / 3, steady, wall
         self._latest: tuple[float, Measured] | None = None
 

@@ -239,7 +239,7 @@ class KubeWorld:
         at = self._parts.steady()
         found: dict[str, list[PodUse]] = {}
         for some in batched(seen.pods.values(), FEW):
-            for namespace, uses in pod_uses(some, measured.samples, measured.measured).items():
+            for namespace, uses in pod_uses(some, measured.samples, measured.measured, measured.whole).items():
                 found.setdefault(namespace, []).extend(uses)
             await asyncio.sleep(0)
         pods = MappingProxyType({namespace: tuple(uses) for namespace, uses in found.items()})

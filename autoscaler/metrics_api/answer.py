@@ -61,7 +61,7 @@ def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
     else:
         found = [pod for pod in pods if pod.name == asked.pod]
     if not found and asked.pod != ALL:
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with shared cards")
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with GPUs")
     metric = POD_METRICS[asked.metric]
     values = [value for pod in found if (value := _value(asked, metric, pod, picture, now)) is not None]
     if found and not values:
@@ -74,7 +74,8 @@ def _value(asked: PodsAsked, metric: PodMetric, pod: PodUse, picture: Picture, n
     if at is None or not now.fresh(at):
         return None
     figure = metric.of(pod, asked.parts)
-    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at))
+    window = max((use.window for use in pod.uses), default=0.0) if metric.averaged else 0.0
+    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at), window)
 
 
 def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> Problem:

@@ -32,6 +32,8 @@ class PodMetric:
     figure: Callable[[Sequence[Use]], float | None]
     measured: bool = True
     """Needs the exporter; else it follows from what Kubernetes itself knows."""
+    averaged: bool = False
+    """An average over a window, not a state."""
 
     def of(self, pod: PodUse, selector: Selector) -> float | None:
         """The pod's figure; None where it cannot be told, or nothing of the pod is selected."""
@@ -122,8 +124,9 @@ _POD_METRICS: Final = (
     ),
     PodMetric(
         "gpu_core_used_ratio",
-        "Used compute as a ratio of the allocated compute, or of whole cards if none is allocated.",
+        "Used compute as a ratio of the allocated compute, or of whole cards if none is allocated; a minute's average.",
         _core_ratio,
+        averaged=True,
     ),
 )
 _POOL_METRICS: Final = (

@@ -29,17 +29,19 @@ class Use:
     uuid: str
     card: int
     """Index on the node."""
-    allocated_bytes: int
+    allocated_bytes: int | None
+    """None: a whole card whose size its node does not tell now."""
     allocated_core: float | None = None
     """Part of the card's compute that was promised; None: none was."""
     used_bytes: int | None = None
     used_core: float | None = None
-    """Part of the card's compute in use."""
+    """Part of the card's compute in use, on average over the last `window` seconds."""
+    window: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """One running pod with shares."""
+    """One running pod with shares or whole cards."""
 
     namespace: str
     name: str
@@ -112,6 +114,8 @@ class Sample(NamedTuple):
 
     used_bytes: int | None
     used_core: float | None
+    window: float = 0.0
+    """Seconds over which `used_core` is an average."""
 
 
 class Spot(NamedTuple):
@@ -123,26 +127,42 @@ class Spot(NamedTuple):
     uuid: str
 
 
+class Place(NamedTuple):
+    """A pod, and the node whose exporter speaks of it."""
+
+    node: str
+    namespace: str
+    pod: str
+
+
 def pod_uses(
-    pods: Iterable[Pod], samples: Mapping[Spot, Sample], measured: Mapping[str, float]
+    pods: Iterable[Pod],
+    samples: Mapping[Spot, Sample],
+    measured: Mapping[str, float],
+    whole: Mapping[Place, tuple[Use, ...]] = MappingProxyType({}),
 ) -> Mapping[str, tuple[PodUse, ...]]:
     """
-    Every running pod with shares, by namespace, with what is known of it.
+    Every running pod with shares or whole cards, by namespace, with what is known of it.
+
+    Which shares a pod has is Kubernetes' word; which whole cards, its node's (`whole`): only the kubelet knows.
 
     `measured`: by node, when its exporter took the samples. A pod that its exporter does not name
     at all has not been measured, however fresh the exporter is.
     """
     found: dict[str, list[PodUse]] = {}
     for pod in pods:
-        if pod.phase is not Phase.RUNNING or pod.placement is None or not pod.request.shared or pod.deleting:
+        if pod.phase is not Phase.RUNNING or pod.placement is None or not pod.request.cards or pod.deleting:
             continue
         uses, told = [], False
-        for hold in pod.holds:
+        if pod.request.whole:
+            uses = list(whole.get(Place(pod.placement.node, pod.namespace, pod.name), ()))
+            told = bool(uses)
+        for hold in pod.holds if pod.request.shared else ():
             sample = samples.get(Spot(pod.namespace, pod.name, hold.container, hold.uuid))
             told |= sample is not None
             core = hold.core / FULL_CORE if hold.core else None
             known = sample or Sample(None, None)
-            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, known.used_bytes, known.used_core))
+            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, *known))
         at = measured.get(pod.placement.node) if told else None
         found.setdefault(pod.namespace, []).append(
             PodUse(pod.namespace, pod.name, pod.placement.node, tuple(uses), pod.labels, at)

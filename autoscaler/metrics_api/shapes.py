@@ -74,6 +74,8 @@ class PodValue:
     value: float
     at: float
     """Seconds since 1970."""
+    window: float = 0.0
+    """Seconds up to then over which it is an average; 0: it is none."""
 
 
 def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
@@ -140,6 +142,8 @@ def _pod_item(version: str, metric: str, selector: Selector, value: PodValue) ->
         "timestamp": timestamp(value.at),
         "value": quantity(value.value),
     }
+    if value.window:
+        item["window" if version == "v1beta1" else "windowSeconds"] = max(1, round(value.window))
     if version == "v1beta1":
         item["metricName"] = metric
         item.update(chosen)

@@ -56,12 +56,12 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareCardThrottled",
-            f"{_HELD_DOWN} == 1",
+            f"rate({_HELD_DOWN}[15m]) > 0.9",
             Severity.WARNING,
             f"{CARD} is throttled ({{{{ $labels.reason }}}})",
-            f"The clocks of {UUID} have been throttled for 15 minutes ({{{{ $labels.reason }}}}). All containers on it "
+            f"The clocks of {UUID} are throttled most of the time ({{{{ $labels.reason }}}}). All containers on it "
             "run slower than promised.",
-            patience="15m",
+            patience="5m",
         ),
         Alert(
             "GpushareCardOvercommitted",

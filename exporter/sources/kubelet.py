@@ -1,16 +1,15 @@
 """
 Which devices the kubelet gave to which container, from its pod-resources API (v1).
 
-Two ways to ask. Where no agent of ours keeps the node: `List`, once a reading. Where our agent does: `Get`
-for each pod that holds name, never `List`, which can make the kubelet hand out the same IDs twice while it
-admits another pod.
+Two ways to ask: `List`, once a reading, or `Get` for each of some pods. `List` can make the kubelet hand out the
+same IDs twice while it admits another pod; who may use it is decided elsewhere (`exporter.kubelet`).
 
 The kubelet refuses calls beyond a rate that all callers share, so `Get` is asked sparingly: a few pods at
 each reading, new pods first. The devices of a pod are fixed when it is admitted, for as long as it lives,
-so an answer with devices stands until `KEPT_SECONDS` have passed or the pod is no longer asked for; an
-empty one may be an admission under way and is asked again. A pod whose answer is refused or due is in
-`unanswered`: a rejection is never taken for "has nothing". Whether what is told is true is decided
-elsewhere; old kubelets also tell of pods that have ended.
+so an answer stands until `KEPT_SECONDS` have passed or the pod is no longer asked for; an empty one may be an
+admission under way and is asked again while the pod is `YOUNG_SECONDS` young: most pods have no device at all.
+A pod whose answer is refused or due is in `unanswered`: a rejection is never taken for "has nothing". Whether what
+is told is true is decided elsewhere; old kubelets also tell of pods that have ended.
 
 Dynamic resources are grants of the resource `claim:<namespace>/<claim>` with devices
 `<driver>/<pool>/<device>[/<share>]`.
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS: Final = 1.0
 KEPT_SECONDS: Final = 60.0
+YOUNG_SECONDS: Final = 10.0
 ASKED_AT_ONCE: Final = 8
 """Of a burst of ten for everybody together."""
 PACE_SECONDS: Final = 0.02
@@ -45,12 +45,18 @@ Asked = tuple[str, ...]
 """Namespace and name of a pod and, where it is known, its UID."""
 
 
+class NoSinglePodsError(SourceError):
+    """This kubelet knows no `Get`."""
+
+
 class KubeletSource:
     """See the module. Not for several threads at once."""
 
     def __init__(self, socket: Path, deadline: float = DEADLINE_SECONDS) -> None:
         self._connection = Connection(socket, deadline)
         self._answers: dict[Asked, tuple[float, tuple[DeviceGrant, ...]]] = {}
+        self._first: dict[Asked, float] = {}
+        """When a pod was first asked for."""
 
     def read(self, now: float, pods: Collection[Asked] | None = None) -> KubeletFacts:
         """
@@ -79,6 +85,7 @@ class KubeletSource:
 
     def _each(self, now: float, pods: frozenset[Asked]) -> KubeletFacts:
         self._answers = {pod: answer for pod, answer in self._answers.items() if pod in pods}
+        self._first = {pod: self._first.get(pod, now) for pod in pods}
         if not pods and not self._connection.socket.exists():
             raise SourceError(f"kubelet socket {self._connection.socket} does not exist: set --kubelet-socket")
         refused = self._ask(now, self._order(now, pods))
@@ -94,8 +101,12 @@ class KubeletSource:
         """New pods, then those that are due, and always somebody: else a kubelet that is gone goes unnoticed."""
         never = sorted(pods - self._answers.keys())
         known = sorted(self._answers, key=lambda pod: (self._answers[pod][0], pod))
-        due = [pod for pod in known if now - self._answers[pod][0] >= KEPT_SECONDS or not self._answers[pod][1]]
+        due = [pod for pod in known if now - self._answers[pod][0] >= KEPT_SECONDS or self._young(pod, now)]
         return [*never, *due] or known[:1]
+
+    def _young(self, pod: Asked, now: float) -> bool:
+        """Whether it may still be given what it does not have."""
+        return not self._answers[pod][1] and now - self._first[pod] < YOUNG_SECONDS
 
     def _ask(self, now: float, order: list[Asked]) -> bool:
         """Keep what is answered; whether the kubelet had enough of it."""
@@ -121,7 +132,8 @@ class KubeletSource:
             case Why.REFUSED:
                 return None
             case Why():
-                raise SourceError(
+                kind = NoSinglePodsError if answer is Why.UNKNOWN_METHOD else SourceError
+                raise kind(
                     f"the kubelet does not answer requests for single pods ({answer.value}): upgrade it to 1.34 or "
                     "newer, or run it with --feature-gates=KubeletPodResourcesGet=true"
                 )

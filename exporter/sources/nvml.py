@@ -18,6 +18,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from exporter.sources.errors import SourceError
+from exporter.sources.nvml_health import CardHealth
 from exporter.sources.nvml_library import GoneError, LostError
 from exporter.sources.nvml_session import Memory, Session
 
@@ -42,12 +43,19 @@ _CLOSE_SECONDS: Final = 1.0
 class NvmlSource:
     """The cards; `hardware` is a simulated machine's file. `beat` 0: no sampling between readings."""
 
-    def __init__(self, hardware: Path | None = None, *, beat: float = BEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        hardware: Path | None = None,
+        *,
+        beat: float = BEAT_SECONDS,
+        health: CardHealth | None = None,
+        groups: frozenset[str] = frozenset(),
+    ) -> None:
         self._hardware = hardware
         self._beat = beat
         self._gate = Lock()
         self._ended = Event()
-        self._memory = Memory()
+        self._memory = Memory(health=health or CardHealth(), groups=groups)
         self._session: Session | None = None
         self._started_at = 0.0
         self._read_at = 0.0
@@ -61,7 +69,7 @@ class NvmlSource:
                 facts = session.read(now, time.time_ns() // 1000)
             except (GoneError, LostError) as exc:
                 self._end()
-                self._memory.reloaded()
+                self._memory.health.reloaded()
                 raise SourceError(f"NVML failed: {exc}; restarting it in the next cycle") from None
             self._read_at = time.monotonic()
             self._start_sampler()

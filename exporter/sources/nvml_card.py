@@ -2,27 +2,29 @@
 One card as NVML tells of it: which figures are asked for, how often, and in which units.
 
 Asked each cycle: memory, processes, samples, power, energy, temperature, clocks, reasons for throttling.
-Asked now and then: what changes rarely or costs much. PCIe throughput is never asked for: a card takes
-40 ms to measure it. Whose processes these are is decided elsewhere.
+Asked now and then: what changes rarely or costs much (`nvml_slow`). Whose processes these are is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from exporter.facts import CardFacts
+from exporter.sources.nvml_gpm import Gpm
 from exporter.sources.nvml_slow import NOTHING, read_slow
 from exporter.sources.nvml_users import Users
+from isolation.host.alarms import Board
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from exporter.sources.nvml_busy import Meter
     from exporter.sources.nvml_library import Library
 
-_MOST_ENERGY_GAP: Final = 60.0
-"""Power is not believed to have stayed the same for longer than this."""
+_MOST_GAP: Final = 60.0
+"""Seconds; nothing is believed to have stayed the same for longer than this."""
 _MHZ: Final = 1e6
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _THROTTLE: Final = {
@@ -36,6 +38,8 @@ _THROTTLE: Final = {
     0x100: "display_clocks",
 }
 """nvmlClocksEventReasons; 1, the low clock of an idle card, is none."""
+ZERO_REASONS: Final = ("power_cap", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
+"""Those that slow a program down against its owner's will: told from the start, so that their first second shows."""
 
 
 @dataclass(slots=True)
@@ -44,13 +48,26 @@ class Past:
 
     meter: Meter
     xids: Mapping[int, int] = field(default_factory=dict)
-    ill: bool = False
-    """An XID was told after which the card needs a reset, and it has had none that we know of."""
-    lost: bool = False
-    """It did not answer the last time: it has been reset when it answers again."""
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
     powered_at: float | None = None
+    worked: float = 0.0
+    """Load by time in seconds, where the driver keeps no samples of it."""
+    worked_at: float | None = None
+    throttled: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ZERO_REASONS, 0.0))
+    """Seconds by reason."""
+    throttling: tuple[str, ...] = ()
+    """Reasons at the last reading."""
+    throttled_at: float | None = None
+
+    def work(self, load: float | None, now: float) -> float | None:
+        """Seconds of work by loads that are known at some moments only."""
+        if load is None:
+            return None
+        before, self.worked_at = self.worked_at, now
+        if before is not None:
+            self.worked += load * max(0.0, min(now - before, _MOST_GAP))
+        return self.worked
 
 
 class Card:
@@ -67,6 +84,11 @@ class Card:
         self._total = 0
         self._slow = NOTHING
         self._users = Users(library, self._scope, handle)
+        self._gpm = Gpm(partial(library.ask, None), self._ask, library.gpm_request)
+
+    def close(self) -> None:
+        """Give back what the driver keeps for us."""
+        self._gpm.close()
 
     def divided(self) -> bool:
         """Whether MIG divides it now."""
@@ -98,26 +120,28 @@ class Card:
             self._with_memory(facts, now),
             utilisation_ratio=load,
             busy=busy.ratios if known else None,
+            compute_seconds=busy.seconds if known else None,
+            busy_seconds=facts.busy_seconds if busy.card_seconds is None else busy.card_seconds,
             copy_busy=busy.copy if known else None,
             encoder_busy=busy.encoder if known else None,
             decoder_busy=busy.decoder if known else None,
             peaks=self._users.peaks,
         )
 
-    def read_instance(self, past: Past, now: float, *, healthy: bool) -> CardFacts:
+    def read_instance(self, past: Past, now: float) -> CardFacts:
         """A MIG instance: memory and processes, nothing else is told of it."""
-        return replace(self._with_memory(self.named(past), now), healthy=healthy and not past.ill)
+        return self._with_memory(self.named(past), now)
 
     def read_board(self, past: Past, now: float) -> CardFacts:
         """What belongs to the physical card, divided or not."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         power = _scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
         slow = self._slow
-        if past.lost:
-            past.lost = past.ill = False
+        load = None if rates is None else rates.gpu / 100
         return replace(
             self.named(past),
-            utilisation_ratio=None if rates is None else rates.gpu / 100,
+            utilisation_ratio=load,
+            busy_seconds=past.work(load, now),
             memory_utilisation_ratio=None if rates is None else rates.memory / 100,
             power_watts=power,
             power_limit_watts=slow.power_limit_watts,
@@ -125,24 +149,30 @@ class Card:
             temperature_celsius=_scaled(self._temperature(), 1),
             sm_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK), _MHZ),
             memory_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK), _MHZ),
-            throttle=throttle_reasons(self._reasons()),
+            throttled_seconds=_throttled(past, self._reasons(), now),
             ecc_corrected=slow.ecc_corrected,
             ecc_uncorrected=slow.ecc_uncorrected,
-            pcie_generation=slow.pcie_generation,
-            pcie_width=slow.pcie_width,
             pcie_replays=slow.pcie_replays,
             nvlink_errors=slow.nvlink_errors,
             compute_mode=slow.compute_mode,
-            healthy=not past.ill and not slow.remapping_failed,
+            hardware=slow.hardware,
         )
 
     def with_total(self, facts: CardFacts) -> CardFacts:
         """A divided card's memory, without processes: those are its instances'."""
         return self._with_figures(facts, self._library.memory(self._scope, self.handle))
 
-    def read_slow(self) -> None:
-        """Ask for what changes rarely."""
-        self._slow = read_slow(self._ask)
+    def board(self, instances: Iterable[Card] | None) -> Board:
+        """What its health is judged by."""
+        cards = (self,) if instances is None else tuple(instances)
+        told = self._slow.hardware
+        return Board(self.uuid, tuple(card.uuid for card in cards), told.recovery_action, bool(told.remap_failed))
+
+    def read_slow(self, groups: Container[str]) -> None:
+        """Ask for what changes rarely; `groups` as `--collect` names them."""
+        self._slow = read_slow(self._ask, groups)
+        if "gpm" in groups:
+            self._slow = replace(self._slow, hardware=replace(self._slow.hardware, **self._gpm.read()))
         if self._slow.accounting:
             self._users.account()
 
@@ -167,8 +197,7 @@ class Card:
     def lost(self, past: Past) -> CardFacts:
         """A card that does not answer."""
         self._users.gone()
-        past.lost = True
-        return replace(self.named(past), healthy=False, lost=True)
+        return replace(self.named(past), unhealthy="lost", lost=True)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._library.ask(self._scope, name, self.handle, *arguments)
@@ -190,7 +219,7 @@ class Card:
             return None
         before, past.powered_at = past.powered_at, now
         if before is not None:
-            past.joules += power * max(0.0, min(now - before, _MOST_ENERGY_GAP))
+            past.joules += power * max(0.0, min(now - before, _MOST_GAP))
         return past.joules
 
     def _sampled(self, past: Past, micros: int) -> bool:
@@ -213,6 +242,19 @@ class Card:
             return facts
         self._total = memory[0]
         return replace(facts, total_bytes=memory[0], reserved_bytes=memory[1], free_bytes=memory[2])
+
+
+def _throttled(past: Past, bits: int | None, now: float) -> dict[str, float] | None:
+    """Seconds by reason: what two readings in a row show held in between; what one of them shows, for half of it."""
+    reasons, before = throttle_reasons(bits), past.throttled_at
+    if reasons is None:
+        past.throttled_at = None
+        return None
+    if before is not None and 0 < now - before <= _MOST_GAP:
+        for reason in (*past.throttling, *reasons):
+            past.throttled[reason] = past.throttled.get(reason, 0.0) + (now - before) / 2
+    past.throttling, past.throttled_at = reasons, now
+    return dict(past.throttled)
 
 
 def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:

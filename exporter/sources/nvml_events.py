@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _XID_EVENT: Final = 8
 """nvmlEventTypeXidCriticalError."""
+_ECC_EVENT: Final = 2
+"""nvmlEventTypeDoubleBitEccError: not every card can tell of these."""
 _NO_INSTANCE: Final = 0xFFFFFFFF
 _MOST_EVENTS: Final = 256
 """In one turn; the rest waits for the next."""
@@ -37,10 +39,16 @@ class Events:
         """Tell of this card from now on; a card that cannot tell is left out."""
         if self._set is not None:
             self._cards[address(handle)] = uuid
-            self._library.ask(None, "nvmlDeviceRegisterEvents", handle, _XID_EVENT, self._set)
+            kinds = self._library.ask(None, "nvmlDeviceGetSupportedEventTypes", handle)
+            wanted = _XID_EVENT if kinds is None else (_XID_EVENT | _ECC_EVENT) & kinds
+            self._library.ask(None, "nvmlDeviceRegisterEvents", handle, wanted, self._set)
 
-    def drain(self) -> Iterable[tuple[str, int | None, int]]:
-        """UUID of the card, GPU instance and number of every XID that has not been told; never waits."""
+    def drain(self) -> Iterable[tuple[str, int | None, int | None]]:
+        """
+        UUID of the card, GPU instance and number of every XID that has not been told; never waits.
+
+        An uncorrectable error of the card's memory has no number.
+        """
         for _ in range(_MOST_EVENTS if self._set is not None else 0):
             try:
                 event = self._library.ask(None, "nvmlEventSetWait_v2", self._set, 0)
@@ -49,9 +57,9 @@ class Events:
             if event is None:
                 return
             uuid = self._cards.get(address(event.device))
-            if uuid is not None and event.eventType == _XID_EVENT:
+            if uuid is not None and event.eventType in {_XID_EVENT, _ECC_EVENT}:
                 instance = None if event.gpuInstanceId == _NO_INSTANCE else int(event.gpuInstanceId)
-                yield uuid, instance, int(event.eventData)
+                yield uuid, instance, int(event.eventData) if event.eventType == _XID_EVENT else None
 
     def close(self) -> None:
         """Let the driver forget what it was to tell us."""
@@ -61,7 +69,8 @@ class Events:
 
 
 def counted(before: Mapping[int, int], xid: int) -> dict[int, int]:
-    """One more of that number."""
+    """One more of that number, which comes last."""
     if xid not in before and len(before) >= _MOST_KINDS:
         return dict(before)
-    return {**before, xid: before.get(xid, 0) + 1}
+    others = {known: number for known, number in before.items() if known != xid}
+    return {**others, xid: before.get(xid, 0) + 1}

@@ -115,6 +115,10 @@ class Library:
         found = self.ask(model, "nvmlDeviceGetMemoryInfo", handle)
         return None if found is None else (int(found.total), None, int(found.free))
 
+    def gpm_request(self) -> Any:
+        """An empty question about activity between two samples."""
+        return self._nvml.c_nvmlGpmMetricsGet_t()
+
     def ask_again(self) -> None:
         """Forget what was not supported: modes change."""
         self._never.clear()

@@ -8,7 +8,7 @@ called, is `nvml`'s business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from exporter.facts import CardFacts, MachineFacts
@@ -16,18 +16,15 @@ from exporter.sources.errors import SourceError
 from exporter.sources.nvml_busy import LOOK_BACK_MICROS, Meter
 from exporter.sources.nvml_card import Card, Past
 from exporter.sources.nvml_events import Events, counted
+from exporter.sources.nvml_health import CardHealth
 from exporter.sources.nvml_library import GoneError, Library, LostError
+from isolation.host.alarms import Alarm, Kind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SLOW_SECONDS: Final = 15.0
 _ASK_AGAIN_SECONDS: Final = 600.0
-_FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 95, 119, 120})
-"""
-After these a card needs a reset: uncorrectable ECC, halted, row remapping failed, NVLink, uncontained
-ECC, GSP (NVIDIA, "XID errors"). 79, off the bus, shows itself; the others are programs' own.
-"""
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
 
 
@@ -39,11 +36,9 @@ class Memory:
     """By UUID."""
     uuids: dict[int, str] = field(default_factory=dict)
     """Of cards that were seen, by index."""
-
-    def reloaded(self) -> None:
-        """The driver was, and that resets the cards."""
-        for past in self.pasts.values():
-            past.ill = False
+    health: CardHealth = field(default_factory=CardHealth)
+    groups: frozenset[str] = frozenset()
+    """Of further figures that are asked for, as `--collect` names them."""
 
     def past(self, uuid: str, micros: int) -> Past:
         """Of one card; begun here for one that is new."""
@@ -92,6 +87,9 @@ class Session:
     def close(self) -> None:
         """End it, whatever state it is in."""
         try:
+            for slot in self._slots:
+                if slot.card is not None:
+                    slot.card.close()
             self._events.close()
         except (GoneError, LostError):
             pass
@@ -113,7 +111,7 @@ class Session:
             self._again_due = now + _ASK_AGAIN_SECONDS
             self._library.ask_again()
         self._prepare(now)
-        self._note_xids(micros)
+        self._note_alarms(now, micros)
         cards: list[CardFacts] = []
         divided: list[CardFacts] = []
         for slot in self._slots:
@@ -122,6 +120,7 @@ class Session:
             board, parts = self._read_slot(slot, now, micros)
             cards += parts if slot.instances is not None else [board]
             divided += [board] if slot.instances is not None else []
+        cards, divided = self._judged(cards, divided, now)
         told = [*cards, *divided]
         answering = [card for card in told if not card.lost]
         if answering and all(card.free_bytes is None for card in answering):
@@ -158,7 +157,7 @@ class Session:
         if slot.card is None:
             return
         try:
-            slot.card.read_slow()
+            slot.card.read_slow(self._memory.groups)
             if not slot.card.divided():
                 slot.instances = None
                 return
@@ -178,17 +177,15 @@ class Session:
             if slot.instances is None:
                 return card.read_whole(past, now, micros), []
             board = card.read_board(past, now)
-            return card.with_total(board), [part.read_instance(own, now, healthy=board.healthy) for part, own in parts]
+            return card.with_total(board), [part.read_instance(own, now) for part, own in parts]
         except LostError:
             return card.lost(past), [part.lost(own) for part, own in parts]
 
     def _missing(self, index: int) -> CardFacts:
         """A card that never answered; under its name if it did before NVML was started anew."""
         present = {slot.card.uuid for slot in self._slots if slot.card is not None}
-        uuid = self._memory.uuids.get(index, "")
+        uuid = self._memory.uuids.get(index) or self._memory.health.uuid(index)
         past = self._memory.pasts.get(uuid) if uuid not in present else None
-        if past is not None:
-            past.lost = True
         return CardFacts(
             uuid=uuid if uuid and uuid not in present else f"lost-{index}",
             index=index,
@@ -199,21 +196,37 @@ class Session:
             processes=None,
             busy=None,
             xids=past.xids if past is not None else {},
-            healthy=False,
+            unhealthy="lost",
             lost=True,
         )
 
-    def _note_xids(self, micros: int) -> None:
+    def _note_alarms(self, now: float, micros: int) -> None:
+        """Count XIDs, and judge the cards' health by all that is heard; what the driver wants done is asked at once."""
+        slots = {slot.card.uuid: slot for slot in self._slots if slot.card is not None}
         instances = {
-            (slot.card.uuid, part.gpu_instance): part.uuid
-            for slot in self._slots
-            if slot.card is not None
-            for part in slot.instances or ()
+            (uuid, part.gpu_instance): part.uuid for uuid, slot in slots.items() for part in slot.instances or ()
         }
         for uuid, instance, xid in self._events.drain():
-            past = self._memory.past(instances.get((uuid, instance), uuid), micros)
-            past.xids = counted(past.xids, xid)
-            past.ill = past.ill or xid in _FATAL_XIDS
+            if xid is not None:
+                past = self._memory.past(instances.get((uuid, instance), uuid), micros)
+                past.xids = counted(past.xids, xid)
+            self._memory.health.alarm(Alarm(uuid, Kind.ECC) if xid is None else Alarm(uuid, Kind.XID, xid), now)
+            if uuid in slots:
+                self._slow(slots[uuid])
+
+    def _judged(
+        self, cards: list[CardFacts], divided: list[CardFacts], now: float
+    ) -> tuple[list[CardFacts], list[CardFacts]]:
+        """The same with their health; an instance is as healthy as its card."""
+        health, lost = self._memory.health, {card.uuid for card in (*cards, *divided) if card.lost}
+        answering = [slot for slot in self._slots if slot.card is not None and slot.card.uuid not in lost]
+        boards = [slot.card.board(slot.instances) for slot in answering if slot.card is not None]
+        health.look(boards, self._memory.uuids, now)
+
+        def judged(card: CardFacts) -> CardFacts:
+            return card if card.lost else replace(card, unhealthy=health.why(card.parent or card.uuid))
+
+        return [judged(card) for card in cards], [judged(card) for card in divided]
 
     def _forget(self, told: set[str]) -> None:
         """Of MIG instances that are gone nothing is kept; cards come back."""

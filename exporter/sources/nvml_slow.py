@@ -1,7 +1,9 @@
 """
 Figures of a card that change rarely or cost much, asked for every so often: limits, errors, links, modes.
 
-One card's at a time is the caller's business, as is how often.
+One card's at a time is the caller's business, as is how often. What only `--collect` shows is asked for only where its
+group was chosen. PCI Express throughput is taken from the card's byte counters, never from
+nvmlDeviceGetPcieThroughput, which measures for 20 ms in each direction while tenants wait.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.reading import NO_HARDWARE, Hardware
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterable, Mapping
 
 _CORRECTED, _UNCORRECTED = 0, 1
 _VOLATILE: Final = 0
@@ -18,6 +22,24 @@ _VOLATILE: Final = 0
 _NVLINK_FIELDS: Final = (38, 45, 52, 59, 160)
 """NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL: CRC of flow control and of data, replay, recovery, ECC."""
 _COMPUTE_MODES: Final = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
+_RECOVERY_ACTION: Final = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers of release 565 and later."""
+_MEMORY_TEMPERATURE: Final = 82
+"""NVML_FI_DEV_MEMORY_TEMP."""
+_RETIRED: Final = {"single_bit": 29, "double_bit": 30}
+"""NVML_FI_DEV_RETIRED_SBE, _DBE."""
+_PCIE_ERRORS: Final = {"correctable": 173, "non_fatal": 179, "fatal": 180}
+"""NVML_FI_DEV_PCIE_COUNT_*_ERROR(S)."""
+_PCIE_SENT, _PCIE_RECEIVED = 197, 198
+"""NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES."""
+_EVERY_LINK: Final = 0xFFFFFFFF
+_NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
+"""NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _RX: KiB, of all links together with scope `_EVERY_LINK`."""
+_MOST_LINKS: Final = 36
+_KIB: Final = 1024
+_FIGURES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal", 5: "siVal"}
+"""nvmlValueType_t: whole numbers."""
+_PERCENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +49,92 @@ class Slow:
     power_limit_watts: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
     pcie_replays: int | None = None
     nvlink_errors: int | None = None
     compute_mode: str = ""
     accounting: bool = False
-    remapping_failed: bool = False
-    """A row of memory that broke could not be replaced."""
+    hardware: Hardware = NO_HARDWARE
 
 
 NOTHING: Final = Slow()
 
 
-def read_slow(ask: Callable[..., Any]) -> Slow:
+def read_slow(ask: Callable[..., Any], groups: Container[str] = ()) -> Slow:
     """`ask` is one of nvidia-ml-py's calls by name, for one card; None where it cannot be told."""
     limit = ask("nvmlDeviceGetEnforcedPowerLimit")
-    remapped = ask("nvmlDeviceGetRemappedRows")
     return Slow(
         power_limit_watts=None if limit is None else limit / 1000,
         ecc_corrected=ask("nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
         ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_replays=ask("nvmlDeviceGetPcieReplayCounter"),
-        nvlink_errors=_nvlink(ask("nvmlDeviceGetFieldValues", list(_NVLINK_FIELDS))),
+        nvlink_errors=_sum(_fields(ask, _NVLINK_FIELDS).values()),
         compute_mode=_COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode"), ""),
         accounting=ask("nvmlDeviceGetAccountingMode") == 1,
-        remapping_failed=remapped is not None and bool(remapped[3]),
+        hardware=_hardware(ask, groups),
     )
 
 
-def _nvlink(fields: Any) -> int | None:
+def _hardware(ask: Callable[..., Any], groups: Container[str]) -> Hardware:
+    remapped = ask("nvmlDeviceGetRemappedRows")
+    found: dict[str, Any] = {"recovery_action": _fields(ask, (_RECOVERY_ACTION,)).get(_RECOVERY_ACTION)}
+    if remapped is not None:
+        found |= {"remap_pending": bool(remapped[2]), "remap_failed": bool(remapped[3])}
+    if "engines" in groups:
+        found["encoder_ratio"] = _ratio(ask("nvmlDeviceGetEncoderUtilization"))
+        found["decoder_ratio"] = _ratio(ask("nvmlDeviceGetDecoderUtilization"))
+    if "pcie" in groups:
+        found["pcie_generation"] = ask("nvmlDeviceGetCurrPcieLinkGeneration")
+        found["pcie_width"] = ask("nvmlDeviceGetCurrPcieLinkWidth")
+        told = _fields(ask, (*_PCIE_ERRORS.values(), _PCIE_SENT, _PCIE_RECEIVED))
+        found["pcie_sent_bytes"], found["pcie_received_bytes"] = told.get(_PCIE_SENT), told.get(_PCIE_RECEIVED)
+        found["pcie_errors"] = _named(_PCIE_ERRORS, told)
+    if "nvlink" in groups:
+        found["nvlink_links"] = _links(ask)
+        told = _fields(ask, (_NVLINK_SENT, _NVLINK_RECEIVED), _EVERY_LINK)
+        kib = told.get(_NVLINK_SENT), told.get(_NVLINK_RECEIVED)
+        found["nvlink_sent_bytes"], found["nvlink_received_bytes"] = (_times(one, _KIB) for one in kib)
+    if "memory" in groups:
+        told = _fields(ask, (_MEMORY_TEMPERATURE, *_RETIRED.values()))
+        found["memory_celsius"], found["retired_pages"] = told.get(_MEMORY_TEMPERATURE), _named(_RETIRED, told)
+        if remapped is not None:
+            found["remapped_rows"] = (("corrected", int(remapped[0])), ("uncorrected", int(remapped[1])))
+    return Hardware(**found)
+
+
+def _fields(ask: Callable[..., Any], idents: Iterable[int], scope: int = 0) -> Mapping[int, int]:
+    """Those fields that the card has, by number."""
+    found = ask("nvmlDeviceGetFieldValues", [(ident, scope) for ident in idents])
+    return {
+        int(one.fieldId): int(getattr(one.value, _FIGURES[one.valueType]))
+        for one in found or ()
+        if one.nvmlReturn == 0 and one.valueType in _FIGURES
+    }
+
+
+def _links(ask: Callable[..., Any]) -> int | None:
+    """How many links are up; None: it has none."""
+    found = []
+    for link in range(_MOST_LINKS):
+        state = ask("nvmlDeviceGetNvLinkState", link)
+        if state is None:
+            break
+        found.append(int(state == 1))
+    return sum(found) if found else None
+
+
+def _named(names: Mapping[str, int], told: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, told[ident]) for name, ident in names.items() if ident in told)
+
+
+def _sum(values: Iterable[int]) -> int | None:
     """All kinds of errors over all links, of the kinds that this card counts."""
-    known = [int(one.value.ullVal) for one in fields or () if one.nvmlReturn == 0]
+    known = list(values)
     return sum(known) if known else None
+
+
+def _ratio(found: Any) -> float | None:
+    return None if found is None else min(1.0, int(found[0]) / _PERCENT)
+
+
+def _times(value: int | None, factor: int) -> int | None:
+    return None if value is None else value * factor

@@ -11,8 +11,7 @@ Two writers, one format (`isolation.contract.hold`):
         limits/limits  limits/feed           read-only in the container
         region/region                        the container's to write, as is the folder
 
-`<run-dir>/alloc` stands as long as an agent of ours keeps the node, restarts and updates included; it makes
-the folder before it registers and removes it when it leaves the node.
+That `<run-dir>/alloc` is there says only that an agent of ours is or was on this node.
 
 A hold counts while somebody lives on it (`evidence`); those of pods while the agent lets them stand. In a
 book that several users share, an entry is believed only if its file belongs to the user it speaks of, and

@@ -16,7 +16,7 @@ LABELS: Final = MappingProxyType(
         "health": "healthy or unhealthy, as reported to the kubelet.",
         "method": "Device plugin RPC: GetPreferredAllocation, Allocate or PreStartContainer.",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
-        "action); lost (NVML does not report the card).",
+        "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card).",
         "task": "Background task: watch-pods, watch-namespaces, watch-node, memory (the pods in a file), cards, "
         "card-events, node-status, sweep (unused files), registration (with the kubelet), reconcile, pod-resources, "
         "gpu-time (for containers with a compute share).",

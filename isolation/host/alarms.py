@@ -55,6 +55,8 @@ class Board:
     """UUIDs of what is shared on it: its MIG instances, or itself."""
     action: int | None = None
     """What the driver wants done before the card is used again (nvmlDeviceGpuRecoveryAction_t); 0: nothing."""
+    remap_failed: bool = False
+    """A broken row of its memory could not be replaced."""
 
 
 class Alarms(Protocol):
@@ -147,7 +149,7 @@ class NvmlAlarms(NvmlMachine):
         self._names[_address(handle)] = uuid
         if uuid not in self._heard:
             self._heard[uuid] = self._listen(nvml, handle)
-        return Board(uuid, tuple(card.uuid for card in cards), _action(nvml, handle))
+        return Board(uuid, tuple(card.uuid for card in cards), _action(nvml, handle), _remap_failed(nvml, handle))
 
     def _listen(self, nvml: Any, handle: Any) -> str:
         """Why that cannot be; empty: it can."""
@@ -178,6 +180,14 @@ def _action(nvml: Any, handle: Any) -> int | None:
         return None
     figure = _FIGURES.get(field.valueType)
     return None if field.nvmlReturn or figure is None else int(getattr(field.value, figure))
+
+
+def _remap_failed(nvml: Any, handle: Any) -> bool:
+    """False also where the card has no such rows."""
+    try:
+        return bool(nvml.nvmlDeviceGetRemappedRows(handle)[3])
+    except nvml.NVMLError:
+        return False
 
 
 def _address(handle: Any) -> int:

@@ -7,30 +7,28 @@ known, and the cards stay as they were. The memory is a file: whoever removes it
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from isolation.host.health import Reason, alarmed, critical, looked, remembered
+from isolation.host.health_record import Record, load, save
 from isolation.host.machine import MachineError
-from isolation.node.health import Illness, Reason, alarmed, critical, looked, remembered
-from isolation.node.shelf import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from isolation.host.alarms import Alarm, Alarms, Board
-    from isolation.node.health import HealthTerms, Ill
+    from isolation.host.health import HealthTerms, Ill
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 1.0
 _BREATH_SECONDS: Final = 0.01
 """Between alarms: a program that causes them without end does not take a processor."""
-_FORMAT: Final = 1
-_MOST_BYTES: Final = 1 << 18
+RENEW_SECONDS: Final = 60.0
+"""So often the record is written anew, so that a reader knows that somebody still decides."""
 _MOST_TOLD: Final = 64
 
 
@@ -39,8 +37,10 @@ class AlarmWatch:
 
     def __init__(self, alarms: Alarms, terms: HealthTerms, file: Path, boot: str) -> None:
         self._alarms, self._terms, self._file, self._boot = alarms, terms, file, boot
-        self._ill: Ill = remembered(self._load(), terms)
+        known = load(file, boot)
+        self._ill: Ill = remembered(known.ill if known is not None else {}, terms)
         self._written = bool(self._ill)
+        self._saved = float("-inf")
         self._boards: dict[str, Board] = {}
         self._due = float("-inf")
         self._told: set[str] = set()
@@ -104,8 +104,8 @@ class AlarmWatch:
             log.info("card %s is healthy again (was: %s): %s", uuid, before[uuid].text, why)
         for uuid in self._ill.keys() - before.keys():
             self._fell(uuid)
-        if self._ill != before:
-            self._save()
+        if self._ill != before or now - self._saved >= RENEW_SECONDS:
+            self._save(now)
 
     def _alarm(self, alarm: Alarm, now: float) -> None:
         if not critical(alarm, self._terms):
@@ -118,7 +118,7 @@ class AlarmWatch:
         self._ill = alarmed(before, alarm, self._boards, self._terms, now)
         if alarm.board not in before:
             self._fell(alarm.board)
-        self._save()
+        self._save(now)
 
     def _fell(self, uuid: str) -> None:
         log.warning(
@@ -133,40 +133,12 @@ class AlarmWatch:
             self._told.add(text)
             log.warning("%s", text)
 
-    def _save(self) -> None:
+    def _save(self, now: float) -> None:
         """A lost file makes a card well at the next start: trouble is only told."""
-        record = {"format": _FORMAT, "boot": self._boot, "boards": {u: asdict(one) for u, one in self._ill.items()}}
+        self._saved = now
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file, json.dumps(record))
+            save(self._file, self._boot, Record(self._ill))
         except OSError as exc:
             self._once(f"cannot write {self._file}: {exc}")
         else:
             self._written = True
-
-    def _load(self) -> dict[str, Illness]:
-        """Of this boot; a file that cannot be read is none."""
-        try:
-            with self._file.open("rb") as file:
-                record = json.loads(file.read(_MOST_BYTES))
-            if record["format"] != _FORMAT or record["boot"] != self._boot:
-                return {}
-            return {str(uuid): _illness(one) for uuid, one in record["boards"].items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-            log.warning("ignoring unreadable file %s: %s", self._file, exc)
-            return {}
-
-
-def _illness(one: Mapping[str, Any]) -> Illness:
-    """KeyError, TypeError or ValueError where it is none."""
-    return Illness(
-        cards=tuple(map(str, one["cards"])),
-        reason=Reason(one["reason"]),
-        number=int(one["number"]),
-        since=float(one["since"]),
-        last=float(one["last"]),
-        asked=bool(one["asked"]),
-        gone=bool(one["gone"]),
-    )

@@ -24,9 +24,9 @@ from isolation.cluster.follow import Follower, What
 from isolation.cluster.writes import Writer
 from isolation.contract import metrics_node as catalogue
 from isolation.contract.names import ACK, NODE_AGENT
+from isolation.host.health import Reason
 from isolation.host.machine import NvmlMachine
 from isolation.node.agent import Agent
-from isolation.node.health import Reason
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.metrics import NodeMetrics

@@ -32,11 +32,11 @@ from isolation.host import process
 from isolation.host.chips import context_bytes
 from isolation.host.evidence import read_small
 from isolation.host.feed import FEED, uuid_of
+from isolation.host.health_record import replace_file
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, regular
 from isolation.node.cdi import Edits, spec
 from isolation.node.regions import Regions, label
-from isolation.node.shelf import replace_file
 from isolation.node.world import UndeliverableError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError
 from isolation.contract.names import ACK, ALLOCATION
+from isolation.host.health_record import replace_file
 from isolation.node.bound import bound_of
-from isolation.node.shelf import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

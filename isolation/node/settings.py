@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
-from isolation.node.health import WELL_AFTER_SECONDS, HealthTerms
+from isolation.host.health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.inventory import Terms
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ Decides nothing about what the text says.
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Final
 
+from isolation.host.health_record import replace_file
 from isolation.node.book import MOST_CHARS
 from isolation.node.world import UnreachableError
 
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOOK: Final = "checkpoint.json"
-
-
-def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """The text in that place, durable, seen whole or not at all. OSError."""
-    draft = path.with_name(f".{path.name}.new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        os.fchmod(fd, mode)
-        file.write(text)
-        file.flush()
-        os.fsync(fd)
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class FileShelf:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from isolation.host import process
 from isolation.host.alarms import NvmlAlarms
+from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
 from isolation.node.alarms import AlarmWatch
 from isolation.node.backend import backends
@@ -90,9 +91,7 @@ def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> F
 
 def alarms_of(settings: Settings) -> AlarmWatch:
     """Whoever hears of cards in trouble."""
-    return AlarmWatch(
-        NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / "unhealthy-cards.json", process.boot()
-    )
+    return AlarmWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / RECORD, process.boot())
 
 
 def world_of(settings: Settings, outside: Outside, inventory: Inventory, delivery: NodeDelivery) -> World:

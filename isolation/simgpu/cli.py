@@ -29,7 +29,21 @@ from isolation.simgpu.report import document, lines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FAULTS: Final = ("xid", "lost", "ecc-corrected", "ecc-uncorrected", "throttle", "temperature")
+TOLD: Final = (
+    *("recovery-action", "remap-pending", "remap-failed", "remapped-rows", "retired-single-bit", "retired-double-bit"),
+    *(
+        "pcie-replays",
+        "pcie-correctable",
+        "pcie-non-fatal",
+        "pcie-fatal",
+        "nvlink-links",
+        "nvlink-errors",
+        "nvlink-kib",
+    ),
+    *("encoder", "decoder", "memory-temperature", "tensor"),
+)
+"""HW_TOLD of driver/hw/hw.h: what NVML tells once it is set."""
+FAULTS: Final = ("xid", "lost", "ecc-corrected", "ecc-uncorrected", "throttle", "temperature", *TOLD)
 PATH: Final = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 
 
@@ -194,7 +208,8 @@ def break_command(path: Path, card: int, what: str, value: int) -> None:
     Inject a fault into a card of PATH.
 
     VALUE is the XID to report, 1 to lose the card and 0 to bring it back, the number of ECC errors to add, the
-    throttle reasons that NVML reports (a bit mask), or the temperature in degrees Celsius.
+    throttle reasons that NVML reports (a bit mask), or the temperature in degrees Celsius. For any other WHAT it is the
+    value that NVML reports from then on.
     """
 
     def act() -> None:

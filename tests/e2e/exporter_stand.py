@@ -49,6 +49,8 @@ class Exporters:
         self.slow = 0.0
         self.asked = 0
         self._client = client
+        self._seconds: Counter[tuple[str, ...]] = Counter()
+        self._counted: dict[tuple[str, ...], float] = {}
         self._pages: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
         self._runner: web.AppRunner | None = None
@@ -113,8 +115,16 @@ class Exporters:
                 on.update(cards_of(pod))
         for card in range(self._cards):
             uuid = f"GPU-{node}-{card}"
-            lines.append(_line(metrics.CARD_UTILISATION, self.heat(uuid, on[uuid]), node=node, uuid=uuid, card=card))
+            busy = self._total(self.heat(uuid, on[uuid]), node, uuid)
+            lines.append(_line(metrics.CARD_BUSY_SECONDS, busy, node=node, uuid=uuid, card=card))
         return "\n".join(lines) + "\n"
+
+    def _total(self, part: float, *of: str) -> float:
+        """A counter of seconds that has grown at that rate since it was last asked for."""
+        now = time.time()
+        self._seconds[of] += part * (now - self._counted.get(of, now))
+        self._counted[of] = now
+        return self._seconds[of]
 
     def _pod(self, node: str, pod: dict[str, Any]) -> Iterator[str]:
         meta = pod["metadata"]
@@ -132,7 +142,8 @@ class Exporters:
                 "mode": "shared",
             }
             yield _line(metrics.CONTAINER_USED, used, **labels)
-            yield _line(metrics.CONTAINER_CORE_USED, self.core(meta["name"]), **labels)
+            seconds = self._total(self.core(meta["name"]), meta["namespace"], meta["name"], uuid)
+            yield _line(metrics.CONTAINER_COMPUTE_SECONDS, seconds, **labels)
 
 
 class Asked:

@@ -16,9 +16,9 @@ import pynvml
 from isolation.cluster.background import Background
 from isolation.contract.quantity import GIB
 from isolation.host.alarms import Alarm, Kind, NvmlAlarms
+from isolation.host.health import HealthTerms
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
-from isolation.node.health import HealthTerms
 from isolation.node.inventory import NodeInventory, Terms
 
 

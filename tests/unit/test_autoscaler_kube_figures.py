@@ -15,31 +15,35 @@ from waiting import PATIENCE_SECONDS
 from autoscaler.kube.figures import Ages, Row, spots_of
 from autoscaler.kube.figures_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
 from autoscaler.metrics_api.readings import Spot
-from isolation.contract.metrics import CARD_UTILISATION, CONTAINER_CORE_USED, CONTAINER_USED, SAMPLE_TIME
+from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
 from isolation.contract.model import Ask, Placement, Pod, Request, Slice
 
 GIB = 1 << 30
 
 
 def page(stamp=100.0, used=GIB, core=0.4, heat=0.95, node="n1"):
-    """What an exporter shows of one pod on one card."""
+    """What an exporter shows of one pod on one card, of which it has used these parts since 0."""
     spot = f'namespace="ml",pod="train",container="main",node="{node}",uuid="GPU-1",card="0",mode="shared"'
+    busy = heat if isinstance(heat, str) else heat * stamp
     return (
         f"# HELP {SAMPLE_TIME.name} when\n{SAMPLE_TIME.name} {stamp}\n"
-        f"{CONTAINER_USED.name}{{{spot}}} {used}\n{CONTAINER_CORE_USED.name}{{{spot}}} {core}\n"
-        f'{CARD_UTILISATION.name}{{node="{node}",uuid="GPU-1",card="0"}} {heat}\nup 1\n'
+        f"{CONTAINER_USED.name}{{{spot}}} {used}\n{CONTAINER_COMPUTE_SECONDS.name}{{{spot}}} {core * stamp}\n"
+        f'{CARD_BUSY_SECONDS.name}{{node="{node}",uuid="GPU-1",card="0"}} {busy}\nup 1\n'
     )
 
 
 def test_an_exposition_is_read_for_what_is_wanted():
     """
-    One pod's memory and compute, one card's heat, the age.
+    One pod's memory and compute, one card's heat, the age; compute and heat from the second reading on.
     """
-    measured = Ages(30.0).joined({"n1": rows_of(page())}, {}, 1000.0)
+    ages = Ages(30.0, 60.0)
+    first = ages.joined({"n1": rows_of(page(stamp=85.0))}, {}, 985.0)
+    measured = ages.joined({"n1": rows_of(page())}, {}, 1000.0)
 
     sample = measured.samples[Spot("ml", "train", "main", "GPU-1")]
-    assert (GIB, 0.4) == (sample.used_bytes, sample.used_core)
-    assert {"GPU-1": 0.95} == measured.heat
+    assert (GIB, None) == first.samples[Spot("ml", "train", "main", "GPU-1")][:2]
+    assert (GIB, pytest.approx(0.4), 15.0) == sample
+    assert ({}, {"GPU-1": pytest.approx(0.95)}) == (first.heat, measured.heat)
     assert {"n1": 1000.0} == measured.measured
     assert {} == measured.failed
 
@@ -48,14 +52,16 @@ def test_figures_that_do_not_change_grow_old_whatever_their_clock_says():
     """
     The same stamp for 31 s: no heat, no use is told of that node any more, and it is named; a new one is fresh.
     """
-    ages = Ages(30.0)
+    ages = Ages(30.0, 60.0)
     pod = Pod("p", "train", "ml", Request(1, GIB, asks=(Ask("main", GIB),)), Placement("n1", (Slice("GPU-1", 0, GIB),)))
+    ages.joined({"n1": rows_of(page(stamp=85.0))}, {}, -15.0)
     first = ages.joined({"n1": rows_of(page())}, {}, 0.0)
     still = ages.joined({"n1": rows_of(page(heat=0.99))}, {}, 31.0)
-    again = ages.joined({"n1": rows_of(page(stamp=90.0))}, {}, 32.0)
+    again = ages.joined({"n1": rows_of(page(stamp=110.0))}, {}, 32.0)
 
-    assert [0.4, None, 0.4] == [one.used("n1", spots_of(pod)) for one in (first, still, again)]
-    assert [{"GPU-1": 0.95}, {}, {"GPU-1": 0.95}] == [one.heat for one in (first, still, again)]
+    used, heat = pytest.approx(0.4), {"GPU-1": pytest.approx(0.95)}
+    assert [used, None, used] == [one.used("n1", spots_of(pod)) for one in (first, still, again)]
+    assert [heat, {}, heat] == [one.heat for one in (first, still, again)]
     assert "31 s old" in still.failed["n1"]
 
 
@@ -65,12 +71,12 @@ def test_what_is_heard_first_is_as_old_as_the_wall_clock_says_until_it_changes(o
     An exporter that has hung for an hour is not fresh because we have just been started; one whose clock is wrong is
     taken at its word from its next measurement on.
     """
-    ages = Ages(30.0)
+    ages = Ages(30.0, 60.0)
     first = ages.joined({"n1": rows_of(page(stamp=5000.0))}, {}, 7.0, 5000.0 + off)
     again = ages.joined({"n1": rows_of(page(stamp=5010.0))}, {}, 17.0, 5010.0 + off)
 
     assert ({}, {"n1"}) == (first.heat, first.stale)
-    assert ({"GPU-1": 0.95}, set()) == (again.heat, again.stale)
+    assert ({"GPU-1": pytest.approx(0.95)}, set()) == (again.heat, again.stale)
     assert {"n1": 17.0} == again.measured
 
 
@@ -78,7 +84,7 @@ def test_a_nodes_word_about_another_is_not_taken():
     """
     Its exporter says that it is n2: nothing of it counts for n1.
     """
-    measured = Ages(30.0).joined({"n1": rows_of(page(node="n2"))}, {}, 0.0)
+    measured = Ages(30.0, 60.0).joined({"n1": rows_of(page(node="n2"))}, {}, 0.0)
 
     assert ({}, {}) == (measured.samples, measured.heat)
 
@@ -89,18 +95,20 @@ def test_without_a_time_nothing_is_believed():
     """
     text = "\n".join(line for line in page().splitlines() if SAMPLE_TIME.name not in line)
 
-    measured = Ages(30.0).joined({"n1": rows_of(text)}, {}, 0.0)
+    measured = Ages(30.0, 60.0).joined({"n1": rows_of(text)}, {}, 0.0)
 
     assert {"n1"} == measured.failed.keys()
     assert {} == measured.heat
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "2", "x", "1e999", "1_0"])
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "x", "1e999", "1_0"])
 def test_heat_that_is_no_part_of_a_whole_is_none(value):
     """
     Absent, never a number that somebody might act upon.
     """
-    assert {} == Ages(30.0).joined({"n1": rows_of(page(heat=value))}, {}, 0.0).heat
+    ages = Ages(30.0, 60.0)
+    ages.joined({"n1": rows_of(page(stamp=85.0, heat=value))}, {}, 0.0)
+    assert {} == ages.joined({"n1": rows_of(page(heat=value))}, {}, 15.0).heat
 
 
 @given(st.text(max_size=400))
@@ -168,7 +176,7 @@ def test_exporters_are_read_and_whoever_does_not_answer_is_named():
             return fine, await other.read({"n1": "127.0.0.1"})
 
     fine, endless = asyncio.run(story())
-    assert {"GPU-1": 0.95} == fine.heat
+    assert [GIB] == [sample.used_bytes for sample in fine.samples.values()]
     assert {"gone"} == fine.failed.keys()
     assert "more than" in endless.failed["n1"]
 
@@ -195,7 +203,7 @@ def test_nodes_that_never_answer_hold_nobody_up():
                 return await one.read(nodes)
 
     measured = asyncio.run(story())
-    assert {"GPU-1": 0.95} == measured.heat
+    assert [GIB] == [sample.used_bytes for sample in measured.samples.values()]
     assert 200 == len(measured.failed)
 
 
@@ -222,6 +230,6 @@ def test_prometheus_is_asked_once_for_all_nodes_and_its_trouble_is_named():
             return fine, await other.read({"n1": "x"})
 
     fine, refused = asyncio.run(story())
-    assert {"GPU-1": 0.95} == fine.heat
+    assert [GIB] == [sample.used_bytes for sample in fine.samples.values()]
     assert {"n2": "Prometheus has no measurements of it"} == fine.failed
     assert "too many samples" in refused.failed["n1"]

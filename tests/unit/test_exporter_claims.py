@@ -96,9 +96,19 @@ def test_forms_of_a_mig_instance(ident):
 
 def test_one_claim_however_many_ids():
     """48 IDs of one card are one claim, not 48 (NVIDIA/dcgm-exporter issue 725)."""
-    node = Node(agent=True).container("a").grant("a", units(48), resource=MEMORY)
+    node = Node(2, agent=True).pod_hold("b", index=1).container("a").grant("a", units(48), resource=MEMORY)
 
-    assert [("a", "main", 0, 48 * GIB, False, "kubelet")] == brief(claimed(node.snapshot()))
+    assert ("a", "main", 0, 48 * GIB, False, "kubelet") == brief(claimed(node.snapshot()))[0]
+
+
+def test_a_whole_card_under_two_names_is_promised_once():
+    """An init container has it by its UUID, the main one by UUID and minor number: one card, in either order."""
+    for first, second in (("side", "main"), ("main", "side")):
+        ids = {"side": [uuid()], "main": [uuid(), "nvidia0"]}
+        node = Node().container("b", container="side").container("b", container="main")
+        for one in (first, second):
+            node.grant("b", ids[one], container=one)
+        assert {uuid(): WHOLE} == claimed(node.snapshot()).allocated
 
 
 def test_a_card_and_a_slice_of_it_are_one_claim():

@@ -48,7 +48,7 @@ def test_without_a_word(chosen, monkeypatch):
     monkeypatch.setattr(cli.socket, "gethostname", lambda: "here")
     found, web = chosen()
 
-    assert (Settings(node="here"), None) == (found, web)
+    assert (Settings(node="here", health_dir=Path("/run/gpushare-exporter")), None) == (found, web)
 
 
 def test_every_flag(chosen, tmp_path):
@@ -89,6 +89,7 @@ def test_every_flag(chosen, tmp_path):
         kubernetes=False,
         simgpu=(tmp_path / "hardware").resolve(),
         compat_metrics=frozenset({"ack"}),
+        health_dir=(tmp_path / "hardware.exporter").resolve(),
         pool="gold",
         mode="cgpu",
         isolation="kernel",

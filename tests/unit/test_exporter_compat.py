@@ -5,6 +5,7 @@ ACK's names: those that dashboards and HPA rules ask for, with their labels and 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter import text
 from exporter.attribute import Place, attribute
+from exporter.breach import State, judge
 from exporter.claims import claimed
 from exporter.compat import SPECS, ack_families
+from exporter.compat_averages import Averages
 from exporter.facts import MachineFacts
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "exporter.md"
@@ -67,7 +70,11 @@ def test_names_and_labels_are_acks():
         "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED": PROCESS - {"ProcessId", "ProcessName", "ProcessType"},
         "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED": PROCESS - {"ProcessId", "ProcessName", "ProcessType"},
         **{f"DCGM_CUSTOM_{kind}_{one}": PROCESS for kind in ("PROCESS", "ILLEGAL_PROCESS") for one in engines},
-        **{name: DEVICE for name in labels if name.startswith("DCGM_FI_DEV_") and name != "DCGM_FI_DEV_COUNT"},
+        **{
+            name: DEVICE
+            for name in labels
+            if name.startswith(("DCGM_FI_DEV_", "DCGM_FI_PROF_")) and name != "DCGM_FI_DEV_COUNT"
+        },
         "nvidia_gpu_num_devices": {"node_name"},
         **{
             f"nvidia_gpu_{name}": LEGACY
@@ -305,3 +312,33 @@ def test_any_node_is_a_page(name, sizes):
         assert len({labels for labels, _ in family.samples}) == len(family.samples)
     page = text.Renderer().page(found).decode()
     assert sum(len(f.samples) for f in found) == sum(len(f.samples) for f in text_string_to_metric_families(page))
+
+
+def test_bursts_are_in_the_averages_of_compute():
+    """3 s of every 15: a gauge of the moment between the bursts is 0, ACK's names say 20 % of card, pod and process."""
+    averages, state = Averages(), State()
+    for at in range(0, 121, 15):
+        seconds = at / 15 * 3
+        node = Node(agent=True).pod_hold("a", gib=5).process(11, 2, pod="a")
+        node.card(busy={}, utilisation_ratio=0.0, busy_seconds=seconds, compute_seconds={11: seconds})
+        snapshot = node.snapshot()
+        found = attribute(snapshot, claimed(snapshot), Place("n-0"))
+        judged = judge(found, state, now=float(at), epoch=float(at))
+        state, found = judged.state, replace(found, reading=judged.reading)
+        averages.take(float(at), found)
+    told = {
+        f.spec.name: [value for _, value in f.samples] for f in ack_families(found, snapshot.machine.value, averages)
+    }
+
+    assert [pytest.approx(20)] == told["DCGM_FI_DEV_GPU_UTIL"]
+    assert [pytest.approx(20)] == told["DCGM_CUSTOM_PROCESS_SM_UTIL"]
+    assert [pytest.approx(20)] == told["nvidia_gpu_duty_cycle"]
+
+
+def test_the_latest_xid_is_told():
+    """DCGM's field is the number of the last error."""
+    ill = Node().card(xids={31: 2, 48: 1}, throttled_seconds={"power_cap": 1.5, "thermal": 0.0})
+
+    assert [48.0] == [value for _, value in values(ill)["DCGM_FI_DEV_XID_ERRORS"]]
+    assert [1.5e6] == [value for _, value in values(ill)["DCGM_FI_DEV_POWER_VIOLATION"]]
+    assert [0.0] == [value for _, value in values(Node())["DCGM_FI_DEV_XID_ERRORS"]]

@@ -16,9 +16,9 @@ from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
 from isolation.contract.quantity import GIB
 from isolation.host.alarms import Alarm, Board, Kind
+from isolation.host.health import HealthTerms, Reason
 from isolation.host.machine import MachineError
 from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
-from isolation.node.health import HealthTerms, Reason
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.settings import Settings
 from isolation.node.status import Said, amiss, wish

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 5u
+#define HW_VERSION 6u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -61,6 +61,33 @@
     X(nvml_no_bytes, 0)          /* 1: processes are listed, their bytes are not available */   \
     X(accounting, 0)             /* 1: NVML keeps accounts of processes, the gone included */    \
     X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */
+
+/* What NVML tells of a card's hardware once `inject` has set it; until then a default, or nothing. */
+#define HW_TOLD(X)                                                                             \
+    X(RECOVERY_ACTION, "recovery-action")   /* nvmlDeviceGpuRecoveryAction_t */                \
+    X(REMAP_PENDING, "remap-pending")                                                          \
+    X(REMAP_FAILED, "remap-failed")                                                            \
+    X(REMAPPED, "remapped-rows")            /* after corrected errors */                       \
+    X(RETIRED_SINGLE, "retired-single-bit") /* pages */                                        \
+    X(RETIRED_DOUBLE, "retired-double-bit")                                                    \
+    X(PCIE_REPLAYS, "pcie-replays")                                                            \
+    X(PCIE_CORRECTABLE, "pcie-correctable") /* errors */                                       \
+    X(PCIE_NON_FATAL, "pcie-non-fatal")                                                        \
+    X(PCIE_FATAL, "pcie-fatal")                                                                \
+    X(NVLINK_LINKS, "nvlink-links")         /* that are up; until it is set there are none */  \
+    X(NVLINK_ERRORS, "nvlink-errors")                                                          \
+    X(NVLINK_KIB, "nvlink-kib")             /* sent, and received as much */                   \
+    X(ENCODER, "encoder")                   /* percent */                                      \
+    X(DECODER, "decoder")                                                                      \
+    X(MEMORY_CELSIUS, "memory-temperature")                                                    \
+    X(TENSOR, "tensor")                     /* percent of the time in which SMs are active */
+
+enum hw_told {
+#define X(name, text) HW_##name,
+    HW_TOLD(X)
+#undef X
+    HW_TOLD_COUNT
+};
 
 struct hw_params {
 #define X(name, value) uint64_t name;
@@ -191,6 +218,7 @@ struct hw_card {
     uint64_t fault;          /* enum hw_fault */
     uint64_t ecc_corrected, ecc_uncorrected;
     uint64_t throttle;       /* nvmlClocksEventReasons bits that were injected */
+    uint64_t told[HW_TOLD_COUNT]; /* by enum hw_told, one more than the value; 0: not set */
     uint64_t xids;
     struct {
         uint64_t time_ns, xid, pid;
@@ -295,6 +323,12 @@ void hw_finish_host(struct hw_card *card, struct hw_client *client, uint64_t seq
 uint64_t hw_until(const struct hw_card *card, const struct hw_client *client, uint64_t seq);
 void hw_drop_work(struct hw_card *card, struct hw_client *client);
 void hw_report_xid(struct hw_card *card, uint64_t xid, uint64_t pid);
+
+/* What was set, or `usual`. */
+static inline uint64_t hw_told(const struct hw_card *card, enum hw_told what, uint64_t usual)
+{
+    return card->told[what] ? card->told[what] - 1 : usual;
+}
 
 static inline struct hw_item *hw_item(struct hw_client *client, uint64_t seq)
 {

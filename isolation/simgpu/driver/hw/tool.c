@@ -313,6 +313,22 @@ int simgpu_client(void *handle, uint64_t card_index, uint64_t index, struct clie
     return book->state != HW_FREE;
 }
 
+/* Set what NVML tells by that name; 0: there is none. */
+static int set_told(struct hw_card *card, const char *what, uint64_t value)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HW_TOLD(X)
+#undef X
+    };
+    for (unsigned i = 0; i < HW_TOLD_COUNT; i++)
+        if (!strcmp(what, names[i])) {
+            hw_put(card, &card->told[i], value + 1);
+            return 1;
+        }
+    return 0;
+}
+
 /* Make something go wrong: "xid", "lost" (1 or 0), "ecc-corrected", "ecc-uncorrected" (added),
  * "throttle" (NVML reason bits), "temperature" (degrees). -EINVAL for anything else. */
 int simgpu_inject(void *handle, uint64_t index, const char *what, uint64_t value)
@@ -336,7 +352,7 @@ int simgpu_inject(void *handle, uint64_t index, const char *what, uint64_t value
     else if (!strcmp(what, "temperature"))
         hw_put(card, &card->temperature_mc, value * 1000);
     else
-        known = 0;
+        known = set_told(card, what, value);
     if (!strcmp(what, "lost") && value)
         hw_report_xid(card, 79, 0); /* "GPU has fallen off the bus" */
     hw_unlock(card);

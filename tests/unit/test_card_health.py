@@ -8,9 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.sources import nvml_session
 from isolation.host.alarms import Alarm, Board, Kind
-from isolation.node.health import NEVER, SETTLE_SECONDS, HealthTerms, Reason, alarmed, looked, remembered
+from isolation.host.health import (
+    APPLICATION,
+    FATAL,
+    NEVER,
+    SETTLE_SECONDS,
+    HealthTerms,
+    Reason,
+    alarmed,
+    looked,
+    remembered,
+)
 
 TERMS = HealthTerms(well_after=600.0)
 ONE, TWO = Board("GPU-1", ("GPU-1",)), Board("GPU-2", ("GPU-2",))
@@ -31,7 +40,7 @@ def xid(number, board="GPU-1"):
     return Alarm(board, Kind.XID, number)
 
 
-@pytest.mark.parametrize("number", sorted({13, 31, 43, 45, 68, 109} | {8, 32, 69, 94, 63, 92, 137, 154}))
+@pytest.mark.parametrize("number", sorted({13, 31, 43, 45, 68, 109} | {8, 32, 69, 94, 63, 92, 137}))
 def test_what_a_program_can_bring_about_never_makes_a_card_sick(number):
     """
     NVIDIA's plugin passes over the first six; the catalogue says of the others: restart the application, or ignore.
@@ -170,8 +179,31 @@ def test_after_a_restart_only_what_the_terms_still_call_sick_is_believed(terms, 
     assert left == sorted(remembered(ill, terms))
 
 
-def test_no_card_that_the_exporter_calls_broken_is_offered_by_the_agent():
+def test_what_is_fatal_is_never_a_programs_own():
     """
-    The agent is the more careful one: every XID of the exporter's makes a card sick.
+    The XIDs that are told from the start are told apart by the same definition; each fatal one makes a card sick.
     """
-    assert set() == nvml_session._FATAL_XIDS & NEVER
+    assert (set(), set()) == (FATAL & NEVER, APPLICATION - NEVER)
+    assert {140, *range(143, 151), 154} <= FATAL
+    for number in FATAL:
+        assert {"GPU-1"} == after(xid(number)).keys()
+
+
+def test_a_changed_recovery_action_is_what_the_driver_says_it_is():
+    """
+    XID 154 says only that it changed: where the driver tells it, it decides; elsewhere something must be done.
+    """
+    asked = replace(ONE, action=0)
+    assert {} == alarmed({}, xid(154), {"GPU-1": asked}, TERMS, 0.0)
+    assert {"GPU-1"} == after(xid(154)).keys()
+
+
+def test_a_row_that_cannot_be_remapped_makes_the_card_sick_for_as_long_as_it_is_told():
+    """
+    Whatever time has passed.
+    """
+    ill, _ = looked({}, [replace(ONE, remap_failed=True)], TERMS, 0.0)
+    later, well = looked(ill, [replace(ONE, remap_failed=True)], TERMS, 10_000.0)
+    assert (Reason.ROW_REMAP, {}) == (later["GPU-1"].reason, well)
+    assert "remapping" in later["GPU-1"].text
+    assert {} == looked(later, [ONE], TERMS, 20_000.0)[0]

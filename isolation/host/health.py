@@ -33,12 +33,20 @@ _PROGRAMS: Final = frozenset(
 """NVIDIA's Xid catalogue, immediate action RESTART_APP; 94 is an ECC error that was contained."""
 _HARMLESS: Final = frozenset({14, 37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 160, 161})
 """The same, immediate action IGNORE (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)."""
-_FOLLOWING: Final = frozenset({45, 109, 154})
+_FOLLOWING: Final = frozenset({45, 109})
 """
 45 follows a killed program; 109, a late change of context, is ignored by NVIDIA's device plugin too
-(k8s-device-plugin, internal/rm/health.go: 13, 31, 43, 45, 68, 109); 154 says that the recovery action has changed,
-which is asked for anyway.
+(k8s-device-plugin, internal/rm/health.go: 13, 31, 43, 45, 68, 109).
 """
+ACTION_CHANGED: Final = 154
+"""The recovery action has changed. Where the driver tells the action, it decides; else something must be done."""
+FATAL: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, *range(143, 151), ACTION_CHANGED})
+"""
+Of those that make a card sick, those that NVIDIA's catalogue calls for a reset or more after: uncorrectable ECC,
+halted, row remapping failed, NVLink, off the bus, uncontained ECC, GSP, unrecovered ECC, initialization, NVLink 5.
+"""
+APPLICATION: Final = frozenset({13, 31, 43, 45})
+"""Those that a tenant's own mistake brings about: an exception of its kernel, a wrong address, and what follows."""
 NEVER: Final = _PROGRAMS | _HARMLESS | _FOLLOWING
 """XIDs that do not make a card sick."""
 _ACTIONS: Final = MappingProxyType(
@@ -74,6 +82,8 @@ class Reason(StrEnum):
     ECC = "ecc"
     DRIVER = "driver"
     """It wants something done with the card."""
+    ROW_REMAP = "row_remap"
+    """A broken row of memory could not be replaced."""
     LOST = "lost"
     """NVML does not tell of it; not an illness of this module's."""
 
@@ -102,6 +112,8 @@ class Illness:
             return f"XID {self.number}"
         if self.reason is Reason.ECC:
             return "uncorrectable ECC error"
+        if self.reason is Reason.ROW_REMAP:
+            return "remapping of a broken memory row failed"
         return f"the driver requests {_ACTIONS.get(self.number, f'recovery action {self.number}')}"
 
 
@@ -130,11 +142,12 @@ def alarmed(ill: Ill, alarm: Alarm, boards: Mapping[str, Board], terms: HealthTe
     One that names no card concerns none: it would take the whole node for a word that fits nobody, and a card
     that is broken shows by its driver's wishes, or is lost.
     """
-    if alarm.board not in boards or not critical(alarm, terms):
+    board = boards.get(alarm.board)
+    if board is None or not critical(alarm, terms) or (alarm.number == ACTION_CHANGED and board.action is not None):
         return ill
     reason, known = Reason(alarm.kind.value), ill.get(alarm.board)
     if known is None:
-        return {**ill, alarm.board: Illness(boards[alarm.board].cards, reason, alarm.number, now, now)}
+        return {**ill, alarm.board: Illness(board.cards, reason, alarm.number, now, now)}
     return {**ill, alarm.board: replace(known, reason=reason, number=alarm.number, last=now)}
 
 
@@ -144,10 +157,10 @@ def looked(ill: Ill, boards: Iterable[Board], terms: HealthTerms, now: float) ->
     well: dict[str, str] = {}
     for board in boards:
         known = ill.get(board.uuid)
-        if board.action:
-            first = Illness(board.cards, Reason.DRIVER, board.action, now, now)
-            told = known if known is not None else first
-            number = board.action if told.reason is Reason.DRIVER else told.number
+        if board.action or board.remap_failed:
+            reason = Reason.DRIVER if board.action else Reason.ROW_REMAP
+            told = known if known is not None else Illness(board.cards, reason, board.action or 0, now, now)
+            number = board.action if board.action and told.reason is Reason.DRIVER else told.number
             still[board.uuid] = replace(told, cards=board.cards, number=number, asked=True, gone=False)
         elif known is not None:
             still[board.uuid] = replace(known, cards=board.cards, gone=False)

@@ -1,0 +1,92 @@
+"""
+The file in which whoever listens for cards in trouble remembers the unhealthy ones; nothing of it outlives a boot.
+
+The node agent and the exporter write one each. Whoever removes the file declares the cards healthy.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.host.health import Illness, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from isolation.host.health import Ill
+
+log = logging.getLogger(__name__)
+RECORD: Final = "unhealthy-cards.json"
+"""In the folder of whoever writes it."""
+_FORMAT: Final = 1
+_MOST_BYTES: Final = 1 << 18
+_MOST_TEXT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is remembered."""
+
+    ill: Ill = field(default_factory=lambda: MappingProxyType({}))
+    cards: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """UUIDs by NVML's index, of cards that have answered: one that is lost cannot tell its own."""
+
+
+def save(path: Path, boot: str, record: Record) -> None:
+    """The whole record, or what was there before. OSError."""
+    boards = {uuid: asdict(one) for uuid, one in record.ill.items()}
+    text = json.dumps({"format": _FORMAT, "boot": boot, "boards": boards, "cards": dict(record.cards)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text)
+
+
+def load(path: Path, boot: str) -> Record | None:
+    """Of this boot; None where there is none that can be read."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+        if found["format"] != _FORMAT or found["boot"] != boot:
+            return None
+        ill = {str(uuid)[:_MOST_TEXT]: _illness(one) for uuid, one in found["boards"].items()}
+        return Record(ill, {int(at): str(uuid)[:_MOST_TEXT] for at, uuid in found.get("cards", {}).items()})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        log.warning("ignoring unreadable file %s: %s", path, exc)
+        return None
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """The text in that place, durable, seen whole or not at all. OSError."""
+    draft = path.with_name(f".{path.name}.new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, mode)
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _illness(one: Mapping[str, Any]) -> Illness:
+    """KeyError, TypeError or ValueError where it is none."""
+    return Illness(
+        cards=tuple(map(str, one["cards"])),
+        reason=Reason(one["reason"]),
+        number=int(one["number"]),
+        since=float(one["since"]),
+        last=float(one["last"]),
+        asked=bool(one["asked"]),
+        gone=bool(one["gone"]),
+    )
