@@ -35,8 +35,19 @@ PROCESS_CPU: Final = MetricSpec(
 PROCESS_MEMORY: Final = MetricSpec(
     "process_resident_memory_bytes", Kind.GAUGE, (), Unit.BYTES, "Resident memory of the process.", Group.NODE
 )
-GENERAL: Final = (UP, SCRAPE_SECONDS, SCRAPED, PROCESS_CPU, PROCESS_MEMORY)
-"""Not ours: Prometheus' own series of a target, and what its client libraries tell of a process."""
+PROCESS_START: Final = MetricSpec(
+    "process_start_time_seconds", Kind.GAUGE, (), Unit.SECONDS, "Unix time at which the process started.", Group.NODE
+)
+DAEMONSET_WANTED: Final = MetricSpec(
+    "kube_daemonset_status_desired_number_scheduled",
+    Kind.GAUGE,
+    ("namespace", "daemonset"),
+    Unit.NONE,
+    "Nodes that should run the DaemonSet (kube-state-metrics).",
+    Group.NODE,
+)
+GENERAL: Final = (UP, SCRAPE_SECONDS, SCRAPED, PROCESS_CPU, PROCESS_MEMORY, PROCESS_START, DAEMONSET_WANTED)
+"""Not ours: Prometheus' series of a target, its client libraries' of a process, and one of kube-state-metrics."""
 CATALOGUE: Final = MappingProxyType(
     {
         spec.name: spec

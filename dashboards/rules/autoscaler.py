@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one, task_unhealthy
+from dashboards.rules.rule import (
+    AUTOSCALER_JOB,
+    Alert,
+    Group,
+    Severity,
+    absent,
+    grew,
+    of,
+    one,
+    seen,
+    task_unhealthy,
+)
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
 
@@ -25,7 +36,7 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareAutoscalerAbsent",
-            gone(AUTOSCALER_JOB),
+            absent(AUTOSCALER_JOB, seen(AUTOSCALER_JOB)),
             Severity.WARNING,
             "No gpushare autoscaler is up",
             f"No target of job {AUTOSCALER_JOB} is up, but some were within the last day. Pools are not scaled and "

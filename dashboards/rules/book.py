@@ -11,6 +11,7 @@ from dashboards.rules.rule import Alert, Group, Record
 
 GROUPS: Final[tuple[Group, ...]] = (
     records.RECORDS,
+    records.LONG,
     isolation.GROUP,
     cards.GROUP,
     exporter.GROUP,

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.records import CARDS, POOL_FREE, POOL_SCRAPS_RATIO, TYPICAL
-from dashboards.rules.rule import Alert, Group, Severity, grew, of, one
+from dashboards.rules.records import (
+    CARDS,
+    CARDS_BEFORE,
+    POOL_FREE,
+    POOL_OFFERED,
+    POOL_SCRAPS,
+    POOL_SCRAPS_RATIO,
+    TYPICAL,
+)
+from dashboards.rules.rule import TARGET, Alert, Group, Severity, grew, of, one
 from dashboards.rules.words import BYTES, CARD, COUNT, NODE, PART, UUID
 from isolation.contract import metrics
 
@@ -17,6 +25,15 @@ _HELD_DOWN: Final = of(
     metrics.CARD_THROTTLED, one("reason", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
 )
 _UNCORRECTED: Final = of(metrics.CARD_ECC, one("kind", "uncorrected"))
+_CARD_LABELS: Final = ", ".join(metrics.CARD_LABELS)
+_TENANT_XIDS: Final = "13|31|43|45"
+"""XIDs that a program causes by its own error, such as a memory access out of bounds (NVIDIA, "XID errors")."""
+
+
+def _xids(matcher: str) -> str:
+    """Errors within 15 minutes; that the driver was read at all, the card's health says."""
+    return grew(of(metrics.CARD_XIDS, matcher), "15m", of(metrics.CARD_HEALTHY), (*TARGET, *metrics.CARD_LABELS))
+
 
 GROUP: Final = Group(
     "gpushare.cards",
@@ -34,18 +51,28 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareCardMissing",
-            f"max_over_time({CARDS}[1h]) - {CARDS} > 0",
+            f"{CARDS_BEFORE} - {CARDS} > 0",
             Severity.CRITICAL,
             f"{NODE} has lost cards",
-            f"Cards that {NODE} had within the last hour and that its driver no longer reports: {COUNT}.",
-            patience="2m",
+            f"Cards that {NODE} had within the last week and that its driver no longer reports: {COUNT}.",
+            patience="5m",
         ),
         Alert(
             "GpushareXidErrors",
-            grew(of(metrics.CARD_XIDS), "15m"),
+            _xids(f'xid!~"{_TENANT_XIDS}"'),
             Severity.WARNING,
             f"The driver reports XID {{{{ $labels.xid }}}} on {CARD}",
             f"XID {{{{ $labels.xid }}}} errors on {UUID} within 15 minutes: {COUNT}.",
+        ),
+        Alert(
+            "GpushareTenantXidErrors",
+            f"group by (namespace, {_CARD_LABELS}) (last_over_time({of(metrics.CONTAINER_ALLOCATED)}[15m]))\n"
+            f"* on ({_CARD_LABELS}) group_left ()\n"
+            f"sum by ({_CARD_LABELS}) (\n{_xids(one('xid', *_TENANT_XIDS.split('|')))}\n)",
+            Severity.INFO,
+            f"A program on {CARD} caused XID errors; namespace {{{{ $labels.namespace }}}} has containers there",
+            f"XID errors that programs cause ({_TENANT_XIDS.replace('|', ', ')}) on {UUID} within 15 minutes: {COUNT}. "
+            "A process on that card failed; others are not affected.",
         ),
         Alert(
             "GpushareEccErrors",
@@ -73,7 +100,9 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareFragmentationHigh",
-            f"{POOL_SCRAPS_RATIO} > 0.5\nand on (pool)\n{POOL_FREE} > on () group_left () {TYPICAL}",
+            f"{POOL_SCRAPS_RATIO} > 0.5\nand on (pool)\n{POOL_FREE} > on () group_left () {TYPICAL}\n"
+            # Of a pool that is nearly full only scraps can be left.
+            f"and on (pool)\n{POOL_SCRAPS} > 0.1 * {POOL_OFFERED}",
             Severity.WARNING,
             "Free GPU memory of pool {{ $labels.pool }} is fragmented",
             f"{PART} of the free memory of pool {{{{ $labels.pool }}}} is on cards with less free memory than the "

@@ -15,6 +15,7 @@ from isolation.contract import metrics
 
 SHORT: Final = "card:gpushare_memory_shortfall_bytes:promised_less_left"
 CARDS: Final = "node:gpushare_cards:count"
+CARDS_BEFORE: Final = "node:gpushare_cards:max_7d"
 NAMESPACE_ALLOCATED: Final = "namespace:gpushare_container_memory_allocated_bytes:sum"
 NAMESPACE_USED: Final = "namespace:gpushare_container_memory_used_bytes:sum"
 TYPICAL: Final = "cluster:gpushare_container_memory_allocated_bytes:median"
@@ -41,6 +42,12 @@ def _unused() -> str:
     return total(left, *metrics.CARD_LABELS)
 
 
+def _physical() -> str:
+    """By UUID and not by series: two of one card are there when one exporter replaces another."""
+    parent = f'label_replace({_INFO}, "uuid", "$1", "parent", "(.+)")'
+    return f"count by (node) (group by (node, uuid) ({parent}))"
+
+
 def _left() -> str:
     return f"({of(metrics.CARD_TOTAL)} - {of(metrics.CARD_USED)})"
 
@@ -49,7 +56,7 @@ RECORDS: Final = Group(
     "gpushare.records",
     "Recorded series that dashboards and alerts share.",
     (
-        Record(CARDS, f"count by (node) ({_INFO})", "Cards that the node's exporter reports."),
+        Record(CARDS, _physical(), "Physical cards that the node's exporter reports."),
         Record(
             SHORT,
             f"{_unused()}\n- {_CARD}\n{_left()}",
@@ -84,4 +91,16 @@ RECORDS: Final = Group(
             "Fraction of the pool's free memory that is on cards with less free memory than the median promise.",
         ),
     ),
+)
+LONG: Final = Group(
+    "gpushare.records-long",
+    "Recorded series over long ranges, evaluated less often.",
+    (
+        Record(
+            CARDS_BEFORE,
+            f"max_over_time({CARDS}[7d:10m])",
+            "Most physical cards that the node's exporter reported within a week.",
+        ),
+    ),
+    "2m",
 )

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import SCHEDULER_JOB, Alert, Group, Severity, gone, grew, of, task_unhealthy
+from dashboards.rules.rule import (
+    NODE_JOB,
+    SCHEDULER_JOB,
+    Alert,
+    Group,
+    Severity,
+    absent,
+    grew,
+    of,
+    seen,
+    targets,
+    task_unhealthy,
+)
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics_scheduler
 
@@ -21,11 +33,11 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareSchedulerAbsent",
-            gone(SCHEDULER_JOB),
+            absent(SCHEDULER_JOB, seen(SCHEDULER_JOB), targets(NODE_JOB)),
             Severity.CRITICAL,
             "No gpushare scheduler is up",
-            f"No target of job {SCHEDULER_JOB} is up, but some were within the last day. No pod that requests shared "
-            "cards is admitted or placed.",
+            f"No target of job {SCHEDULER_JOB} is up, but some were within the last day or there are node agents. No "
+            "pod that requests shared cards is admitted or placed.",
             patience="2m",
         ),
         Alert(
@@ -42,7 +54,8 @@ GROUP: Final = Group(
             Severity.CRITICAL,
             "The gpushare scheduler has more than one leader",
             f"{COUNT} replicas act as the leader. The same memory of a card can be promised twice.",
-            patience="30s",
+            # What a replica said last stays for two scrape intervals after it is gone; with 30 s each, over a minute.
+            patience="2m",
         ),
         Alert(
             "GpushareSchedulerWatchStale",
