@@ -96,7 +96,7 @@ class RecordedNode:
             temperature_celsius=60.0,
             sm_clock_hertz=1.41e9,
             memory_clock_hertz=1.593e9,
-            throttle=(),
+            throttled_seconds={"power_cap": 0.0, "thermal": 0.0},
             ecc_corrected=0,
             ecc_uncorrected=0,
             pcie_replays=0,

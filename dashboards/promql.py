@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract import metrics, metrics_autoscaler, metrics_node, metrics_scheduler
+from isolation.contract import metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler
 from isolation.contract.metrics import CARD_LABELS, Group, Kind, MetricSpec, Unit
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ CATALOGUE: Final = MappingProxyType(
     {
         spec.name: spec
         for spec in chain(
-            *(part.CATALOGUE.values() for part in (metrics, metrics_node, metrics_scheduler, metrics_autoscaler)),
+            *(
+                part.CATALOGUE.values()
+                for part in (metrics, metrics_card, metrics_node, metrics_scheduler, metrics_autoscaler)
+            ),
             GENERAL,
         )
     }

@@ -31,7 +31,7 @@ from isolation.contract.reading import CardReading, ContainerReading, NodeReadin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exporter.claims import Claim, Claims
+    from exporter.claims import Claim, Claims, Key
     from exporter.facts import CardFacts, Snapshot
     from isolation.contract.abi import CardBook
 
@@ -61,6 +61,10 @@ class Attribution:
     """By card."""
     busy: Mapping[str, float | None]
     """Compute of everybody on a card, strangers included."""
+    whose: Mapping[str, Mapping[int, Key | None]]
+    """By card: the claim of each process that computed, as in `Sight`."""
+    facts: Mapping[str, CardFacts]
+    """Cards that somebody may use, by UUID."""
     churned: bool
     """A process went between two sources: worth taking the sample again, once."""
 
@@ -78,6 +82,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
     placed: list[Claim] = []
     views: dict[str, View] = {}
     busy: dict[str, float | None] = {}
+    whose: dict[str, Mapping[int, Key | None]] = {}
     for card in machine.cards if machine else ():
         mine = by_card.pop(card.uuid, [])
         sight = look(snapshot, card, mine, claims, everybody, gone=gone)
@@ -88,6 +93,7 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
         placed += mine
         stays += sight.stays
         views[card.uuid] = sight.view
+        whose[card.uuid] = sight.whose
         busy[card.uuid] = None if card.busy is None else sum(card.busy.values())
     unseen = [claim for rest in by_card.values() for claim in rest]
     containers += [_reading(claim) for claim in unseen]
@@ -103,8 +109,9 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
         host_pids=kernel.host_pids if kernel else None,
         mps=machine.mps if machine else None,
     )
+    facts = {card.uuid: card for card in machine.cards} if machine else {}
     churned = any(stay.owner is None for stay in stays)
-    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, churned)
+    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, whose, facts, churned)
 
 
 def book_of(claim: Claim) -> CardBook | None:
@@ -270,18 +277,17 @@ def _physical(
         utilisation_ratio=card.utilisation_ratio,
         power_watts=card.power_watts,
         temperature_celsius=card.temperature_celsius,
-        healthy=card.healthy and not card.lost,
+        healthy=card.healthy,
         memory_utilisation_ratio=card.memory_utilisation_ratio,
         power_limit_watts=card.power_limit_watts,
         energy_joules=card.energy_joules,
         sm_clock_hertz=card.sm_clock_hertz,
         memory_clock_hertz=card.memory_clock_hertz,
-        throttle=card.throttle,
+        busy_seconds=card.busy_seconds,
+        throttled_seconds=None if card.throttled_seconds is None else tuple(card.throttled_seconds.items()),
         ecc_corrected=card.ecc_corrected,
         ecc_uncorrected=card.ecc_uncorrected,
         xids=tuple(sorted(card.xids.items())),
-        pcie_generation=card.pcie_generation,
-        pcie_width=card.pcie_width,
         pcie_replays=card.pcie_replays,
         nvlink_errors=card.nvlink_errors,
         largest_free_bytes=largest_free_bytes,
@@ -289,6 +295,9 @@ def _physical(
         holders=holders,
         attributable=attributable,
         lost=card.lost,
+        unhealthy=card.unhealthy,
+        processes=None if card.processes is None else len(card.processes),
+        hardware=card.hardware,
         parent=bounded(card.parent),
         profile=bounded(card.profile),
         minor=card.minor,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from exporter.compute import Work, put_down
 from exporter.energy import Meter, read_meter, shares
 from exporter.episodes import Breach, BreachKind, Episodes, FindingKey, follow
 from exporter.findings import findings, slots
@@ -51,6 +52,13 @@ class Excess(NamedTuple):
     """Such a peak was new in this sample."""
 
 
+class _Growth(NamedTuple):
+    """What counters of a container have grown by in one sample; None: that cannot be told."""
+
+    joules: float | None = None
+    seconds: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Track:
     """What is remembered of one claim."""
@@ -59,7 +67,9 @@ class Track:
     excess: Excess = field(default_factory=Excess)
     peak_bytes: int | None = None
     peak_source: str = ""
+    grown: _Growth = field(default_factory=_Growth)
     joules: float = 0.0
+    compute_seconds: float = 0.0
     denied: int | None = None
     denied_at: float | None = None
     fresh_denied: int = 0
@@ -76,6 +86,7 @@ class State:
     """When every source of promises last answered: who is not remembered since then was not there."""
     tracks: Mapping[Key, Track] = field(default_factory=lambda: MappingProxyType({}))
     meters: Mapping[str, Meter] = field(default_factory=lambda: MappingProxyType({}))
+    work: Mapping[str, Work] = field(default_factory=lambda: MappingProxyType({}))
     episodes: Episodes = field(default_factory=Episodes)
 
 
@@ -94,10 +105,11 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
     reading = found.reading
     pairs = tuple(zip(found.placed, reading.containers, strict=True))
     meters, joules = _energy(found, state.meters, now)
-    tracks = {
-        claim.key: _track(claim, one, _Before(state.tracks.get(claim.key), state, now), joules.get(claim.key, 0.0))
-        for claim, one in pairs
-    }
+    work, seconds = put_down(found, state.work)
+    tracks = {}
+    for claim, one in pairs:
+        grown = _Growth(joules.get(claim.key), seconds.get(claim.key))
+        tracks[claim.key] = _track(claim, one, _Before(state.tracks.get(claim.key), state, now), grown)
     wrong = {one.key: one for one in findings(found, tracks, now)}
     unsure = _unsure(found)
     episodes, begun = follow(state.episodes, wrong, unsure, epoch)
@@ -108,7 +120,7 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
             card if card.uuid not in found.views else replace(card, breaches=_going(card.uuid, open_on, unsure))
             for card in reading.cards
         ),
-        containers=tuple(_shown(one, tracks[claim.key], claim.key in joules) for claim, one in pairs),
+        containers=tuple(_shown(one, tracks[claim.key]) for claim, one in pairs),
         breach_counts=tuple(sorted(episodes.counts.items())),
     )
     tracks |= _lingering(state.tracks, tracks, now)
@@ -116,25 +128,26 @@ def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judg
         uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
     }
     whole = now if found.claims.complete else state.whole
-    return Judged(shown, State(now, whole, tracks, meters, episodes), begun)
+    return Judged(shown, State(now, whole, tracks, meters, work, episodes), begun)
 
 
 def _going(
     uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
-) -> tuple[tuple[str, int], ...] | None:
-    """Breaches that go on on a card, by kind; None: none is known, and not all would be seen."""
-    going = tuple((kind.value, numbers[uuid, kind]) for kind in BreachKind if numbers.get((uuid, kind)))
-    return None if not going and any(unsure((kind, uuid)) for kind in BreachKind) else going
+) -> tuple[tuple[str, int], ...]:
+    """Breaches that go on on a card, by kind; a kind that would not be seen is absent."""
+    every = ((kind, numbers.get((uuid, kind), 0)) for kind in BreachKind)
+    return tuple((kind.value, number) for kind, number in every if number or not unsure((kind, uuid)))
 
 
-def _shown(one: ContainerReading, track: Track, metered: bool) -> ContainerReading:  # noqa: FBT001 (private, two callers)
+def _shown(one: ContainerReading, track: Track) -> ContainerReading:
     return replace(
         one,
         over_limit_seconds=track.excess.seconds,
         over_limit_episodes=track.excess.episodes,
         peak_bytes=track.peak_bytes if one.used_bytes is not None else None,
         peak_source=track.peak_source,
-        energy_joules=track.joules if metered else None,
+        energy_joules=track.joules if track.grown.joules is not None else None,
+        compute_seconds=track.compute_seconds if track.grown.seconds is not None else None,
     )
 
 
@@ -189,7 +202,7 @@ class _Before(NamedTuple):
         return Track(self.now, denied=0 if new else None)
 
 
-def _track(claim: Claim, one: ContainerReading, before: _Before, joules: float) -> Track:
+def _track(claim: Claim, one: ContainerReading, before: _Before, grown: _Growth) -> Track:
     track = before.begin()
     peak, source = track.peak_bytes, track.peak_source
     if one.peak_bytes is not None and (peak is None or one.peak_bytes > peak):
@@ -204,7 +217,9 @@ def _track(claim: Claim, one: ContainerReading, before: _Before, joules: float) 
         excess=_excess(claim, one, excess, before),
         peak_bytes=peak,
         peak_source=source,
-        joules=track.joules + joules,
+        grown=grown,
+        joules=track.joules + (grown.joules or 0.0),
+        compute_seconds=track.compute_seconds + (grown.seconds or 0.0),
         denied=track.denied if one.denied is None else one.denied,
         denied_at=before.now if fresh else track.denied_at,
         fresh_denied=fresh,

@@ -96,6 +96,13 @@ class _How:
     "--compat-metrics", type=click.Choice(["ack"]), multiple=True, help="Also expose metrics under ACK's names."
 )
 @click.option(
+    "--collect",
+    type=Parsed("groups", settings.groups),
+    default="",
+    metavar="GROUP,...",
+    help=f"Further card metrics: {', '.join(settings.GROUPS)}, or all.",
+)
+@click.option(
     "--web-config",
     type=_PATH,
     metavar="FILE",

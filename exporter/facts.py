@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from isolation.contract.reading import NO_HARDWARE, Hardware
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -75,17 +77,18 @@ class CardFacts:
     temperature_celsius: float | None = None
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
-    throttle: tuple[str, ...] | None = None
-    """Reasons for which clocks are held down now; empty: none."""
+    busy_seconds: float | None = None
+    """Time in which a kernel ran, since the exporter began; None: the card cannot tell."""
+    throttled_seconds: Mapping[str, float] | None = None
+    """Time for which clocks were throttled since the exporter began, by reason."""
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     xids: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """XID errors since the exporter began, by number."""
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
     pcie_replays: int | None = None
     nvlink_errors: int | None = None
-    healthy: bool = True
+    unhealthy: str = ""
+    """Why it is not healthy, in one word: xid, ecc, driver, row_remap, lost; empty: it is."""
     lost: bool = False
     """Fallen off the bus: every figure is unknown."""
     parent: str = ""
@@ -100,10 +103,18 @@ class CardFacts:
     """default, exclusive, prohibited."""
     gpu_instance: int | None = None
     """GPU instance id of a MIG instance: N of nvidiaX/giN, as some device plugins name it."""
+    hardware: Hardware = NO_HARDWARE
+    compute_seconds: Mapping[int, float] | None = None
+    """`busy` added up by process since the exporter began: what a reading that got lost missed is in the next one."""
     copy_busy: Mapping[int, float] | None = None
     """As `busy`, for the memory controller."""
     encoder_busy: Mapping[int, float] | None = None
     decoder_busy: Mapping[int, float] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it can be promised."""
+        return not self.unhealthy
 
 
 @dataclass(frozen=True, slots=True)

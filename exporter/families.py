@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract import metrics
+from isolation.contract import metrics, metrics_card
+from isolation.contract.metrics import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
+    from exporter.counters import Counters
     from isolation.contract.metrics import Family, MetricSpec
-    from isolation.contract.reading import CardReading, ContainerReading, NodeReading
+    from isolation.contract.reading import CardReading, ContainerReading, Hardware, NodeReading
 
     Rows = Iterator[tuple[tuple[str, ...], float | None]]
 
@@ -30,12 +32,16 @@ _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | Non
     (metrics.CARD_UNATTRIBUTED, lambda card: card.unattributed_bytes),
     (metrics.CARD_LARGEST_FREE, lambda card: card.largest_free_bytes),
     (metrics.CARD_UTILISATION, lambda card: card.utilisation_ratio),
+    (metrics.CARD_BUSY_SECONDS, lambda card: card.busy_seconds),
     (metrics.CARD_MEMORY_UTILISATION, lambda card: card.memory_utilisation_ratio),
     (metrics.CARD_POWER, lambda card: card.power_watts),
     (metrics.CARD_POWER_LIMIT, lambda card: card.power_limit_watts),
     (metrics.CARD_ENERGY, lambda card: card.energy_joules),
     (metrics.CARD_TEMPERATURE, lambda card: card.temperature_celsius),
     (metrics.CARD_HEALTHY, lambda card: card.healthy),
+    (metrics_card.RECOVERY_ACTION, lambda card: card.hardware.recovery_action),
+    (metrics_card.REMAP_PENDING, lambda card: card.hardware.remap_pending),
+    (metrics_card.PROCESSES, lambda card: card.processes),
     (metrics.CARD_PCIE_REPLAYS, lambda card: card.pcie_replays),
     (metrics.CARD_NVLINK_ERRORS, lambda card: card.nvlink_errors),
     (metrics.CARD_EXCLUSIVE, lambda card: card.exclusive),
@@ -44,22 +50,50 @@ _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | Non
 )
 _CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tuple[str, float | None]]]], ...]] = (
     (metrics.CARD_CLOCK, lambda card: (("sm", card.sm_clock_hertz), ("memory", card.memory_clock_hertz))),
-    (metrics.CARD_THROTTLED, lambda card: _throttled(card.throttle)),
+    (metrics.CARD_THROTTLED, lambda card: card.throttled_seconds or ()),
     (metrics.CARD_XIDS, lambda card: ((str(xid), number) for xid, number in card.xids)),
     (metrics.CARD_ECC, lambda card: (("corrected", card.ecc_corrected), ("uncorrected", card.ecc_uncorrected))),
-    (metrics.BREACHED, lambda card: _breaches(card.breaches)),
+    (metrics_card.UNHEALTHY, lambda card: ((card.unhealthy, 1.0),) if card.unhealthy else ()),
+    (metrics.BREACHED, lambda card: card.breaches or ()),
 )
 _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
     (metrics.CONTAINER_ALLOCATED, lambda use: _told(use, "allocated_bytes", use.allocated_bytes)),
     (metrics.CONTAINER_USED, lambda use: use.used_bytes),
     (metrics.CONTAINER_CORE, lambda use: use.allocated_core_ratio),
     (metrics.CONTAINER_CORE_USED, lambda use: use.used_core_ratio),
+    (metrics.CONTAINER_COMPUTE_SECONDS, lambda use: use.compute_seconds),
     (metrics.CONTAINER_PEAK, lambda use: use.peak_bytes),
     (metrics.CONTAINER_ENERGY, lambda use: use.energy_joules),
     (metrics.OVER_LIMIT, lambda use: use.over_limit_seconds),
     (metrics.OVER_EPISODES, lambda use: use.over_limit_episodes),
 )
 _LIBRARY: Final = "library"
+_COLLECTED: Final[tuple[tuple[MetricSpec, Callable[[Hardware], float | None]], ...]] = (
+    (metrics_card.ENCODER, lambda card: card.encoder_ratio),
+    (metrics_card.DECODER, lambda card: card.decoder_ratio),
+    (metrics_card.PCIE_GENERATION, lambda card: card.pcie_generation),
+    (metrics_card.PCIE_WIDTH, lambda card: card.pcie_width),
+    (metrics_card.PCIE_SENT, lambda card: card.pcie_sent_bytes),
+    (metrics_card.PCIE_RECEIVED, lambda card: card.pcie_received_bytes),
+    (metrics_card.NVLINK_LINKS, lambda card: card.nvlink_links),
+    (metrics_card.NVLINK_SENT, lambda card: card.nvlink_sent_bytes),
+    (metrics_card.NVLINK_RECEIVED, lambda card: card.nvlink_received_bytes),
+    (metrics_card.MEMORY_TEMPERATURE, lambda card: card.memory_celsius),
+    (metrics_card.REMAP_FAILED, lambda card: card.remap_failed),
+    (metrics_card.SM_ACTIVITY, lambda card: card.sm_activity),
+    (metrics_card.SM_OCCUPANCY, lambda card: card.sm_occupancy),
+    (metrics_card.TENSOR_ACTIVITY, lambda card: card.tensor_activity),
+    (metrics_card.MEMORY_BANDWIDTH, lambda card: card.memory_bandwidth),
+)
+_COLLECTED_PARTS: Final[tuple[tuple[MetricSpec, Callable[[Hardware], Iterable[tuple[str, float]]]], ...]] = (
+    (metrics_card.PCIE_ERRORS, lambda card: card.pcie_errors),
+    (metrics_card.REMAPPED_ROWS, lambda card: card.remapped_rows),
+    (metrics_card.RETIRED_PAGES, lambda card: card.retired_pages),
+)
+_COLLECTED_USES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
+    (metrics_card.CONTAINER_ENCODER, lambda use: use.encoder_ratio),
+    (metrics_card.CONTAINER_DECODER, lambda use: use.decoder_ratio),
+)
 
 
 def card_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
@@ -82,16 +116,47 @@ def card_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
     yield metrics.family(metrics.CARD_REMAINDER, _remainders(nodes))
 
 
-def container_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
-    """Everything about containers; allocated and used carry the same labels, so that they divide."""
+def container_families(nodes: Sequence[NodeReading], counters: Counters | None = None) -> Iterator[Family]:
+    """
+    Everything about containers; allocated and used carry the same labels, so that they divide.
+
+    Counters of several containers under one name are added up here, or by `counters`, which never lets them fall.
+    """
     uses = [(use, _container_labels(node.node, use)) for node in nodes for use in node.containers]
     yield metrics.family(
         metrics.CONTAINER_INFO,
         (((*labels, *_provenance(use)), 1) for use, labels in uses),
     )
     for spec, figure in _CONTAINER_FIGURES:
-        yield metrics.family(spec, ((labels, figure(use)) for use, labels in uses))
-    yield metrics.family(metrics.DENIED, (((*labels, _LIBRARY), use.denied) for use, labels in uses))
+        rows = [(labels, use, figure(use)) for use, labels in uses]
+        yield _family(spec, rows, counters)
+    yield _family(metrics.DENIED, [((*labels, _LIBRARY), use, use.denied) for use, labels in uses], counters)
+
+
+def _family(
+    spec: MetricSpec, rows: list[tuple[tuple[str, ...], ContainerReading, float | None]], counters: Counters | None
+) -> Family:
+    if counters is None or spec.kind is not Kind.COUNTER:
+        return metrics.family(spec, ((labels, value) for labels, _, value in rows))
+    return counters.family(spec, ((labels, (use.promise, use.pod_uid), value) for labels, use, value in rows))
+
+
+def collected_families(nodes: Sequence[NodeReading], groups: Container[str]) -> Iterator[Family]:
+    """What `--collect` adds: of the groups of `metrics_card.COLLECTED` that were chosen."""
+    cards = [((node.node, card.uuid, str(card.index)), card.hardware) for node in nodes for card in node.cards]
+    uses = [(_container_labels(node.node, use), use) for node in nodes for use in node.containers]
+    wanted = {spec for group, specs in metrics_card.COLLECTED.items() if group in groups for spec in specs}
+    for spec, figure in _COLLECTED:
+        if spec in wanted:
+            yield metrics.family(spec, ((labels, figure(card)) for labels, card in cards))
+    for spec, parts in _COLLECTED_PARTS:
+        if spec in wanted:
+            yield metrics.family(
+                spec, (((*labels, part), value) for labels, card in cards for part, value in parts(card))
+            )
+    for spec, figure_of in _COLLECTED_USES:
+        if spec in wanted:
+            yield metrics.family(spec, ((labels, figure_of(use)) for labels, use in uses))
 
 
 def _node_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
@@ -106,18 +171,6 @@ def _node_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
 
 def _told(reading: CardReading | ContainerReading, name: str, value: float) -> float | None:
     return None if name in reading.unknown else value
-
-
-def _throttled(reasons: tuple[str, ...] | None) -> Iterator[tuple[str, float]]:
-    """1 for each reason; with none, a 0 that says so, because unknown is absent."""
-    if reasons is not None:
-        yield from ((reason, 1.0) for reason in dict.fromkeys(reasons)) if reasons else iter([("none", 0.0)])
-
-
-def _breaches(going: tuple[tuple[str, int], ...] | None) -> Iterator[tuple[str, float]]:
-    """Each kind that there is; with none, a 0 that says so, because unknown is absent."""
-    if going is not None:
-        yield from ((kind, number) for kind, number in going) if going else iter([("none", 0.0)])
 
 
 def _container_labels(node: str, use: ContainerReading) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.attribute import Place
 from exporter.compat import ack_families
+from exporter.counters import Counters
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.episodes import to_json
 from exporter.exposition import Exposition
-from exporter.families import card_families, container_families
+from exporter.families import card_families, collected_families, container_families
 from exporter.itself import process_families
 from exporter.judge import Judge
 from exporter.runner import Runner
@@ -55,7 +56,7 @@ class Node:
         self._node, self._front = chosen.node, front
         self.judge = Judge(_place(chosen))
         processes = (front.pid,) if front is not None else ()
-        found = collectors(chosen.compat_metrics, processes)
+        found = collectors(chosen.compat_metrics, processes, chosen.collect)
         self.pages = Exposition(found, clock=time.perf_counter, release=release())
         self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
 
@@ -140,15 +141,29 @@ def _place(chosen: Settings) -> Place:
     return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 
 
-def collectors(compat: frozenset[str], processes: Sequence[int] = ()) -> Mapping[str, Collector]:
+def collectors(
+    compat: frozenset[str], processes: Sequence[int] = (), groups: frozenset[str] = frozenset()
+) -> Mapping[str, Collector]:
     """Families by collector; what others call them as well, where that is wanted; `processes`: of ours beside this."""
     found: dict[str, Collector] = {
         "cards": partial(_of, card_families),
-        "containers": partial(_of, container_families),
+        "containers": _container_pages(),
     }
+    if groups:
+        found["collect"] = partial(_of, partial(collected_families, groups=groups))
     if "ack" in compat:
         found["ack"] = _ack
     return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
+
+
+def _container_pages() -> Collector:
+    counters = Counters()
+
+    def families(nodes: list[NodeReading]) -> Iterable[Family]:
+        counters.turn()
+        return container_families(nodes, counters)
+
+    return partial(_of, families)
 
 
 def _ack(told: Told) -> Iterable[Family]:

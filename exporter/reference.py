@@ -11,15 +11,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from exporter.compat import SPECS
+from isolation.contract import metrics_card
 from isolation.contract.metrics import CATALOGUE, LABELS, Group
+from isolation.contract.metrics_card import COLLECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from isolation.contract.metrics import MetricSpec
 
+_OPTIONAL = {spec.name for specs in COLLECTED.values() for spec in specs}
+_ALWAYS = [*CATALOGUE.values(), *(spec for name, spec in metrics_card.CATALOGUE.items() if name not in _OPTIONAL)]
 _HEAD = """\
-<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics.py instead. -->
+<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics.py or metrics_card.py instead. -->
 # Metrics
 
 Values are in base units; ratios go from 0 to 1. An unknown value is absent, never 0. A collector that failed has
@@ -55,7 +59,11 @@ Card series carry no pod labels and do not change when pods come and go. Join th
   measured breaches begin when two samples in a row show them. Counters of a container are kept for ten minutes after
   the container ends. Processes without a promise are a breach on Kubernetes nodes and on cards with promises; a
   display server is not a breach.
-- **Size.** At most 10 samples per (container, card), about 30 per card and 60 others.
+- **Seconds.** The rate of a `_seconds_total` series is the average over the range: of
+  `gpushare_container_compute_seconds_total` the part of the card that the container used, of
+  `gpushare_card_throttled_seconds_total` the part of the time. A gauge is the state at the scrape: what happens between
+  two scrapes is not in it.
+- **Size.** At most 11 samples per (container, card), 60 per card and 60 others, without `--collect`.
 """
 _COMPAT = """\
 ## Names of ACK's exporters (`--compat-metrics ack`)
@@ -73,7 +81,7 @@ exporters: use this option only if something needs these names.
 
 def reference() -> str:
     """The whole reference as Markdown."""
-    return "\n".join([_HEAD, *_chapters(CATALOGUE.values()), *_labels(), _COMPAT, *map(_compat_row, SPECS), ""])
+    return "\n".join([_HEAD, *_chapters(_ALWAYS), *_collected(), *_labels(), _COMPAT, *map(_compat_row, SPECS), ""])
 
 
 def _chapters(specs: Iterable[MetricSpec]) -> Iterator[str]:
@@ -85,6 +93,17 @@ def _chapters(specs: Iterable[MetricSpec]) -> Iterator[str]:
             labels = ", ".join(f"`{label}`" for label in spec.labels)
             yield f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |"
         yield ""
+
+
+def _collected() -> Iterator[str]:
+    yield "## Further card metrics (`--collect`)\n"
+    yield "Off by default; `--collect pcie,gpm` adds groups, `--collect all` all of them.\n"
+    yield "| group | metric | type | labels | meaning |\n|---|---|---|---|---|"
+    for group, specs in COLLECTED.items():
+        for spec in specs:
+            labels = ", ".join(f"`{label}`" for label in spec.labels)
+            yield f"| `{group}` | `{spec.name}` | {spec.kind} | {labels} | {spec.help} |"
+    yield ""
 
 
 def _compat_row(spec: MetricSpec) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from isolation.contract.metrics_card import COLLECTED
+
 PORT: Final = 9445
 SHORTEST_CYCLE: Final = 0.1
 LONGEST_CYCLE: Final = 60.0
@@ -21,6 +23,8 @@ STALE_SECONDS: Final = 10.0
 """A reading older than this, and than so many cycles, is no longer shown."""
 
 MODES: Final = ("share", "cgpu", "core_mem", "default")
+GROUPS: Final = tuple(COLLECTED)
+"""Groups of further metrics."""
 ISOLATIONS: Final = ("none", "library", "mps", "kernel")
 _ENFORCED: Final = frozenset({"cgpu", "core_mem"})
 """Modes whose promises the library enforces."""
@@ -56,6 +60,8 @@ class Settings:
     """A simulated machine's file instead of the machine."""
     compat_metrics: frozenset[str] = frozenset()
     """Further families under other people's names: ack."""
+    collect: frozenset[str] = frozenset()
+    """Groups of `metrics_card.COLLECTED`."""
     pool: str = ""
     mode: str = ""
     isolation: str = ""
@@ -78,6 +84,14 @@ def enforcement(mode: str, *, kubernetes: bool, agent: bool) -> str:
     if mode:
         return "library" if mode in _ENFORCED else "none"
     return "library" if agent or not kubernetes else ""
+
+
+def groups(text: str) -> frozenset[str]:
+    """Names of groups, or all: pcie,gpm."""
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if unknown := sorted(names - {*GROUPS, "all"}):
+        raise ValueError(f"{unknown[0][:40]!r} is not a group of metrics: use {', '.join(GROUPS)} or all")
+    return frozenset(GROUPS if "all" in names else names)
 
 
 def seconds(text: str) -> float:

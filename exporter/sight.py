@@ -76,6 +76,8 @@ class Sight:
     """Processes by the claim that explains them."""
     busy: Mapping[Key, float] | None = None
     """Compute by claim; who is missing did nothing. None: the card cannot tell."""
+    whose: Mapping[int, Key | None] = field(default_factory=dict)
+    """The claim of each process that computed; None: nobody's. Who is missing cannot be told yet."""
 
 
 def used_bytes(card: CardFacts) -> int | None:
@@ -122,7 +124,28 @@ def look(
         view = View.MPS
     elif not stays and _hidden(card, claims):
         view = View.SANDBOX
-    return Sight(view, tuple(stays), frozenset(torn), of, _busy(card, index, {**gone, **everybody}))
+    whose = _whose(card, index, {**gone, **everybody})
+    return Sight(view, tuple(stays), frozenset(torn), of, _by_claim(card.busy, whose), whose)
+
+
+def _whose(card: CardFacts, index: _Index, everybody: Mapping[int, Owner]) -> dict[int, Key | None]:
+    found: dict[int, Key | None] = {}
+    for pid in {*(card.busy or ()), *(card.compute_seconds or ())}:
+        if (owner := everybody.get(pid)) is not None:
+            mine = index.explain(owner)
+            found[pid] = mine[0].key if len(mine) == 1 else None
+    return found
+
+
+def _by_claim(parts: Mapping[int, float] | None, whose: Mapping[int, Key | None]) -> dict[Key, float] | None:
+    """What processes do, by claim; None stays None."""
+    if parts is None:
+        return None
+    found: dict[Key, float] = {}
+    for pid, part in parts.items():
+        if (key := whose.get(pid)) is not None:
+            found[key] = found.get(key, 0.0) + part
+    return found
 
 
 class _Index:
@@ -152,18 +175,6 @@ class _Index:
         loose = next((one for one in named if not one.pod_uid), None)
         found = exact or loose
         return () if found is None else (found,)
-
-
-def _busy(card: CardFacts, index: _Index, everybody: Mapping[int, Owner]) -> dict[Key, float] | None:
-    if card.busy is None:
-        return None
-    found: dict[Key, float] = {}
-    for pid, part in card.busy.items():
-        owner = everybody.get(pid)
-        mine = index.explain(owner) if owner else ()
-        if len(mine) == 1:
-            found[mine[0].key] = found.get(mine[0].key, 0.0) + part
-    return found
 
 
 def _verdict(snapshot: Snapshot, owner: Owner | None, mine: Sequence[Claim], book: Claims, index: _Index) -> Verdict:

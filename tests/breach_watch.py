@@ -40,7 +40,7 @@ class Watch:
 
     def going(self, index=0):
         """How many breaches of which kinds go on on a card, as it is shown."""
-        return dict(self.judged.reading.cards[index].breaches)
+        return {kind: number for kind, number in self.judged.reading.cards[index].breaches if number}
 
     @property
     def one(self):

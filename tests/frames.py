@@ -10,6 +10,7 @@ from isolation.contract.reading import (
     ContainerReading,
     Frame,
     Happening,
+    Hardware,
     NodeReading,
     PoolReading,
     Waiting,
@@ -81,7 +82,8 @@ def told_in_full():
         "energy_joules": 5000.0,
         "sm_clock_hertz": 1.59e9,
         "memory_clock_hertz": 5.001e9,
-        "throttle": ("sw_power_cap",),
+        "busy_seconds": 90.5,
+        "throttled_seconds": (("power_cap", 12.5), ("thermal", 0.0)),
         "ecc_corrected": 3,
         "ecc_uncorrected": 0,
         "xids": ((31, 2),),
@@ -91,7 +93,10 @@ def told_in_full():
         "exclusive": False,
         "holders": 2,
         "attributable": True,
-        "breaches": (("over_limit", 1),),
+        "breaches": (("over_limit", 1), ("unallocated", 0)),
+        "unhealthy": "",
+        "processes": 3,
+        "hardware": Hardware(recovery_action=0, remap_pending=False, encoder_ratio=0.125, pcie_errors=(("fatal", 1),)),
     }
     of_use = {
         "core_source": "simulation",
@@ -100,6 +105,7 @@ def told_in_full():
         "peak_bytes": 4 * GIB,
         "peak_source": "accounting",
         "energy_joules": 120.5,
+        "compute_seconds": 30.25,
         "over_limit_episodes": 2,
         "denied": 7,
     }

@@ -151,7 +151,7 @@ def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[Con
         exclusive=any(use.ask.whole for use in uses),
         holders=len(uses),
         attributable=True,
-        breaches=((OVER_LIMIT, over),) if over else (),
+        breaches=((OVER_LIMIT, over),),
     )
 
 

@@ -13,9 +13,7 @@ from dashboards.board.panel import (
     ORANGE,
     Query,
     Step,
-    Word,
     lines,
-    states,
 )
 from dashboards.promql import Scope, increase, rate, total
 from isolation.contract import metrics as m
@@ -85,11 +83,11 @@ HARDWARE: Final = Section(
         ),
         even(
             8,
-            states(
+            lines(
                 "Throttled",
-                "Reasons for which clocks are throttled. `none`: the clocks are not throttled.",
-                (Query(f"max by (node, card, reason) ({SCOPE(m.CARD_THROTTLED)})", CARD + " {{reason}}"),),
-                (Word(0, "not throttled", GREEN), Word(1, "throttled", ORANGE)),
+                "Part of the time in which clocks were throttled, by reason.",
+                (Query(f"{total(rate(SCOPE(m.CARD_THROTTLED)), 'node', 'card', 'reason')} > 0", CARD + " {{reason}}"),),
+                "percentunit",
             ),
             lines(
                 "Errors",

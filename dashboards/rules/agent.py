@@ -11,6 +11,7 @@ from typing import Final
 from dashboards.promql import DAEMONSET_WANTED, UP
 from dashboards.rules.rule import (
     EXPORTER_JOB,
+    JOB,
     NODE_JOB,
     Alert,
     Group,
@@ -21,6 +22,7 @@ from dashboards.rules.rule import (
     of,
     one,
     seen,
+    slower,
     targets,
     task_unhealthy,
 )
@@ -107,6 +109,15 @@ GROUP: Final = Group(
             f"Task {{{{ $labels.task }}}} of the node agent at {TARGET} fails",
             f"Failures of background task {{{{ $labels.task }}}} within 10 minutes: {COUNT}. The log of the agent has "
             "the errors.",
+        ),
+        Alert(
+            "GpushareNodeAgentSlow",
+            slower(metrics_node.DURATION, 1, *JOB, "method"),
+            Severity.WARNING,
+            f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}}",
+            f"1 of 100 answers to {{{{ $labels.method }}}} at {TARGET} takes longer than {WHILE}. Containers on "
+            "shared cards start late.",
+            patience="10m",
         ),
         task_unhealthy("GpushareNodeAgentTaskUnhealthy", metrics_node.HEALTHY, "node agent"),
         Alert(

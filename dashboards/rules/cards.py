@@ -17,9 +17,9 @@ from dashboards.rules.records import (
     POOL_SCRAPS_RATIO,
     TYPICAL,
 )
-from dashboards.rules.rule import TARGET, Alert, Group, Severity, grew, of, one
+from dashboards.rules.rule import JOB, Alert, Group, Severity, grew, of, one
 from dashboards.rules.words import BYTES, CARD, COUNT, NODE, PART, UUID
-from isolation.contract import metrics
+from isolation.contract import metrics, metrics_card
 
 _HELD_DOWN: Final = of(
     metrics.CARD_THROTTLED, one("reason", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
@@ -32,7 +32,7 @@ _TENANT_XIDS: Final = "13|31|43|45"
 
 def _xids(matcher: str) -> str:
     """Errors within 15 minutes; that the driver was read at all, the card's health says."""
-    return grew(of(metrics.CARD_XIDS, matcher), "15m", of(metrics.CARD_HEALTHY), (*TARGET, *metrics.CARD_LABELS))
+    return grew(of(metrics.CARD_XIDS, matcher), "15m", of(metrics.CARD_HEALTHY), (*JOB, *metrics.CARD_LABELS))
 
 
 GROUP: Final = Group(
@@ -83,12 +83,41 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareCardThrottled",
-            f"{_HELD_DOWN} == 1",
+            f"rate({_HELD_DOWN}[15m]) > 0.9",
             Severity.WARNING,
             f"{CARD} is throttled ({{{{ $labels.reason }}}})",
-            f"The clocks of {UUID} have been throttled for 15 minutes ({{{{ $labels.reason }}}}). All containers on it "
+            f"The clocks of {UUID} are throttled most of the time ({{{{ $labels.reason }}}}). All containers on it "
             "run slower than promised.",
-            patience="15m",
+            patience="5m",
+        ),
+        Alert(
+            "GpushareRowRemapPending",
+            f"min_over_time({of(metrics_card.REMAP_PENDING)}[5m]) == 1",
+            Severity.WARNING,
+            f"{CARD} needs a reset to replace a broken memory row",
+            f"Row remapping of {UUID} is pending until the card is reset. Drain it when it suits you.",
+        ),
+        Alert(
+            "GpushareCorrectedEccErrorsFrequent",
+            f"increase({of(metrics.CARD_ECC, one('kind', 'corrected'))}[1h]) > 100",
+            Severity.WARNING,
+            f"Many corrected memory errors on {CARD}",
+            f"Corrected ECC errors on {UUID} within an hour: {COUNT}. Uncorrected ones may follow.",
+        ),
+        Alert(
+            "GpushareNvlinkErrors",
+            f"increase({of(metrics.CARD_NVLINK_ERRORS)}[15m]) > 0",
+            Severity.WARNING,
+            f"NVLink errors on {CARD}",
+            f"NVLink errors of {UUID} within 15 minutes: {COUNT}.",
+        ),
+        Alert(
+            "GpusharePcieReplays",
+            # 8 a minute is the most that NVIDIA recommends (DCGM_LIMIT_MAX_PCIREPLAY_RATE).
+            f"increase({of(metrics.CARD_PCIE_REPLAYS)}[10m]) > 80",
+            Severity.WARNING,
+            f"{CARD} retransmits many PCI Express packets",
+            f"Packets of {UUID} that were retransmitted within 10 minutes: {COUNT}.",
         ),
         Alert(
             "GpushareCardOvercommitted",

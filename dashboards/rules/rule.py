@@ -25,7 +25,7 @@ SCHEDULER_JOB: Final = "gpushare-scheduler"
 NODE_JOB: Final = "gpushare-node"
 AUTOSCALER_JOB: Final = "gpushare-autoscaler"
 
-TARGET: Final = ("job", "instance")
+JOB: Final = ("job", "instance")
 """Labels of one scraped process."""
 _ALTERNATIVE: Final = "|"
 _PLAIN: Final = Scope(())
@@ -88,7 +88,7 @@ def one(label: str, *values: str) -> str:
     return f'{label}="{values[0]}"' if len(values) == 1 else f'{label}=~"{_ALTERNATIVE.join(values)}"'
 
 
-def grew(selector: str, window: str, source: str = UP.name, on: tuple[str, ...] = TARGET) -> str:
+def grew(selector: str, window: str, source: str = UP.name, on: tuple[str, ...] = JOB) -> str:
     """
     How much a counter that starts at 0 with its process has grown, where there is growth.
 
@@ -98,7 +98,7 @@ def grew(selector: str, window: str, source: str = UP.name, on: tuple[str, ...] 
     that both have). So old counts are no events after an outage of Prometheus, of the target or of what it reads.
     """
     place = f"on ({', '.join(on)})"
-    target = f"on ({', '.join(TARGET)})"
+    target = f"on ({', '.join(JOB)})"
     before = f"[1h] offset {window}"
     return (
         f"(increase({selector}[{window}]) > 0)\n"
@@ -115,6 +115,12 @@ def _reached(source: str) -> int:
 
 def _seconds(window: str) -> int:
     return int(window[:-1]) * {"m": 60, "h": 3600}[window[-1]]
+
+
+def slower(spec: MetricSpec, seconds: float, *by: str, only: tuple[str, ...] = ()) -> str:
+    """The 99th percentile of a histogram within 10 minutes, where it is over that many seconds."""
+    rate = f"rate({of(spec, *only, suffix='_bucket')}[10m])"
+    return f"histogram_quantile(0.99, sum by ({', '.join((*by, 'le'))}) ({rate})) > {seconds}"
 
 
 def mostly_down(selector: str, window: str = "10m") -> str:

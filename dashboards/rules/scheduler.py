@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.rules.rule import (
+    JOB,
     NODE_JOB,
     SCHEDULER_JOB,
     Alert,
@@ -17,7 +18,9 @@ from dashboards.rules.rule import (
     absent,
     grew,
     of,
+    one,
     seen,
+    slower,
     targets,
     task_unhealthy,
 )
@@ -90,6 +93,31 @@ GROUP: Final = Group(
             f"The scheduler at {TARGET} restarted its admission process",
             f"Restarts within 10 minutes: {COUNT}. While it starts, the other replica admits pods that request shared "
             "cards.",
+        ),
+        Alert(
+            "GpushareSchedulerSlow",
+            slower(metrics_scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
+            Severity.WARNING,
+            f"The scheduler at {TARGET} is slow to answer {{{{ $labels.verb }}}} requests",
+            f"1 of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
+            patience="10m",
+        ),
+        Alert(
+            "GpushareAdmissionSlow",
+            slower(metrics_scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
+            Severity.WARNING,
+            f"Admission at {TARGET} is slow",
+            f"1 of 100 admission requests takes longer than {WHILE}. The API server waits for each.",
+            patience="10m",
+        ),
+        Alert(
+            "GpushareSchedulerCertificateUnreadable",
+            f"({of(metrics_scheduler.CERTIFICATE)} unless on (job, instance) {of(metrics_scheduler.CERTIFICATE_ENDS)})"
+            " > 0",
+            Severity.WARNING,
+            f"The expiry of the certificate of the scheduler at {TARGET} cannot be read",
+            "The scheduler loaded a certificate whose expiry it cannot read. No alert tells when it expires.",
+            patience="15m",
         ),
         Alert(
             "GpushareSchedulerOvercommitted",

@@ -12,7 +12,7 @@ Whether a process exists is not decided here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,10 @@ LOOK_BACK_MICROS: Final = 1_000_000
 LATE_MICROS: Final = 500_000
 """No sample is waited for longer than this."""
 PERCENT: Final = 100
+SECOND_MICROS: Final = 1_000_000
 _KEEP_MICROS: Final = 10_000_000
+_FORGET_MICROS: Final = 600_000_000
+"""The total of a process that has done nothing for so long begins at 0 again."""
 _FUTURE_MICROS: Final = 1_000_000
 _LOST: Final = 6.5
 """A gap of so many periods may be lost samples; a longer one is a pause."""
@@ -65,6 +68,10 @@ class Busy:
     """By pid, 0..1; who is missing did nothing."""
     load: float | None = None
     """Of the card, 0..1; None: the driver keeps no samples of it."""
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """Compute by pid since the meter began; it only grows, as long as the process is not forgotten."""
+    card_seconds: float | None = None
+    """The same of the card: time in which a kernel ran; None as `load`, until the driver tells."""
     copy: Mapping[int, float] = field(default_factory=dict)
     encoder: Mapping[int, float] = field(default_factory=dict)
     decoder: Mapping[int, float] = field(default_factory=dict)
@@ -97,16 +104,20 @@ class Meter:
     since: int
     """What the driver is to be asked from, in microseconds: the newest sample of anybody."""
     _end: int = 0
+    _begin: int = 0
     _polled: int = 0
     _period: int = PERIOD_MICROS
     _seen: dict[int, int] = field(default_factory=dict)
     _shares: list[_Share] = field(default_factory=list)
     _history: list[_Period] = field(default_factory=list)
     _last: Busy = field(default_factory=lambda: Busy({}))
+    _seconds: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Total by pid, and when it last grew."""
+    _card_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Begin where the first question begins."""
-        self._end = self._polled = self.since
+        self._end = self._polled = self._begin = self.since
 
     def add(self, samples: Iterable[Sample], now: int) -> None:
         """Take what the driver told at `now` of the time after `since`."""
@@ -140,11 +151,17 @@ class Meter:
         stamps = (*(period.micros for period in fresh), *(share.sample.micros for share in self._shares))
         newest = min(now, max((now - LATE_MICROS, *stamps)))
         if 2 * (newest - self._end) < self._period:
-            return self._last
+            return replace(self._last, card_seconds=self._card_seconds)
         width = newest - self._end
+        spent = self._spent()
+        for pid, micros in spent.items():
+            total, _ = self._seconds.get(pid, (0.0, 0))
+            self._seconds[pid] = total + micros / (PERCENT * SECOND_MICROS), now
         self._last = Busy(
-            _ratios(self._spent(), width),
+            _ratios(spent, width),
             _mean(fresh, self._period),
+            {pid: total for pid, (total, _) in self._seconds.items()},
+            self._card_seconds,
             *(_ratios(self._spent_by(engine), width) for engine in _ENGINES),
         )
         self._end = newest
@@ -162,11 +179,26 @@ class Meter:
         latest = self.loads_since
         sane = (load for load in loads if latest < load.micros <= now + _FUTURE_MICROS and 0 <= load.percent <= PERCENT)
         fresh = [_Period(load.micros, load.percent, load.percent) for load in sorted(sane, key=_MICROS)]
+        before = self._history[-1].micros if self._history else None
         self._history += fresh
         gaps = sorted(b.micros - a.micros for a, b in pairwise(self._history))
         if gaps:
             self._period = max(1, gaps[len(gaps) // 2])
+        self._add_seconds(fresh, before)
         return [period for period in fresh if period.micros > self._end]
+
+    def _add_seconds(self, fresh: list[_Period], before: int | None) -> None:
+        """
+        Add up the card's own samples, each for the time since the one before (microseconds; None: it is the first).
+
+        A lost sample leaves a gap that the next one speaks for; a longer gap is a pause, or nobody looked.
+        """
+        for one in fresh:
+            gap = self._period if before is None else one.micros - before
+            before = one.micros
+            if one.micros > self._begin:
+                known = gap if gap <= _LOST * self._period else self._period
+                self._card_seconds = (self._card_seconds or 0.0) + one.percent * known / (PERCENT * SECOND_MICROS)
 
     def _spent(self) -> dict[int, float]:
         """Percent times microseconds of each process. Samples first explain their own periods, then older ones."""
@@ -212,6 +244,7 @@ class Meter:
         old = now - _KEEP_MICROS
         self._history = [period for period in self._history if period.micros > old]
         self._seen = {pid: micros for pid, micros in self._seen.items() if micros > old}
+        self._seconds = {pid: kept for pid, kept in self._seconds.items() if now - kept[1] < _FORGET_MICROS}
 
 
 def _sane(sample: Sample, now: int) -> bool:

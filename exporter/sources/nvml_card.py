@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from exporter.sources.nvml_busy import Meter
     from exporter.sources.nvml_library import Library
 
-_MOST_ENERGY_GAP: Final = 60.0
-"""Power is not believed to have stayed the same for longer than this."""
+_MOST_GAP: Final = 60.0
+"""Seconds; nothing is believed to have stayed the same for longer than this."""
 _MHZ: Final = 1e6
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _THROTTLE: Final = {
@@ -36,6 +36,8 @@ _THROTTLE: Final = {
     0x100: "display_clocks",
 }
 """nvmlClocksEventReasons; 1, the low clock of an idle card, is none."""
+ZERO_REASONS: Final = ("power_cap", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
+"""Those that slow a program down against its owner's will: told from the start, so that their first second shows."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,23 @@ class Past:
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
     powered_at: float | None = None
+    worked: float = 0.0
+    """Load by time in seconds, where the driver keeps no samples of it."""
+    worked_at: float | None = None
+    throttled: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ZERO_REASONS, 0.0))
+    """Seconds by reason."""
+    throttling: tuple[str, ...] = ()
+    """Reasons at the last reading."""
+    throttled_at: float | None = None
+
+    def work(self, load: float | None, now: float) -> float | None:
+        """Seconds of work by loads that are known at some moments only."""
+        if load is None:
+            return None
+        before, self.worked_at = self.worked_at, now
+        if before is not None:
+            self.worked += load * max(0.0, min(now - before, _MOST_GAP))
+        return self.worked
 
 
 class Card:
@@ -98,15 +117,17 @@ class Card:
             self._with_memory(facts, now),
             utilisation_ratio=load,
             busy=busy.ratios if known else None,
+            compute_seconds=busy.seconds if known else None,
+            busy_seconds=facts.busy_seconds if busy.card_seconds is None else busy.card_seconds,
             copy_busy=busy.copy if known else None,
             encoder_busy=busy.encoder if known else None,
             decoder_busy=busy.decoder if known else None,
             peaks=self._users.peaks,
         )
 
-    def read_instance(self, past: Past, now: float, *, healthy: bool) -> CardFacts:
-        """A MIG instance: memory and processes, nothing else is told of it."""
-        return replace(self._with_memory(self.named(past), now), healthy=healthy and not past.ill)
+    def read_instance(self, past: Past, now: float, *, unhealthy: str) -> CardFacts:
+        """A MIG instance: memory and processes; it is as unhealthy as its card."""
+        return replace(self._with_memory(self.named(past), now), unhealthy=unhealthy or ("xid" if past.ill else ""))
 
     def read_board(self, past: Past, now: float) -> CardFacts:
         """What belongs to the physical card, divided or not."""
@@ -115,9 +136,11 @@ class Card:
         slow = self._slow
         if past.lost:
             past.lost = past.ill = False
+        load = None if rates is None else rates.gpu / 100
         return replace(
             self.named(past),
-            utilisation_ratio=None if rates is None else rates.gpu / 100,
+            utilisation_ratio=load,
+            busy_seconds=past.work(load, now),
             memory_utilisation_ratio=None if rates is None else rates.memory / 100,
             power_watts=power,
             power_limit_watts=slow.power_limit_watts,
@@ -125,15 +148,14 @@ class Card:
             temperature_celsius=_scaled(self._temperature(), 1),
             sm_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK), _MHZ),
             memory_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK), _MHZ),
-            throttle=throttle_reasons(self._reasons()),
+            throttled_seconds=_throttled(past, self._reasons(), now),
             ecc_corrected=slow.ecc_corrected,
             ecc_uncorrected=slow.ecc_uncorrected,
-            pcie_generation=slow.pcie_generation,
-            pcie_width=slow.pcie_width,
             pcie_replays=slow.pcie_replays,
             nvlink_errors=slow.nvlink_errors,
             compute_mode=slow.compute_mode,
-            healthy=not past.ill and not slow.remapping_failed,
+            unhealthy="xid" if past.ill else "row_remap" if slow.remapping_failed else "",
+            hardware=slow.hardware,
         )
 
     def with_total(self, facts: CardFacts) -> CardFacts:
@@ -168,7 +190,7 @@ class Card:
         """A card that does not answer."""
         self._users.gone()
         past.lost = True
-        return replace(self.named(past), healthy=False, lost=True)
+        return replace(self.named(past), unhealthy="lost", lost=True)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._library.ask(self._scope, name, self.handle, *arguments)
@@ -190,7 +212,7 @@ class Card:
             return None
         before, past.powered_at = past.powered_at, now
         if before is not None:
-            past.joules += power * max(0.0, min(now - before, _MOST_ENERGY_GAP))
+            past.joules += power * max(0.0, min(now - before, _MOST_GAP))
         return past.joules
 
     def _sampled(self, past: Past, micros: int) -> bool:
@@ -213,6 +235,19 @@ class Card:
             return facts
         self._total = memory[0]
         return replace(facts, total_bytes=memory[0], reserved_bytes=memory[1], free_bytes=memory[2])
+
+
+def _throttled(past: Past, bits: int | None, now: float) -> dict[str, float] | None:
+    """Seconds by reason: what two readings in a row show held in between; what one of them shows, for half of it."""
+    reasons, before = throttle_reasons(bits), past.throttled_at
+    if reasons is None:
+        past.throttled_at = None
+        return None
+    if before is not None and 0 < now - before <= _MOST_GAP:
+        for reason in (*past.throttling, *reasons):
+            past.throttled[reason] = past.throttled.get(reason, 0.0) + (now - before) / 2
+    past.throttling, past.throttled_at = reasons, now
+    return dict(past.throttled)
 
 
 def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:

@@ -178,7 +178,9 @@ class Session:
             if slot.instances is None:
                 return card.read_whole(past, now, micros), []
             board = card.read_board(past, now)
-            return card.with_total(board), [part.read_instance(own, now, healthy=board.healthy) for part, own in parts]
+            return card.with_total(board), [
+                part.read_instance(own, now, unhealthy=board.unhealthy) for part, own in parts
+            ]
         except LostError:
             return card.lost(past), [part.lost(own) for part, own in parts]
 
@@ -199,7 +201,7 @@ class Session:
             processes=None,
             busy=None,
             xids=past.xids if past is not None else {},
-            healthy=False,
+            unhealthy="lost",
             lost=True,
         )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.reading import NO_HARDWARE, Hardware
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,12 +29,11 @@ class Slow:
     power_limit_watts: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
     pcie_replays: int | None = None
     nvlink_errors: int | None = None
     compute_mode: str = ""
     accounting: bool = False
+    hardware: Hardware = NO_HARDWARE
     remapping_failed: bool = False
     """A row of memory that broke could not be replaced."""
 
@@ -48,8 +49,10 @@ def read_slow(ask: Callable[..., Any]) -> Slow:
         power_limit_watts=None if limit is None else limit / 1000,
         ecc_corrected=ask("nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
         ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        hardware=Hardware(
+            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        ),
         pcie_replays=ask("nvmlDeviceGetPcieReplayCounter"),
         nvlink_errors=_nvlink(ask("nvmlDeviceGetFieldValues", list(_NVLINK_FIELDS))),
         compute_mode=_COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode"), ""),

@@ -116,8 +116,9 @@ LABELS: Final = MappingProxyType(
         "mode": "On container series: exclusive (a whole card) or shared. On gpushare_card_info: what the node serves "
         "(share, cgpu, core_mem or default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
-        "unallocated, missing_library, unreadable_region or wrong_limits; none if no breach is open) or of ECC error "
-        "(corrected or uncorrected).",
+        "unallocated, missing_library, unreadable_region or wrong_limits), of ECC error or remapped row (corrected or "
+        "uncorrected), of retired page (single_bit or double_bit) or of PCI Express error (correctable, non_fatal or "
+        "fatal).",
         "model": "Product name of the card.",
         "namespace": "Namespace of the pod; empty for a `gpushare run` command.",
         "node": "Name of the node.",
@@ -132,7 +133,10 @@ LABELS: Final = MappingProxyType(
         "allocation_source": "Who recorded the promise: agent (the node agent), run (`gpushare run`), kubelet (its "
         "device assignments) or ids (units counted from device IDs; the container's processes identify the card).",
         "reason": "On pending pods: refusal code of the placement engine (fragmented: the free memory adds up to "
-        "enough, but no set of cards fits), or scheduling before the first attempt. On cards: cause of the throttling.",
+        "enough, but no set of cards fits), or scheduling before the first attempt. Of throttling: power_cap, thermal, "
+        "hardware_thermal, hardware_slowdown or power_brake, which start at 0; sync_boost, application_clocks, "
+        "display_clocks or other once seen. Of an unhealthy card: xid, ecc (uncorrectable error), driver (it requests "
+        "a recovery action), row_remap (remapping failed) or lost (off the bus).",
         "source": "Source of the value: nvml (measured per process), accounting (the driver's accounting mode), "
         "library (reported by the container's library), allocation (the value of the card, if one container has the "
         "whole card) or simulation; empty if unknown.",
@@ -197,6 +201,12 @@ CARD_LARGEST_FREE: Final = _card(
     "memory_largest_free_bytes", Unit.BYTES, "Largest promise of memory that still fits on the card, in whole units."
 )
 CARD_UTILISATION: Final = _card("utilisation_ratio", Unit.RATIO, "Fraction of time in which a kernel ran on the card.")
+CARD_BUSY_SECONDS: Final = _card(
+    "busy_seconds_total",
+    Unit.SECONDS,
+    "Time in which a kernel ran on the card, since the exporter started.",
+    kind=Kind.COUNTER,
+)
 CARD_MEMORY_UTILISATION: Final = _card(
     "memory_utilisation_ratio", Unit.RATIO, "Fraction of time in which the memory of the card was read or written."
 )
@@ -207,15 +217,20 @@ CARD_ENERGY: Final = _card(
 )
 CARD_CLOCK: Final = _card("clock_hertz", Unit.HERTZ, "Current clock frequency of the card.", "clock")
 CARD_THROTTLED: Final = _card(
-    "throttled",
-    Unit.NONE,
-    "Whether the clocks of the card are throttled: 1 for each active reason; 0 with reason none if not throttled.",
+    "throttled_seconds_total",
+    Unit.SECONDS,
+    "Time for which the clocks of the card were throttled, by reason; reasons can overlap.",
     "reason",
+    kind=Kind.COUNTER,
 )
 CARD_TEMPERATURE: Final = _card("temperature_celsius", Unit.CELSIUS, "Temperature of the card.")
 CARD_HEALTHY: Final = _card("healthy", Unit.NONE, "Whether the card is healthy and can be promised: 1 yes, 0 no.")
 CARD_XIDS: Final = _card(
-    "xid_errors_total", Unit.NONE, "XID errors since the exporter started, by XID number.", "xid", kind=Kind.COUNTER
+    "xid_errors_total",
+    Unit.NONE,
+    "XID errors since the exporter started, by XID number; fatal ones and those of applications start at 0.",
+    "xid",
+    kind=Kind.COUNTER,
 )
 CARD_ECC: Final = _card(
     "ecc_errors_total", Unit.NONE, "ECC errors since the driver was loaded, by kind.", "kind", kind=Kind.COUNTER
@@ -260,7 +275,12 @@ CONTAINER_CORE: Final = _container(
 CONTAINER_CORE_USED: Final = _container(
     "compute_used_ratio", Unit.RATIO, "Fraction of the card's compute used by the container."
 )
-
+CONTAINER_COMPUTE_SECONDS: Final = _container(
+    "compute_seconds_total",
+    Unit.SECONDS,
+    "Compute time of the card used by the container: its rate is the used fraction of the card.",
+    kind=Kind.COUNTER,
+)
 CONTAINER_PEAK: Final = _container(
     "memory_peak_bytes",
     Unit.BYTES,
@@ -304,7 +324,7 @@ BREACHES: Final = _isolation(
 BREACHED: Final = _isolation(
     "breaches_open",
     Unit.NONE,
-    "Breaches currently open on the card, by kind; 0 with kind none if all kinds can be checked and no breach is open.",
+    "Breaches currently open on the card, for each kind that can be checked.",
     *(*CARD_LABELS, "kind"),
     kind=Kind.GAUGE,
 )

@@ -9,6 +9,43 @@ absent, never as 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a driver tells of a card besides memory, load and power; `--collect` chooses what is exposed."""
+
+    recovery_action: int | None = None
+    """nvmlDeviceGpuRecoveryAction_t: what the driver wants done with the card; 0: nothing."""
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_sent_bytes: int | None = None
+    """Counters since the driver was loaded, like all bytes and errors here."""
+    pcie_received_bytes: int | None = None
+    pcie_errors: tuple[tuple[str, int], ...] = ()
+    """By kind: correctable, non_fatal, fatal."""
+    nvlink_links: int | None = None
+    """Links that are active."""
+    nvlink_sent_bytes: int | None = None
+    nvlink_received_bytes: int | None = None
+    memory_celsius: float | None = None
+    remapped_rows: tuple[tuple[str, int], ...] = ()
+    """By kind of error: corrected, uncorrected."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retired_pages: tuple[tuple[str, int], ...] = ()
+    """By kind of error: single_bit, double_bit."""
+    sm_activity: float | None = None
+    """This and below by GPM (Hopper and later), 0..1."""
+    sm_occupancy: float | None = None
+    tensor_activity: float | None = None
+    memory_bandwidth: float | None = None
+
+
+NO_HARDWARE: Final = Hardware()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +81,10 @@ class ContainerReading:
     """nvml or accounting."""
     energy_joules: float | None = None
     """Counter since we first saw this container on the card."""
+    compute_seconds: float | None = None
+    """Compute time of the card, likewise."""
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
     over_limit_episodes: int | None = None
     denied: int | None = None
     """Allocations that the container's own library refused: the tenant's word."""
@@ -75,14 +116,14 @@ class CardReading:
     """Counter since the driver was loaded."""
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
-    throttle: tuple[str, ...] | None = None
-    """Reasons for which clocks are held down; empty: none."""
+    busy_seconds: float | None = None
+    """Time in which a kernel ran on the card, since whoever reads began."""
+    throttled_seconds: tuple[tuple[str, float], ...] | None = None
+    """Time for which clocks were throttled, by reason, since whoever reads began."""
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     xids: tuple[tuple[int, int], ...] = ()
     """XID errors since whoever reads began: number of the error, and how many of it."""
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
     pcie_replays: int | None = None
     nvlink_errors: int | None = None
     largest_free_bytes: int | None = None
@@ -94,9 +135,13 @@ class CardReading:
     attributable: bool | None = None
     """Whether used memory can be told apart by container here."""
     breaches: tuple[tuple[str, int], ...] | None = None
-    """Breaches that go on now: kind and number; None: whether any does cannot be told."""
+    """Breaches that go on now, by each kind that can be checked, 0 too; None: none can."""
     lost: bool = False
     """Fallen off the bus."""
+    unhealthy: str = ""
+    """Why, in one word: xid, ecc, driver, row_remap, lost; empty: healthy."""
+    processes: int | None = None
+    hardware: Hardware = NO_HARDWARE
     parent: str = ""
     """UUID of the card of which this is a MIG instance."""
     profile: str = ""

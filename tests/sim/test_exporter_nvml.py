@@ -84,8 +84,16 @@ def test_every_card_is_told_with_what_the_books_say(box, source, cards):
         assert model.total_bytes - model.reserved_bytes == card.free_bytes
         assert (model.limit_mw / 1e3, model.idle_mw / 1e3) == (card.power_limit_watts, card.power_watts)
         assert (345e6, model.memory_mhz * 1e6) == (card.sm_clock_hertz, card.memory_clock_hertz)
-        assert (model.pcie_generation, 16, 0) == (card.pcie_generation, card.pcie_width, card.pcie_replays)
-        assert (32, (), "default") == (card.temperature_celsius, card.throttle, card.compute_mode)
+        assert (model.pcie_generation, 16, 0) == (
+            card.hardware.pcie_generation,
+            card.hardware.pcie_width,
+            card.pcie_replays,
+        )
+        assert (32, {0.0}, "default") == (
+            card.temperature_celsius,
+            set(card.throttled_seconds.values()),
+            card.compute_mode,
+        )
         assert (0, 0, None) == (card.ecc_corrected, card.ecc_uncorrected, card.nvlink_errors)
         assert ((), {}, 0.0) == (card.processes, card.busy, card.utilisation_ratio)
         assert (True, False) == (card.healthy, card.lost)
@@ -248,9 +256,14 @@ def test_errors_heat_and_throttling_are_told(box, source):
     box.inject(1, "ecc-corrected", 5)
     box.inject(1, "ecc-uncorrected", 2)
 
-    card = read(source(box)).cards[1]
+    cards = source(box)
+    first = cards.read(1000.0).cards[1]
+    card = cards.read(1002.0).cards[1]
 
-    assert (91, ("power_cap", "hardware_thermal", "other")) == (card.temperature_celsius, card.throttle)
+    assert 91 == card.temperature_celsius
+    assert {0.0} == set(first.throttled_seconds.values()), "nothing before the first reading"
+    told = {reason: seconds for reason, seconds in card.throttled_seconds.items() if seconds}
+    assert {"power_cap": 2.0, "hardware_thermal": 2.0, "other": 2.0} == told
     assert (5, 2) == (card.ecc_corrected, card.ecc_uncorrected)
 
 

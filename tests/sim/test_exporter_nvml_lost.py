@@ -44,7 +44,7 @@ def figures(card):
         card.power_watts,
         card.energy_joules,
         card.temperature_celsius,
-        card.throttle,
+        card.throttled_seconds,
         card.ecc_uncorrected,
     }
 

@@ -18,6 +18,7 @@ from waiting import PATIENCE_SECONDS, until
 from exporter.runner import Runner
 from exporter.sources.errors import SourceError
 from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml_card import ZERO_REASONS
 from isolation.simgpu.hardware import LIBRARIES, create
 
 pytest.importorskip("pynvml")
@@ -155,7 +156,8 @@ card = source.read(1002.0).cards[0]
 later = source.read(1004.0).cards[0]
 print(json.dumps({"total": card.total_bytes, "reserved": card.reserved_bytes, "free": card.free_bytes,
     "processes": [[one.pid, one.bytes] for one in card.processes], "busy": card.busy,
-    "load": card.utilisation_ratio, "throttle": card.throttle, "energy": [card.energy_joules, later.energy_joules],
+    "load": card.utilisation_ratio, "throttle": sorted(later.throttled_seconds.items()),
+    "energy": [card.energy_joules, later.energy_joules],
     "degrees": card.temperature_celsius, "xids": dict(card.xids)}))
 source.close()
 """
@@ -203,7 +205,12 @@ def test_a_driver_older_than_the_client(box, run, tmp_path):
     assert (model.total_bytes, None) == (found["total"], found["reserved"])
     assert model.total_bytes - model.reserved_bytes - bytes_ == found["free"]
     assert [[program.pid, bytes_]] == found["processes"]
-    assert (None, 0.0, [], 32) == (found["busy"], found["load"], found["throttle"], found["degrees"])
+    assert (None, 0.0, [[reason, 0.0] for reason in sorted(ZERO_REASONS)], 32) == (
+        found["busy"],
+        found["load"],
+        found["throttle"],
+        found["degrees"],
+    )
     assert [20.0, 40.0] == pytest.approx(found["energy"])
     assert {} == found["xids"]
 

@@ -16,7 +16,7 @@ import gpushare
 from dashboards.rules.book import ALERTS
 from dashboards.rules.records import RECORDS
 from dashboards.views_cli import views
-from isolation.contract import metrics, metrics_autoscaler, metrics_node, metrics_scheduler
+from isolation.contract import metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if "runbooks" not in page.name]
@@ -25,6 +25,7 @@ BY_NAME = {page.name: page for page in PAGES}
 FAMILIES = {
     *metrics.CATALOGUE,
     *metrics_autoscaler.CATALOGUE,
+    *metrics_card.CATALOGUE,
     *metrics_node.CATALOGUE,
     *metrics_scheduler.CATALOGUE,
 }

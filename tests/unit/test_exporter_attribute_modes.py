@@ -139,7 +139,7 @@ def test_largest_promise_that_still_fits(held, expected):
 
 def test_no_largest_slice_where_none_can_be_promised():
     """On an unhealthy card nothing fits; beside slices of time, which promise no memory, nobody can say."""
-    sick = Node(agent=True).card(healthy=False)
+    sick = Node(agent=True).card(unhealthy="xid")
     sliced = Node().container("a").grant("a", [f"{uuid()}::0"])
 
     assert (0, None) == (

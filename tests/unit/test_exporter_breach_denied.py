@@ -77,7 +77,8 @@ def test_that_nothing_goes_on_is_said_where_it_would_be_seen():
     hidden = using(6, seen=False)
     hidden.host_pids = False
 
-    assert [None] == [card.breaches for card in Watch().see(hidden, times=2).judged.reading.cards]
+    (card,) = Watch().see(hidden, times=2).judged.reading.cards
+    assert (("denied", 0), ("unreadable_region", 0), ("wrong_limits", 0)) == card.breaches
     assert {"over_limit": 1} == Watch().see(using(6)).see(hidden).going()
 
 

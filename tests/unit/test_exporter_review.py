@@ -128,7 +128,7 @@ def test_entries_that_come_later_push_nobody_out_of_the_book(writer, tmp_path, m
 def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkeypatch):
     """Else what is left of the other cards would pass for healthy."""
     blank = CardFacts("GPU-0", 0, "T4", 0, None, None, None, None)
-    lost = replace(blank, uuid="GPU-1", index=1, healthy=False, lost=True)
+    lost = replace(blank, uuid="GPU-1", index=1, unhealthy="lost", lost=True)
 
     class Mute:
         """A driver with two cards."""

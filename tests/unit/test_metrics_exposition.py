@@ -27,7 +27,7 @@ from exporter.families import card_families, container_families
 from exporter.fleet import FleetMetrics
 from exporter.http.listen import PortError
 from exporter.http.server import MetricsServer
-from isolation.contract import metrics
+from isolation.contract import metrics, metrics_card
 from isolation.contract.metrics import CATALOGUE, Kind, family
 
 ALL = {"cards": lambda f: card_families(f.nodes), "containers": lambda f: container_families(f.nodes), **COLLECTORS}
@@ -65,11 +65,15 @@ def test_promtool_is_content():
     promtool.check(render(ALL, small_fleet()))
 
 
+HARDWARE = (metrics_card.RECOVERY_ACTION, metrics_card.REMAP_PENDING, metrics_card.PROCESSES)
+"""What this fleet tells of its cards' hardware; none of them is unhealthy."""
+
+
 def test_every_metric_of_the_catalogue_is_exposed():
     """What the reference promises, a fleet with a bit of everything shows."""
     names = {name for name, _ in samples(render(ALL, small_fleet()))}
 
-    assert set(CATALOGUE) == names
+    assert {*CATALOGUE, *(spec.name for spec in HARDWARE)} == names
 
 
 def test_types_and_help_reach_the_scraper():

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.families import event_families, pending_families, pool_families
-from exporter.families import card_families, container_families
+from exporter.families import card_families, collected_families, container_families
+from isolation.contract import metrics_card
 from isolation.contract.metrics import CATALOGUE, Group
 from isolation.contract.model import Why
 from isolation.contract.quantity import GIB
@@ -47,10 +48,13 @@ def test_card_figures():
 def test_families_are_the_catalogue():
     """Every metric of nodes, cards, containers and isolation is produced, and nothing besides."""
     fleet = small_fleet()
-    produced = {f.spec.name for f in [*card_families(fleet.nodes), *container_families(fleet.nodes)]}
+    families = (card_families(fleet.nodes), container_families(fleet.nodes))
+    further = collected_families(fleet.nodes, metrics_card.COLLECTED)
+    produced = {f.spec.name for found in (*families, further) for f in found}
     groups = (Group.NODE, Group.CARD, Group.CONTAINER, Group.ISOLATION)
 
-    assert {spec.name for spec in CATALOGUE.values() if spec.group in groups} == produced
+    catalogue = {**CATALOGUE, **metrics_card.CATALOGUE}
+    assert {spec.name for spec in catalogue.values() if spec.group in groups} == produced
 
 
 def test_pool_families_are_the_catalogue():
@@ -73,11 +77,13 @@ def test_figures_of_a_nodes_own_exporter():
     assert {(*key, "sm"): 1.59e9, (*key, "memory"): 5.001e9} == cards["card_clock_hertz"]
     assert {(*key, "corrected"): 3.0, (*key, "uncorrected"): 0.0} == cards["card_ecc_errors_total"]
     assert {(*key, "31"): 2.0} == cards["card_xid_errors_total"]
-    assert {(*key, "sw_power_cap"): 1.0} == cards["card_throttled"]
+    assert {(*key, "power_cap"): 12.5, (*key, "thermal"): 0.0} == cards["card_throttled_seconds_total"]
+    assert ({key: 90.5}, {who: 30.25}) == (cards["card_busy_seconds_total"], uses["container_compute_seconds_total"])
+    assert ({key: 3.0}, {key: 0.0}) == (cards["card_processes"], cards["card_recovery_action"])
     assert {key: 5.0 * GIB} == cards["card_memory_largest_free_bytes"]
     assert {("shared-1", "580.65"): 1.0} == cards["node_info"]
     assert {("shared-1", "denied"): 1.0, ("shared-1", "over_limit"): 2.0} == cards["isolation_breaches_total"]
-    assert {(*key, "over_limit"): 1.0} == cards["isolation_breaches_open"]
+    assert {(*key, "over_limit"): 1.0, (*key, "unallocated"): 0.0} == cards["isolation_breaches_open"]
     assert {(*who, "library"): 7.0} == uses["isolation_denied_allocations_total"]
     assert 120.5 == uses["container_energy_joules_total"][who]
     assert (*who, "uid-bert-0", "agent", "fixed", "simulation", "simulation", "accounting") in uses["container_info"]
@@ -91,13 +97,23 @@ def test_a_frame_is_plain():
     assert 1 == len({fleet, small_fleet()})
 
 
-def test_nothing_held_down_is_told():
-    """No throttle reason is a 0 of its own; an unknown one is absent."""
-    known, unknown = card(throttle=()), card(throttle=None)
+def test_only_chosen_groups_are_collected():
+    """A group that nobody asked for has no family at all; of one that was, what the card tells."""
+    fleet = small_fleet()
+    key = ("shared-1", "GPU-shared-1-0", "0")
 
-    key = ("n-0", "GPU-n-0-0", "0", "none")
-    assert {key: 0.0} == values(card_families([node(cards=[known])]))["card_throttled"]
-    assert {} == values(card_families([node(cards=[unknown])]))["card_throttled"]
+    assert [] == list(collected_families(fleet.nodes, ()))
+    assert {(*key, "fatal"): 1.0} == values(collected_families(fleet.nodes, {"pcie"}))["card_pcie_errors_total"]
+    every = [family.spec for family in collected_families(fleet.nodes, metrics_card.COLLECTED)]
+    assert {spec for specs in metrics_card.COLLECTED.values() for spec in specs} == set(every)
+
+
+def test_an_unhealthy_card_says_why():
+    """A healthy one has no reason; an ill one has one."""
+    ill = card(healthy=False, unhealthy="xid")
+
+    assert {("n-0", "GPU-n-0-0", "0", "xid"): 1.0} == values(card_families([node(cards=[ill])]))["card_unhealthy_info"]
+    assert {} == values(card_families([node(cards=[card()])]))["card_unhealthy_info"]
 
 
 @pytest.mark.parametrize(
