@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import total, with_card
+from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, total, with_card
 from dashboards.rules.rule import Group, Record, of, one
 from isolation.contract import metrics
 
 SHORT: Final = "card:gpushare_memory_shortfall_bytes:promised_less_left"
 CARDS: Final = "node:gpushare_cards:count"
 CARDS_BEFORE: Final = "node:gpushare_cards:max_7d"
-NAMESPACE_ALLOCATED: Final = "namespace:gpushare_container_memory_allocated_bytes:sum"
-NAMESPACE_USED: Final = "namespace:gpushare_container_memory_used_bytes:sum"
 TYPICAL: Final = "cluster:gpushare_container_memory_allocated_bytes:median"
 POOL_OFFERED: Final = "pool:gpushare_card_memory_allocatable_bytes:sum"
 POOL_ALLOCATED: Final = "pool:gpushare_card_memory_allocated_bytes:sum"
@@ -25,6 +23,8 @@ POOL_FREE: Final = "pool:gpushare_memory_free_bytes:sum"
 POOL_SCRAPS: Final = "pool:gpushare_memory_stranded_bytes:sum"
 POOL_SCRAPS_RATIO: Final = "pool:gpushare_memory_stranded:ratio"
 
+_NAMESPACE: Final = ("cluster", "job", "namespace")
+"""Dashboards are narrowed by cluster and job too."""
 _CARD: Final = f"on ({', '.join(metrics.CARD_LABELS)})"
 _INFO: Final = of(metrics.CARD_INFO)
 _FREE: Final = of(metrics.CARD_LARGEST_FREE)
@@ -63,14 +63,19 @@ RECORDS: Final = Group(
             "Memory of the card that is missing if all containers use their whole promise now; negative: enough.",
         ),
         Record(
-            NAMESPACE_ALLOCATED,
-            total(of(metrics.CONTAINER_ALLOCATED), "namespace"),
-            "Memory promised to the containers of the namespace.",
+            NAMESPACE_ALLOCATED.name,
+            total(of(metrics.CONTAINER_ALLOCATED), *_NAMESPACE),
+            NAMESPACE_ALLOCATED.help,
         ),
         Record(
-            NAMESPACE_USED,
-            total(of(metrics.CONTAINER_USED), "namespace"),
-            "Memory used by the containers of the namespace.",
+            NAMESPACE_USED.name,
+            total(of(metrics.CONTAINER_USED), *_NAMESPACE),
+            NAMESPACE_USED.help,
+        ),
+        Record(
+            NAMESPACE_WASTED.name,
+            total(f"clamp_min({of(metrics.CONTAINER_ALLOCATED)} - {of(metrics.CONTAINER_USED)}, 0)", *_NAMESPACE),
+            NAMESPACE_WASTED.help,
         ),
         Record(
             TYPICAL,
