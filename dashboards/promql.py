@@ -35,8 +35,51 @@ PROCESS_CPU: Final = MetricSpec(
 PROCESS_MEMORY: Final = MetricSpec(
     "process_resident_memory_bytes", Kind.GAUGE, (), Unit.BYTES, "Resident memory of the process.", Group.NODE
 )
-GENERAL: Final = (UP, SCRAPE_SECONDS, SCRAPED, PROCESS_CPU, PROCESS_MEMORY)
-"""Not ours: Prometheus' own series of a target, and what its client libraries tell of a process."""
+PROCESS_START: Final = MetricSpec(
+    "process_start_time_seconds", Kind.GAUGE, (), Unit.SECONDS, "Unix time at which the process started.", Group.NODE
+)
+DAEMONSET_WANTED: Final = MetricSpec(
+    "kube_daemonset_status_desired_number_scheduled",
+    Kind.GAUGE,
+    ("namespace", "daemonset"),
+    Unit.NONE,
+    "Nodes that should run the DaemonSet (kube-state-metrics).",
+    Group.NODE,
+)
+ALERTS: Final = MetricSpec(
+    "ALERTS",
+    Kind.GAUGE,
+    ("alertname", "alertstate", "severity", "node", "namespace"),
+    Unit.NONE,
+    "Alerts that are pending or firing.",
+    Group.NODE,
+)
+GENERAL: Final = (
+    UP,
+    SCRAPE_SECONDS,
+    SCRAPED,
+    PROCESS_CPU,
+    PROCESS_MEMORY,
+    PROCESS_START,
+    DAEMONSET_WANTED,
+    ALERTS,
+)
+"""Not ours: Prometheus' series of a target, its client libraries' of a process, and one of kube-state-metrics."""
+
+
+def _of_namespace(name: str, text: str) -> MetricSpec:
+    return MetricSpec(f"namespace:gpushare_{name}:sum", Kind.GAUGE, ("namespace",), Unit.NONE, text, Group.POOL)
+
+
+NAMESPACE_ALLOCATED: Final = _of_namespace(
+    "container_memory_allocated_bytes", "Memory promised to the containers of the namespace."
+)
+NAMESPACE_USED: Final = _of_namespace("container_memory_used_bytes", "Memory used by the containers of the namespace.")
+NAMESPACE_WASTED: Final = _of_namespace(
+    "container_memory_unused_bytes", "Memory promised to the containers of the namespace and not used."
+)
+RECORDED: Final = (NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED)
+"""Series of our recording rules that dashboards ask for over long ranges."""
 CATALOGUE: Final = MappingProxyType(
     {
         spec.name: spec
@@ -46,6 +89,7 @@ CATALOGUE: Final = MappingProxyType(
                 for part in (metrics, metrics_card, metrics_node, metrics_scheduler, metrics_autoscaler)
             ),
             GENERAL,
+            RECORDED,
         )
     }
 )

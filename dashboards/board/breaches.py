@@ -186,7 +186,7 @@ _COURSE: Final = Section(
             ),
             lines(
                 "Unattributed memory",
-                "Memory of processes without a promise, top twenty cards.",
+                "Memory of processes without a promise, top ten cards.",
                 (Query(most(_SCOPE(m.CARD_UNATTRIBUTED)), "{{node}} card {{card}}"),),
                 "bytes",
                 stacked=True,

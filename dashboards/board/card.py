@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.board import marks
 from dashboards.board.card_hardware import CARD, HARDWARE, SCOPE, WORK
 from dashboards.board.figures import free, most, of_cards, stranded
-from dashboards.board.frame import ASK, Board, to_pod
+from dashboards.board.frame import ASK, Board, to_card, to_pod
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
     BLUE,
@@ -31,7 +32,11 @@ from dashboards.board.panel import (
 from dashboards.promql import total
 from isolation.contract import metrics as m
 
-_BY_CARD: Final = (Key("node", "Node"), Key("card", "Card", width=70), Key("uuid", "UUID"))
+_BY_CARD: Final = (
+    Key("node", "Node"),
+    Key("card", "Card", width=70),
+    Key("uuid", "UUID", to_card(), "This card alone"),
+)
 
 
 def _of_node(spec: m.MetricSpec) -> str:
@@ -138,7 +143,7 @@ _MEMORY: Final = Section(
             ),
             lines(
                 "Used memory by card",
-                "Fraction of the card's memory in use, top twenty cards.",
+                "Fraction of the card's memory in use, top ten cards.",
                 (Query(most(f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}"), CARD),),
                 "percentunit",
                 top=1.0,
@@ -185,6 +190,7 @@ BOARD: Final = Board(
     "gpushare-card",
     "gpushare / Node and card",
     "The cards of a node: promises, use, owners of memory, load, hardware.",
-    ("cluster", "job", "node", ASK),
+    ("cluster", "job", "node", "uuid", ASK),
     (_NOW, _MEMORY, WORK, HARDWARE),
+    marks=marks.CARD,
 )

@@ -15,11 +15,16 @@ from dashboards.board.panel import (
     Step,
     lines,
 )
-from dashboards.promql import Scope, increase, rate, total
+from dashboards.promql import RATE, Scope, begun, rate, total
 from isolation.contract import metrics as m
 
-SCOPE: Final = Scope(("cluster", "job", "node"))
+SCOPE: Final = Scope(("cluster", "job", "node", "uuid"))
 CARD: Final = "{{node}} card {{card}}"
+
+
+def _events(spec: m.MetricSpec, *by: str) -> str:
+    """What happened, the first event of a series too; the ten most frequent, and none that did not happen."""
+    return f"topk(10, {total(begun(SCOPE(spec), RATE), *by)} > 0)"
 
 
 WORK: Final = Section(
@@ -29,14 +34,14 @@ WORK: Final = Section(
             8,
             lines(
                 "Busy",
-                "Fraction of time in which the card ran a kernel, top twenty cards.",
-                (Query(most(SCOPE(m.CARD_UTILISATION)), CARD),),
+                "Fraction of time in which the card ran a kernel, top ten cards.",
+                (Query(most(rate(SCOPE(m.CARD_BUSY_SECONDS))), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Memory busy",
-                "Fraction of time in which the card's memory was read or written, top twenty cards.",
+                "Fraction of time in which the card's memory was read or written, top ten cards.",
                 (Query(most(SCOPE(m.CARD_MEMORY_UTILISATION)), CARD),),
                 "percentunit",
                 top=1.0,
@@ -46,7 +51,8 @@ WORK: Final = Section(
                 "Fraction of the card's compute that each container uses, top ten containers.",
                 (
                     Query(
-                        f"topk(10, {SCOPE(m.CONTAINER_CORE_USED)})", "{{namespace}} {{pod}} on {{node}} card {{card}}"
+                        f"topk(10, {rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS))})",
+                        "{{namespace}} {{pod}} on {{node}} card {{card}}",
                     ),
                 ),
                 "percentunit",
@@ -62,14 +68,14 @@ HARDWARE: Final = Section(
             8,
             lines(
                 "Power relative to the limit",
-                "Fraction of the card's power limit that it draws, top twenty cards.",
+                "Fraction of the card's power limit that it draws, top ten cards.",
                 (Query(most(f"{SCOPE(m.CARD_POWER)} / ({SCOPE(m.CARD_POWER_LIMIT)} > 0)"), CARD),),
                 "percentunit",
                 top=1.0,
             ),
             lines(
                 "Temperature",
-                "Temperature of each card, top twenty. Most cards throttle at about 85 degrees Celsius.",
+                "Temperature of each card, top ten. Most cards throttle at about 85 degrees Celsius.",
                 (Query(most(SCOPE(m.CARD_TEMPERATURE)), CARD),),
                 "celsius",
                 steps=(Step(GREEN), Step(ORANGE, 85)),
@@ -94,10 +100,10 @@ HARDWARE: Final = Section(
                 "XID errors (since the exporter started), ECC errors, PCI Express replays and NVLink errors, per "
                 "interval. Uncorrected ECC errors and most XID errors make a process fail.",
                 (
-                    Query(total(increase(SCOPE(m.CARD_XIDS)), "node", "card", "xid"), CARD + " XID {{xid}}"),
-                    Query(total(increase(SCOPE(m.CARD_ECC)), "node", "card", "kind"), CARD + " ECC {{kind}}"),
-                    Query(total(increase(SCOPE(m.CARD_PCIE_REPLAYS)), "node", "card"), CARD + " replays"),
-                    Query(total(increase(SCOPE(m.CARD_NVLINK_ERRORS)), "node", "card"), CARD + " NVLink"),
+                    Query(_events(m.CARD_XIDS, "node", "card", "xid"), CARD + " XID {{xid}}"),
+                    Query(_events(m.CARD_ECC, "node", "card", "kind"), CARD + " ECC {{kind}}"),
+                    Query(_events(m.CARD_PCIE_REPLAYS, "node", "card"), CARD + " replays"),
+                    Query(_events(m.CARD_NVLINK_ERRORS, "node", "card"), CARD + " NVLink"),
                 ),
                 none="no errors reported",
             ),

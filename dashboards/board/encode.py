@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grafanalib import core  # type: ignore[import-untyped]  # it ships no types
 from grafanalib._gen import DashboardEncoder  # type: ignore[import-untyped]  # the only encoder that it has
 
-from dashboards.board.frame import SOURCE, TAG, VARIABLES, Board, Variable
+from dashboards.board.frame import SOURCE, TAG, VARIABLES, Board, Mark, Variable
 from dashboards.board.grid import Place, Section, laid_out
 from dashboards.board.panel import Look
 from dashboards.board.shape import defaults, options, overrides, transformations
@@ -59,13 +59,27 @@ def encoded(board: Board) -> dict[str, Any]:
         version=1,
         time=core.Time(board.start, "now"),
         timePicker=core.TimePicker(["10s", "30s", "1m", "5m", "15m"], []),
-        annotations=core.Annotations(list=[]),
+        annotations=core.Annotations(list=[_mark(mark) for mark in board.marks]),
         templating=core.Templating([_variable(VARIABLES[name]) for name in (SOURCE, *board.variables)]),
         links=[core.DashboardLink(title="gpushare", tags=[TAG], includeVars=True, keepTime=True, asDropdown=True)],
         panels=list(_panels(board)),
     )
     raw = json.loads(json.dumps(dashboard.to_json_data(), cls=DashboardEncoder))
     return _dashboard(raw)
+
+
+def _mark(mark: Mark) -> dict[str, Any]:
+    return {
+        "name": mark.name,
+        "datasource": _SOURCE_REF,
+        "enable": True,
+        "hide": False,
+        "iconColor": mark.colour,
+        "expr": mark.expr,
+        "step": "60s",
+        "titleFormat": mark.name,
+        "textFormat": mark.text,
+    }
 
 
 def _panels(board: Board) -> Iterator[Any]:

@@ -64,8 +64,8 @@ def waiting(scope: Scope) -> str:
 
 
 def most(expr: str) -> str:
-    """The twenty largest at each moment: a page about everything stays readable, one about a few shows them all."""
-    return f"topk(20, {expr})"
+    """The ten largest at each moment: a page about everything stays readable, one about a few shows them all."""
+    return f"topk(10, {expr})"
 
 
 def of_cards(expr: str) -> str:

@@ -37,6 +37,17 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Moments that are marked in every graph of a page: where the expression has a sample."""
+
+    name: str
+    expr: str
+    text: str
+    """What is shown of one; `{{label}}` stands for a label's value."""
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
     """One dashboard."""
 
@@ -47,6 +58,7 @@ class Board:
     """Names out of `VARIABLES`, after the data source; each asks within those before it."""
     sections: tuple[Section, ...]
     start: str = "now-6h"
+    marks: tuple[Mark, ...] = ()
 
     @property
     def address(self) -> str:
@@ -75,6 +87,9 @@ VARIABLES: Final = MappingProxyType(
             Variable("pool", "Pool", "Node pools.", _values(_CARDS, "pool", "cluster", "job")),
             Variable("node", "Node", "Nodes with cards.", _values(_CARDS, "node", "cluster", "job"), every=".+"),
             Variable(
+                "uuid", "Card", "Cards of the nodes.", _values(_CARDS, "uuid", "cluster", "job", "node"), every=".+"
+            ),
+            Variable(
                 "namespace", "Namespace", "Namespaces with promises.", _values(_USES, "namespace", "cluster", "job")
             ),
             Variable(
@@ -99,6 +114,11 @@ VARIABLES: Final = MappingProxyType(
 def to_node() -> str:
     """Address of the cards of the node in a table's row, with the time and the data source of now."""
     return f"/d/gpushare-card?var-node=${{__data.fields.Node}}&{_KEPT}"
+
+
+def to_card() -> str:
+    """Address of the one card in a table's row, which has columns for its node and UUID."""
+    return f"/d/gpushare-card?var-node=${{__data.fields.Node}}&var-uuid=${{__data.fields.UUID}}&{_KEPT}"
 
 
 def to_pod() -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.figures import waste
 from dashboards.board.frame import Board, to_pod
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import GREEN, GREY, ORANGE, YELLOW, Column, Key, Query, Step, dial, lines, stat, table
-from dashboards.promql import Scope, increase, rate, total
+from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, Scope, increase, rate, total
 from isolation.contract import metrics as m
 from isolation.contract.quantity import GIB
 
@@ -33,6 +32,10 @@ def _wh(*by: str) -> str:
     return f"{total(increase(_SCOPE(m.CONTAINER_ENERGY), '$__range'), *by)} / {_HOUR}"
 
 
+def _computed(*by: str) -> str:
+    return f"{total(increase(_SCOPE(m.CONTAINER_COMPUTE_SECONDS), '$__range'), *by)} / {_HOUR}"
+
+
 def _never(*by: str) -> str:
     """Promised, and not used at any moment of the time shown."""
     most = f"max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range])"
@@ -47,7 +50,7 @@ _ACCOUNT: Final = Section(
             stat(
                 "Promised",
                 "Memory promised to the selected namespaces, in GiB-hours. No other namespace could use it.",
-                _hours(_SCOPE(m.CONTAINER_ALLOCATED), per=GIB),
+                _hours(_SCOPE(NAMESPACE_ALLOCATED), per=GIB),
                 _GIB_HOURS,
                 spark=False,
                 decimals=1,
@@ -55,7 +58,7 @@ _ACCOUNT: Final = Section(
             stat(
                 "Used",
                 "Memory used by the selected namespaces, in GiB-hours.",
-                _hours(_SCOPE(m.CONTAINER_USED), per=GIB),
+                _hours(_SCOPE(NAMESPACE_USED), per=GIB),
                 _GIB_HOURS,
                 spark=False,
                 decimals=1,
@@ -63,7 +66,7 @@ _ACCOUNT: Final = Section(
             stat(
                 "Wasted",
                 "Memory promised to the selected namespaces but not used, in GiB-hours.",
-                _hours(waste(_SCOPE), per=GIB),
+                _hours(_SCOPE(NAMESPACE_WASTED), per=GIB),
                 _GIB_HOURS,
                 spark=False,
                 decimals=1,
@@ -72,14 +75,14 @@ _ACCOUNT: Final = Section(
             dial(
                 "Used fraction of the promises",
                 "Mean over the selected time range.",
-                f"{_hours(_SCOPE(m.CONTAINER_USED))} / ({_hours(_SCOPE(m.CONTAINER_ALLOCATED))} > 0)",
+                f"{_hours(_SCOPE(NAMESPACE_USED))} / ({_hours(_SCOPE(NAMESPACE_ALLOCATED))} > 0)",
                 "percentunit",
                 (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
             ),
             stat(
                 "Compute used",
                 "Compute used by the selected namespaces, in card-hours: 1 is a whole card for one hour.",
-                _hours(_SCOPE(m.CONTAINER_CORE_USED)),
+                _computed(),
                 _CARD_HOURS,
                 spark=False,
                 decimals=2,
@@ -103,19 +106,19 @@ _ACCOUNT: Final = Section(
                     "Usage of each namespace in the selected time range. Select a month to get a monthly bill.",
                     (Key("namespace", "Namespace"),),
                     (
-                        Column("Promised", _hours(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
-                        Column("Used", _hours(_SCOPE(m.CONTAINER_USED), "namespace", per=GIB), _GIB_HOURS),
-                        Column("Wasted", _hours(waste(_SCOPE), "namespace", per=GIB), _GIB_HOURS),
+                        Column("Promised", _hours(_SCOPE(NAMESPACE_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
+                        Column("Used", _hours(_SCOPE(NAMESPACE_USED), "namespace", per=GIB), _GIB_HOURS),
+                        Column("Wasted", _hours(_SCOPE(NAMESPACE_WASTED), "namespace", per=GIB), _GIB_HOURS),
                         Column(
                             "Used fraction",
-                            f"{_hours(_SCOPE(m.CONTAINER_USED), 'namespace')} / "
-                            f"({_hours(_SCOPE(m.CONTAINER_ALLOCATED), 'namespace')} > 0)",
+                            f"{_hours(_SCOPE(NAMESPACE_USED), 'namespace')} / "
+                            f"({_hours(_SCOPE(NAMESPACE_ALLOCATED), 'namespace')} > 0)",
                             "percentunit",
                             steps=(Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
                             bar=1.0,
                         ),
                         Column("Compute promised", _hours(_SCOPE(m.CONTAINER_CORE), "namespace"), _CARD_HOURS),
-                        Column("Compute used", _hours(_SCOPE(m.CONTAINER_CORE_USED), "namespace"), _CARD_HOURS),
+                        Column("Compute used", _computed("namespace"), _CARD_HOURS),
                         Column("Energy", _wh("namespace"), "watth"),
                         Column(
                             "Pods now",
@@ -139,7 +142,7 @@ _COURSE: Final = Section(
             lines(
                 "Promised memory",
                 "By namespace.",
-                (Query(total(_SCOPE(m.CONTAINER_ALLOCATED), "namespace"), "{{namespace}}"),),
+                (Query(total(_SCOPE(NAMESPACE_ALLOCATED), "namespace"), "{{namespace}}"),),
                 "bytes",
                 stacked=True,
                 over_range=True,
@@ -147,7 +150,7 @@ _COURSE: Final = Section(
             lines(
                 "Used memory",
                 "By namespace.",
-                (Query(total(_SCOPE(m.CONTAINER_USED), "namespace"), "{{namespace}}"),),
+                (Query(total(_SCOPE(NAMESPACE_USED), "namespace"), "{{namespace}}"),),
                 "bytes",
                 stacked=True,
                 over_range=True,
@@ -155,7 +158,7 @@ _COURSE: Final = Section(
             lines(
                 "Wasted memory",
                 "By namespace: promised but not used.",
-                (Query(total(waste(_SCOPE), "namespace"), "{{namespace}}"),),
+                (Query(total(_SCOPE(NAMESPACE_WASTED), "namespace"), "{{namespace}}"),),
                 "bytes",
                 stacked=True,
                 over_range=True,
@@ -166,7 +169,7 @@ _COURSE: Final = Section(
             lines(
                 "Compute used",
                 "By namespace, in cards.",
-                (Query(total(_SCOPE(m.CONTAINER_CORE_USED), "namespace"), "{{namespace}}"),),
+                (Query(total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace"), "{{namespace}}"),),
                 "short",
                 stacked=True,
             ),

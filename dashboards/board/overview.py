@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.board import marks
 from dashboards.board.figures import fitting, free, in_pool, once, stranded, waste
 from dashboards.board.frame import ASK, Board
 from dashboards.board.grid import Section, even, wide
-from dashboards.board.overview_lists import DEMAND, FLEET, NODES, SCOPE, WORK, pooled
+from dashboards.board.overview_lists import ALERTING, DEMAND, FLEET, NODES, SCOPE, WORK, pooled
 from dashboards.board.panel import (
     BLUE,
     GREEN,
@@ -165,5 +166,6 @@ BOARD: Final = Board(
     "gpushare / Cluster",
     "Memory of the fleet: installed, promised, used, wasted and stranded, and which pods are pending.",
     ("cluster", "job", "pool", "node", ASK),
-    (_NOW, _MEMORY, DEMAND, NODES, WORK),
+    (_NOW, ALERTING, _MEMORY, DEMAND, NODES, WORK),
+    marks=marks.FLEET,
 )

@@ -24,7 +24,8 @@ from dashboards.board.panel import (
     stat,
     table,
 )
-from dashboards.promql import Scope, increase, total
+from dashboards.promql import ALERTS, Scope, increase, total
+from dashboards.rules.rule import RUNBOOKS
 from isolation.contract import metrics as m
 
 SCOPE: Final = Scope(("cluster", "job", "pool", "node"))
@@ -35,6 +36,42 @@ def pooled(expr: str) -> str:
     """The sum over cards of the chosen pools."""
     return total(in_pool(SCOPE, expr))
 
+
+_FIRING: Final = FLEET(ALERTS, 'alertname=~"Gpushare.+"', 'alertstate="firing"', without=("job",))
+ALERTING: Final = Section(
+    "Firing alerts",
+    (
+        wide(
+            6,
+            (
+                14,
+                table(
+                    "Alerts",
+                    "Alerts of gpushare that fire now, and on how many objects. The name links to the runbook. Needs "
+                    "the rules of gpushare in the same Prometheus.",
+                    (
+                        Key("severity", "Severity", width=100),
+                        Key("alertname", "Alert", f"{RUNBOOKS}/${{__value.text}}.md", "Runbook"),
+                    ),
+                    (Column("Objects", f"count by (severity, alertname) ({_FIRING})", "short", width=90),),
+                    sort="Severity",
+                    none="no alert is firing",
+                ),
+            ),
+            (
+                10,
+                lines(
+                    "Firing alerts over time",
+                    "Number of firing alerts, by severity.",
+                    (Query(f"count by (severity) ({_FIRING})", "{{severity}}"),),
+                    stacked=True,
+                    colours=(("critical", RED), ("warning", ORANGE), ("info", BLUE)),
+                    none="no alert is firing",
+                ),
+            ),
+        ),
+    ),
+)
 
 DEMAND: Final = Section(
     "Demand",

@@ -122,7 +122,7 @@ _EXPORTER: Final = Section(
             8,
             lines(
                 "Age of the metrics",
-                "Time since each exporter took the readings that it serves, top twenty.",
+                "Time since each exporter took the readings that it serves, top ten.",
                 (Query(most(f"time() - {SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
                 "s",
                 steps=(Step(GREEN), Step(RED, 60)),

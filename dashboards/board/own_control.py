@@ -210,7 +210,7 @@ AGENT: Final = Section(
             ),
             lines(
                 "Time since last message from the API server",
-                "By agent, top twenty. A healthy watch is below 90 s.",
+                "By agent, top ten. A healthy watch is below 90 s.",
                 (Query(most(SCOPE(n.SILENCE)), "{{instance}}"),),
                 "s",
                 steps=_AGE,

@@ -91,7 +91,7 @@ _MEMORY: Final = Section(
             9,
             lines(
                 "Used and promised memory",
-                "By container and card, top twenty of each. Use above the promise is a breach.",
+                "By container and card, top ten of each. Use above the promise is a breach.",
                 (
                     Query(most(_SCOPE(m.CONTAINER_USED)), f"{_LEGEND} used"),
                     Query(most(_PROMISES), f"{_LEGEND} promised"),
@@ -100,14 +100,14 @@ _MEMORY: Final = Section(
             ),
             lines(
                 "Used fraction of the promise",
-                "By container and card, top twenty. At 1, allocations are denied.",
+                "By container and card, top ten. At 1, allocations are denied.",
                 (Query(most(f"{_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
             ),
             lines(
                 "Promised but unused memory",
-                "By container and card, top twenty: memory that the container does not use and no other pod can use.",
+                "By container and card, top ten: memory that the container does not use and no other pod can use.",
                 (Query(most(waste(_SCOPE)), _LEGEND),),
                 "bytes",
                 stacked=True,
@@ -123,7 +123,7 @@ _COMPUTE: Final = Section(
             9,
             lines(
                 "Compute used",
-                "Fraction of the card's compute that each container uses, top twenty.",
+                "Fraction of the card's compute that each container uses, top ten.",
                 (Query(most(_SCOPE(m.CONTAINER_CORE_USED)), _LEGEND),),
                 "percentunit",
             ),

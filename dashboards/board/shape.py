@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from dashboards.board.panel import Column, Key, Panel, Step, Word
 
 _LATEST: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+_SCROLLED: Final = {
+    "displayMode": "table",
+    "placement": "right",
+    "width": 220,
+    "calcs": ["lastNotNull"],
+    "sortBy": "Last *",
+    "sortDesc": True,
+}
+"""Legend of a series for each object: beside the graph, the largest first, and never larger than the graph."""
 _LOW: Final = 4
 """Rows up to which a stat has no room for the course behind its number."""
 
@@ -89,7 +98,9 @@ def options(panel: Panel, height: int) -> dict[str, Any]:
             }
         case Look.LINES:
             calcs = ("mean", "max", "lastNotNull") if panel.over_range else ()
-            return {"legend": _legend(*calcs), "tooltip": {"mode": "multi", "sort": "desc"}}
+            many = not calcs and any("{{" in query.legend for query in panel.queries)
+            legend = _legend(*calcs) | (_SCROLLED if many else {})
+            return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
 
 
 def transformations(panel: Panel) -> list[dict[str, Any]]:

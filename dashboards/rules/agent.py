@@ -1,29 +1,33 @@
 """
 Alerts about the node agents: without one a node takes no pod and starts no container on a shared card.
 
-Pure. Their series say nothing of their node; `instance` does, which our ServiceMonitor makes the node's name.
+Pure. Which node an agent is on, only its info series says; `instance` is whatever the scrape job makes of it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import UP
+from dashboards.promql import DAEMONSET_WANTED, UP
 from dashboards.rules.rule import (
     EXPORTER_JOB,
+    JOB,
     NODE_JOB,
     Alert,
     Group,
     Severity,
-    gone,
+    absent,
     grew,
+    mostly_down,
     of,
     one,
+    seen,
+    slower,
+    targets,
     task_unhealthy,
-    up,
 )
-from dashboards.rules.words import COUNT, TARGET, WHILE
-from isolation.contract import metrics, metrics_node
+from dashboards.rules.words import COUNT, NODE, TARGET, WHILE
+from isolation.contract import metrics, metrics_node, metrics_scheduler
 
 _SHARED: Final = of(metrics.CARD_INFO, one("mode", "share", "cgpu", "core_mem"), one("job", EXPORTER_JOB))
 
@@ -33,46 +37,61 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareNodeAgentsAbsent",
-            gone(NODE_JOB),
+            absent(
+                NODE_JOB,
+                targets(NODE_JOB),
+                f"max({of(metrics_scheduler.NODES)}) > 0 and on () {seen(NODE_JOB)}",
+                f"max({of(DAEMONSET_WANTED, one('daemonset', NODE_JOB))}) > 0",
+            ),
             Severity.CRITICAL,
             "No gpushare node agent is up",
-            f"No target of job {NODE_JOB} is up, but some were within the last day. No container on shared cards can "
-            "start.",
+            f"No target of job {NODE_JOB} is up, although there are nodes with shared cards. No container on shared "
+            "cards can start.",
             patience="5m",
         ),
         Alert(
             "GpushareNodeAgentDown",
-            f'{UP.name}{{job="{NODE_JOB}"}} == 0',
+            mostly_down(f'{UP.name}{{job="{NODE_JOB}"}}'),
             Severity.WARNING,
             f"The gpushare node agent at {TARGET} is down",
-            f"{TARGET} has not answered for five minutes. No pod is bound to its node and no container on shared cards "
-            "can start there. Running containers are not affected.",
-            patience="5m",
+            f"{TARGET} has not answered for more than 3 of 10 minutes. Meanwhile no pod is bound to its node and no "
+            "container on shared cards can start there. Running containers are not affected.",
+            patience="3m",
         ),
         Alert(
             "GpushareNodeAgentMissing",
-            f"count(group by (node) ({_SHARED}))\n-\ncount({up(NODE_JOB)})\n> 0",
+            f"(group by (node) ({_SHARED}) unless on (node) {of(metrics_node.INFO)})\n"
+            f"and on ()\ncount({of(metrics_node.INFO)}) > 0",
             Severity.WARNING,
-            "Some nodes with shared cards have no node agent",
-            f"Nodes with shared cards but no reachable node agent: {COUNT}. They accept no pods.",
+            f"{NODE} has shared cards but no node agent",
+            f"The cards of {NODE} are shared, and no gpushare node agent is reachable there. It accepts no pods.",
             patience="15m",
         ),
         Alert(
             "GpushareNodeAgentNotReady",
-            f"{of(metrics_node.READY)} == 0",
+            mostly_down(of(metrics_node.READY)),
             Severity.WARNING,
             f"The node agent at {TARGET} is not ready",
-            f"The agent at {TARGET} has not been ready for five minutes. No pod is bound to its node.",
-            patience="5m",
+            f"The agent at {TARGET} has not been ready for more than 3 of 10 minutes. Meanwhile no pod is bound to its "
+            "node.",
+            patience="3m",
         ),
         Alert(
             "GpushareNodeAgentUnregistered",
-            f"{of(metrics_node.REGISTERED)} == 0",
+            mostly_down(of(metrics_node.REGISTERED), "5m"),
             Severity.WARNING,
             f"The device plugin at {TARGET} is not registered with the kubelet",
-            f"The agent at {TARGET} has not been registered with the kubelet for two minutes. Its node offers no "
-            "shared cards.",
-            patience="2m",
+            f"The agent at {TARGET} was not registered with the kubelet for more than a third of 5 minutes. Meanwhile "
+            "its node offers no shared cards.",
+            patience="1m",
+        ),
+        Alert(
+            "GpushareNodeAgentCardsUnhealthy",
+            f"min_over_time({of(metrics_node.SICK)}[2m]) > 0",
+            Severity.WARNING,
+            f"The node agent at {TARGET} withholds unhealthy cards ({{{{ $labels.reason }}}})",
+            f"Cards that the agent at {TARGET} has taken out of service because of {{{{ $labels.reason }}}}: {COUNT}. "
+            "They get no new containers until they are reset.",
         ),
         Alert(
             "GpushareNodeAgentKubeletRequestsFailing",
@@ -90,6 +109,15 @@ GROUP: Final = Group(
             f"Task {{{{ $labels.task }}}} of the node agent at {TARGET} fails",
             f"Failures of background task {{{{ $labels.task }}}} within 10 minutes: {COUNT}. The log of the agent has "
             "the errors.",
+        ),
+        Alert(
+            "GpushareNodeAgentSlow",
+            slower(metrics_node.DURATION, 1, *JOB, "method"),
+            Severity.WARNING,
+            f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}}",
+            f"1 of 100 answers to {{{{ $labels.method }}}} at {TARGET} takes longer than {WHILE}. Containers on "
+            "shared cards start late.",
+            patience="10m",
         ),
         task_unhealthy("GpushareNodeAgentTaskUnhealthy", metrics_node.HEALTHY, "node agent"),
         Alert(

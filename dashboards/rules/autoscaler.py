@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import AUTOSCALER_JOB, Alert, Group, Severity, gone, grew, of, one, task_unhealthy
+from dashboards.rules.rule import (
+    AUTOSCALER_JOB,
+    Alert,
+    Group,
+    Severity,
+    absent,
+    grew,
+    of,
+    one,
+    seen,
+    task_unhealthy,
+)
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
 
@@ -17,6 +28,7 @@ _EACH: Final = "sum by (job, instance)"
 _POOL: Final = "max by (pool)"
 _TURNS: Final = of(metrics_autoscaler.TURNS)
 _FAILED: Final = of(metrics_autoscaler.TURNS, one("outcome", "failed"))
+_LEFT: Final = f"({of(metrics_autoscaler.CERTIFICATE_ENDS)} - time())"
 _CAPPED: Final = of(metrics_autoscaler.ANSWERS, one("status", "pool_limited"))
 
 GROUP: Final = Group(
@@ -25,7 +37,7 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareAutoscalerAbsent",
-            gone(AUTOSCALER_JOB),
+            absent(AUTOSCALER_JOB, seen(AUTOSCALER_JOB)),
             Severity.WARNING,
             "No gpushare autoscaler is up",
             f"No target of job {AUTOSCALER_JOB} is up, but some were within the last day. Pools are not scaled and "
@@ -110,13 +122,22 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerCertificateExpiring",
-            f"({of(metrics_autoscaler.CERTIFICATE_ENDS)} - time()) < {14 * DAY}",
+            f"{_LEFT} < {14 * DAY} >= {2 * DAY}",
             Severity.WARNING,
             f"A certificate of the autoscaler at {TARGET} expires soon ({{{{ $labels.listener }}}})",
-            f"The certificate of the {{{{ $labels.listener }}}} port is valid for another {WHILE} (negative: expired) "
+            f"The certificate of the {{{{ $labels.listener }}}} port expires in {WHILE} "
             "and has not been renewed. After it expires, clients refuse to connect: no metrics for "
             "HorizontalPodAutoscalers (metrics_api), no metrics for KEDA and no nodes for cluster-autoscaler (grpc).",
             patience="1h",
+        ),
+        Alert(
+            "GpushareAutoscalerCertificateExpiresInTwoDays",
+            f"{_LEFT} < {2 * DAY}",
+            Severity.CRITICAL,
+            f"A certificate of the autoscaler at {TARGET} expires within two days ({{{{ $labels.listener }}}})",
+            f"The certificate of the {{{{ $labels.listener }}}} port is valid for another {WHILE} (negative: expired). "
+            "After it expires, clients refuse to connect.",
+            patience="5m",
         ),
         Alert(
             "GpushareAutoscalerFlapping",

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules import agent, autoscaler, cards, demand, exporter, isolation, records, scheduler
+from dashboards.rules import agent, autoscaler, cards, demand, exporter, isolation, records, scheduler, slo
 from dashboards.rules.rule import Alert, Group, Record
 
 GROUPS: Final[tuple[Group, ...]] = (
     records.RECORDS,
+    records.LONG,
     isolation.GROUP,
     cards.GROUP,
     exporter.GROUP,
@@ -18,6 +19,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     scheduler.GROUP,
     demand.GROUP,
     autoscaler.GROUP,
+    slo.GROUP,
 )
 ALERTS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
 RECORDS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Record))

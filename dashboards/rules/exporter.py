@@ -1,17 +1,27 @@
 """
 Alerts about those who measure: an exporter that is away, blind or old makes every other alert silent.
 
-Pure. Exporters are what every installation has, so that none at all is an alert without conditions.
+Pure. No exporter at all is critical where somebody knows of nodes with cards, and no alert where somebody knows that
+there are none (a pool scaled to zero). Where nobody knows either way, it is a warning.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import UP
-from dashboards.rules.rule import EXPORTER_JOB, NODE_JOB, Alert, Group, Severity, of, up
-from dashboards.rules.words import COUNT, NODE, TARGET, WHILE
-from isolation.contract import metrics
+from dashboards.promql import DAEMONSET_WANTED, UP
+from dashboards.rules.rule import EXPORTER_JOB, Alert, Group, Severity, absent, mostly_down, of, one, targets
+from dashboards.rules.words import NODE, TARGET, WHILE
+from isolation.contract import metrics, metrics_node, metrics_scheduler
+
+_UP: Final = f'{UP.name}{{job="{EXPORTER_JOB}"}}'
+_NODES: Final = (
+    of(metrics_scheduler.NODES),
+    of(metrics.POOL_NODES, one("state", "ready")),
+    of(DAEMONSET_WANTED, one("daemonset", EXPORTER_JOB)),
+)
+"""How many nodes with cards there are, as scheduler, autoscaler and kube-state-metrics know it; each may be absent."""
+_OTHER_JOB: Final = of(metrics.BUILD_INFO, f'job!="{EXPORTER_JOB}"')
 
 GROUP: Final = Group(
     "gpushare.exporter",
@@ -19,27 +29,49 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareExportersAbsent",
-            f"absent({up(EXPORTER_JOB)})",
+            absent(EXPORTER_JOB, targets(EXPORTER_JOB), *(f"max({nodes}) > 0" for nodes in _NODES)),
             Severity.CRITICAL,
             "No gpushare exporter is up",
-            f"No target of job {EXPORTER_JOB} is up. The cards are not monitored, and every alert on cards and "
-            "containers is silent.",
-            patience="2m",
-        ),
-        Alert(
-            "GpushareExporterDown",
-            f'{UP.name}{{job="{EXPORTER_JOB}"}} == 0',
-            Severity.WARNING,
-            f"The gpushare exporter at {TARGET} is down",
-            f"{TARGET} has not answered for five minutes, or its latest reading is too old to serve.",
+            f"No target of job {EXPORTER_JOB} is up, although there are nodes with cards. The cards are not monitored, "
+            "and every alert on cards and containers is silent.",
+            # The last node of a pool that is scaled to zero is down before its objects are gone.
             patience="5m",
         ),
         Alert(
-            "GpushareExporterMissing",
-            f"count({up(NODE_JOB)})\n-\ncount({up(EXPORTER_JOB)})\n> 0",
+            "GpushareExportersNotScraped",
+            f"absent({_UP})\nunless on ()\n(\n  "
+            + "\n  or\n  ".join(f"max({known}) >= 0" for known in (*_NODES, _OTHER_JOB))
+            + "\n)",
             Severity.WARNING,
-            "Some nodes with shared cards have no exporter",
-            f"Nodes with a gpushare node agent but no exporter: {COUNT}. Their cards are not monitored.",
+            "Prometheus scrapes no gpushare exporter",
+            f"Prometheus has no target of job {EXPORTER_JOB}, and no component reports whether there are nodes with "
+            "cards. Every alert on cards and containers is silent.",
+            patience="30m",
+        ),
+        Alert(
+            "GpushareScrapeJobMisnamed",
+            f"count by (job) ({_OTHER_JOB}) > 0\nunless on ()\n{_UP}",
+            Severity.WARNING,
+            f"gpushare exporters are scraped by job {{{{ $labels.job }}}} instead of {EXPORTER_JOB}",
+            f"The alerts expect the exporters in a scrape job named {EXPORTER_JOB}. Rename job {{{{ $labels.job }}}}: "
+            "until then, alerts on exporters that are down or missing are silent.",
+            patience="5m",
+        ),
+        Alert(
+            "GpushareExporterDown",
+            mostly_down(_UP),
+            Severity.WARNING,
+            f"The gpushare exporter at {TARGET} is down",
+            f"{TARGET} has not answered for more than 3 of 10 minutes, or its latest reading was too old to serve.",
+            patience="3m",
+        ),
+        Alert(
+            "GpushareExporterMissing",
+            f"(group by (node) ({of(metrics_node.INFO)}) unless on (node) {of(metrics.HOST_PIDS)}"
+            f" unless on (node) {of(metrics.CARD_INFO)}) > 0",
+            Severity.WARNING,
+            f"{NODE} has shared cards but no exporter",
+            f"Prometheus scrapes the gpushare node agent of {NODE} but no exporter. Its cards are not monitored.",
             patience="15m",
         ),
         Alert(
@@ -53,12 +85,12 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareCollectorFailed",
-            f"{of(metrics.COLLECTOR_SUCCESS)} == 0",
+            mostly_down(of(metrics.COLLECTOR_SUCCESS)),
             Severity.WARNING,
             f"Collector {{{{ $labels.collector }}}} fails at {TARGET}",
-            f"Collector {{{{ $labels.collector }}}} of the exporter at {TARGET} has not been able to read its source "
-            "for five minutes. Its series are absent, and the alerts on them are silent.",
-            patience="5m",
+            f"Collector {{{{ $labels.collector }}}} of the exporter at {TARGET} could not read its source for more "
+            "than 3 of 10 minutes. Meanwhile its series are absent, and the alerts on them are silent.",
+            patience="3m",
         ),
         Alert(
             "GpushareExporterCannotAttribute",

@@ -19,6 +19,10 @@ SLACK: Final = 64 * MIB
 """Bytes: as much as the exporter itself lets pass before it speaks of a breach."""
 
 
+IDLE_MEMORY: Final = 1024 * MIB
+"""Bytes: what a program without data needs for its context is less."""
+_COMPUTE: Final = of(metrics.CONTAINER_COMPUTE_SECONDS)
+
 _WHICH: Final = (
     f"Breaches of kind {{{{ $labels.kind }}}} that are open, or else began within 15 minutes: {COUNT}. The exporter "
     "lists them at /breaches."
@@ -115,6 +119,17 @@ GROUP: Final = Group(
             f"{COUNT} allocations within 10 minutes exceeded its promise on {CARD} ({UUID}) and were denied, as "
             "reported by its own isolation library. Its promise is probably too small for its work.",
             hold="10m",
+        ),
+        Alert(
+            "GpushareComputeIdle",
+            # A container whose compute could not be measured for most of the day has not been idle.
+            f"{of(metrics.CONTAINER_USED)} > {IDLE_MEMORY}\n"
+            f"and\nincrease({_COMPUTE}[1d]) < 60\nand\n{_COMPUTE} offset 1d >= 0\n"
+            f"and\ncount_over_time({_COMPUTE}[1d]) > 0.9 * count_over_time({of(metrics.CONTAINER_USED)}[1d])",
+            Severity.INFO,
+            f"{WHO} holds memory and is idle for a day",
+            f"It uses {BYTES} of {CARD} ({UUID}) and has computed for less than a minute within the last day.",
+            patience="15m",
         ),
         Alert(
             "GpusharePromisedMemoryUnused",

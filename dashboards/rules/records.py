@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import total, with_card
+from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, total, with_card
 from dashboards.rules.rule import Group, Record, of, one
 from isolation.contract import metrics
 
 SHORT: Final = "card:gpushare_memory_shortfall_bytes:promised_less_left"
 CARDS: Final = "node:gpushare_cards:count"
-NAMESPACE_ALLOCATED: Final = "namespace:gpushare_container_memory_allocated_bytes:sum"
-NAMESPACE_USED: Final = "namespace:gpushare_container_memory_used_bytes:sum"
+CARDS_BEFORE: Final = "node:gpushare_cards:max_7d"
 TYPICAL: Final = "cluster:gpushare_container_memory_allocated_bytes:median"
 POOL_OFFERED: Final = "pool:gpushare_card_memory_allocatable_bytes:sum"
 POOL_ALLOCATED: Final = "pool:gpushare_card_memory_allocated_bytes:sum"
@@ -24,6 +23,8 @@ POOL_FREE: Final = "pool:gpushare_memory_free_bytes:sum"
 POOL_SCRAPS: Final = "pool:gpushare_memory_stranded_bytes:sum"
 POOL_SCRAPS_RATIO: Final = "pool:gpushare_memory_stranded:ratio"
 
+_NAMESPACE: Final = ("cluster", "job", "namespace")
+"""Dashboards are narrowed by cluster and job too."""
 _CARD: Final = f"on ({', '.join(metrics.CARD_LABELS)})"
 _INFO: Final = of(metrics.CARD_INFO)
 _FREE: Final = of(metrics.CARD_LARGEST_FREE)
@@ -41,6 +42,12 @@ def _unused() -> str:
     return total(left, *metrics.CARD_LABELS)
 
 
+def _physical() -> str:
+    """By UUID and not by series: two of one card are there when one exporter replaces another."""
+    parent = f'label_replace({_INFO}, "uuid", "$1", "parent", "(.+)")'
+    return f"count by (node) (group by (node, uuid) ({parent}))"
+
+
 def _left() -> str:
     return f"({of(metrics.CARD_TOTAL)} - {of(metrics.CARD_USED)})"
 
@@ -49,21 +56,26 @@ RECORDS: Final = Group(
     "gpushare.records",
     "Recorded series that dashboards and alerts share.",
     (
-        Record(CARDS, f"count by (node) ({_INFO})", "Cards that the node's exporter reports."),
+        Record(CARDS, _physical(), "Physical cards that the node's exporter reports."),
         Record(
             SHORT,
             f"{_unused()}\n- {_CARD}\n{_left()}",
             "Memory of the card that is missing if all containers use their whole promise now; negative: enough.",
         ),
         Record(
-            NAMESPACE_ALLOCATED,
-            total(of(metrics.CONTAINER_ALLOCATED), "namespace"),
-            "Memory promised to the containers of the namespace.",
+            NAMESPACE_ALLOCATED.name,
+            total(of(metrics.CONTAINER_ALLOCATED), *_NAMESPACE),
+            NAMESPACE_ALLOCATED.help,
         ),
         Record(
-            NAMESPACE_USED,
-            total(of(metrics.CONTAINER_USED), "namespace"),
-            "Memory used by the containers of the namespace.",
+            NAMESPACE_USED.name,
+            total(of(metrics.CONTAINER_USED), *_NAMESPACE),
+            NAMESPACE_USED.help,
+        ),
+        Record(
+            NAMESPACE_WASTED.name,
+            total(f"clamp_min({of(metrics.CONTAINER_ALLOCATED)} - {of(metrics.CONTAINER_USED)}, 0)", *_NAMESPACE),
+            NAMESPACE_WASTED.help,
         ),
         Record(
             TYPICAL,
@@ -84,4 +96,16 @@ RECORDS: Final = Group(
             "Fraction of the pool's free memory that is on cards with less free memory than the median promise.",
         ),
     ),
+)
+LONG: Final = Group(
+    "gpushare.records-long",
+    "Recorded series over long ranges, evaluated less often.",
+    (
+        Record(
+            CARDS_BEFORE,
+            f"max_over_time({CARDS}[7d:10m])",
+            "Most physical cards that the node's exporter reported within a week.",
+        ),
+    ),
+    "2m",
 )

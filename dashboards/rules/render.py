@@ -63,7 +63,10 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 
 def _group(group: Group, runbooks: str) -> dict[str, Any]:
-    return {"name": group.name, "rules": [_rule(rule, runbooks) for rule in group.rules]}
+    made: dict[str, Any] = {"name": group.name}
+    if group.interval:
+        made["interval"] = group.interval
+    return {**made, "rules": [_rule(rule, runbooks) for rule in group.rules]}
 
 
 def _rule(rule: Alert | Record, runbooks: str) -> dict[str, Any]:

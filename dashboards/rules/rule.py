@@ -11,20 +11,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from dashboards.promql import UP, Scope
+from dashboards.promql import PROCESS_START, UP, Scope
 
 if TYPE_CHECKING:
     from isolation.contract.metrics import MetricSpec
 
 SCRAPE_SECONDS: Final = 15
 """Interval of scrapes and of rules for which windows and patience are made; 30 s is still well."""
-RUNBOOKS: Final = "https://gpushare.dev/runbooks"
-"""Where runbooks are published unless another place is named: `<there>/<alert>.md`."""
+RUNBOOKS: Final = "https://github.com/gpushare/gpushare/blob/main/docs/runbooks"
+"""The runbooks as files of the repository, unless another place is named: `<there>/<alert>.md`."""
 EXPORTER_JOB: Final = "gpushare-exporter"
 SCHEDULER_JOB: Final = "gpushare-scheduler"
 NODE_JOB: Final = "gpushare-node"
 AUTOSCALER_JOB: Final = "gpushare-autoscaler"
 
+JOB: Final = ("job", "instance")
+"""Labels of one scraped process."""
 _ALTERNATIVE: Final = "|"
 _PLAIN: Final = Scope(())
 
@@ -72,6 +74,8 @@ class Group:
     text: str
     """Which component they speak of, for people."""
     rules: tuple[Alert | Record, ...]
+    interval: str = ""
+    """How often they are evaluated, where that is not Prometheus' own interval: less often for long ranges."""
 
 
 def of(spec: MetricSpec, *matchers: str, suffix: str = "") -> str:
@@ -84,15 +88,48 @@ def one(label: str, *values: str) -> str:
     return f'{label}="{values[0]}"' if len(values) == 1 else f'{label}=~"{_ALTERNATIVE.join(values)}"'
 
 
-def grew(selector: str, window: str) -> str:
+def grew(selector: str, window: str, source: str = UP.name, on: tuple[str, ...] = JOB) -> str:
     """
-    How much a counter has grown, where there is growth; one that is born with its first event counts from 0.
+    How much a counter that starts at 0 with its process has grown, where there is growth.
 
-    `increase` alone misses the first event of a series that did not exist before it. An hour is asked for the time
-    before, so that a Prometheus that was away for some minutes does not take an old series for a new one.
+    `increase` alone misses two events: the first of a series that did not exist before it, and one that a restart
+    hides because the new process has counted as far as the old one had. The first needs proof that there was no such
+    series: `source`, whose series exist whenever the counter can be read, was scraped before the window (`on`: labels
+    that both have). So old counts are no events after an outage of Prometheus, of the target or of what it reads.
     """
-    before = f"count_over_time({selector}[1h] offset {window})"
-    return f"(increase({selector}[{window}]) > 0)\nor\n({selector} > 0 unless {before})"
+    place = f"on ({', '.join(on)})"
+    target = f"on ({', '.join(JOB)})"
+    before = f"[1h] offset {window}"
+    return (
+        f"(increase({selector}[{window}]) > 0)\n"
+        f"or\n({selector} > 0 and {target} (time() - {PROCESS_START.name}) < {_seconds(window)})\n"
+        f"or\n(({selector} > 0 unless count_over_time({selector}{before}))"
+        f" and {place} (max_over_time({source}{before}) >= {_reached(source)}))"
+    )
+
+
+def _reached(source: str) -> int:
+    """`up` is also there, as 0, when nothing could be scraped."""
+    return 1 if source == UP.name else 0
+
+
+def _seconds(window: str) -> int:
+    return int(window[:-1]) * {"m": 60, "h": 3600}[window[-1]]
+
+
+def slower(spec: MetricSpec, seconds: float, *by: str, only: tuple[str, ...] = ()) -> str:
+    """The 99th percentile of a histogram within 10 minutes, where it is over that many seconds."""
+    rate = f"rate({of(spec, *only, suffix='_bucket')}[10m])"
+    return f"histogram_quantile(0.99, sum by ({', '.join((*by, 'le'))}) ({rate})) > {seconds}"
+
+
+def mostly_down(selector: str, window: str = "10m") -> str:
+    """
+    A yes (1) or no (0) that was no for more than 3 of 10 minutes, in one piece or in many.
+
+    `for` on the sample itself starts again with every yes, and would never tell of one that fails 9 times of 10.
+    """
+    return f"avg_over_time({selector}[{window}]) < 0.7"
 
 
 def task_unhealthy(name: str, spec: MetricSpec, process: str) -> Alert:
@@ -113,10 +150,20 @@ def up(job: str) -> str:
     return f'{UP.name}{{job="{job}"}} == 1'
 
 
-def gone(job: str) -> str:
-    """
-    Nothing of a component is reached, although somebody meant to scrape it within the last day.
+def targets(job: str) -> str:
+    """How many of a component Prometheus has to scrape, reached or not."""
+    return f'count({UP.name}{{job="{job}"}}) > 0'
 
-    For parts that a cluster may do without; what must be there is asked with `absent` alone.
+
+def seen(job: str) -> str:
+    """How many of a component Prometheus had to scrape at any time of the last day."""
+    return f'count(count_over_time({UP.name}{{job="{job}"}}[1d])) > 0'
+
+
+def absent(job: str, *needed: str) -> str:
     """
-    return f'absent({up(job)})\nand on ()\ncount(count_over_time({UP.name}{{job="{job}"}}[1d])) > 0'
+    Nothing of a component is reached, although one of these says that it is needed.
+
+    Pods of a node go with it: a DaemonSet without targets is no trouble where no node is left.
+    """
+    return f"absent({up(job)})\nand on ()\n(\n" + "\n  or\n".join(f"  {one}" for one in needed) + "\n)"

@@ -8,7 +8,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.rules.rule import SCHEDULER_JOB, Alert, Group, Severity, gone, grew, of, task_unhealthy
+from dashboards.rules.rule import (
+    JOB,
+    NODE_JOB,
+    SCHEDULER_JOB,
+    Alert,
+    Group,
+    Severity,
+    absent,
+    grew,
+    of,
+    one,
+    seen,
+    slower,
+    targets,
+    task_unhealthy,
+)
 from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
 from isolation.contract import metrics_scheduler
 
@@ -21,11 +36,11 @@ GROUP: Final = Group(
     (
         Alert(
             "GpushareSchedulerAbsent",
-            gone(SCHEDULER_JOB),
+            absent(SCHEDULER_JOB, seen(SCHEDULER_JOB), targets(NODE_JOB)),
             Severity.CRITICAL,
             "No gpushare scheduler is up",
-            f"No target of job {SCHEDULER_JOB} is up, but some were within the last day. No pod that requests shared "
-            "cards is admitted or placed.",
+            f"No target of job {SCHEDULER_JOB} is up, but some were within the last day or there are node agents. No "
+            "pod that requests shared cards is admitted or placed.",
             patience="2m",
         ),
         Alert(
@@ -42,7 +57,8 @@ GROUP: Final = Group(
             Severity.CRITICAL,
             "The gpushare scheduler has more than one leader",
             f"{COUNT} replicas act as the leader. The same memory of a card can be promised twice.",
-            patience="30s",
+            # What a replica said last stays for two scrape intervals after it is gone; with 30 s each, over a minute.
+            patience="2m",
         ),
         Alert(
             "GpushareSchedulerWatchStale",
@@ -77,6 +93,31 @@ GROUP: Final = Group(
             f"The scheduler at {TARGET} restarted its admission process",
             f"Restarts within 10 minutes: {COUNT}. While it starts, the other replica admits pods that request shared "
             "cards.",
+        ),
+        Alert(
+            "GpushareSchedulerSlow",
+            slower(metrics_scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
+            Severity.WARNING,
+            f"The scheduler at {TARGET} is slow to answer {{{{ $labels.verb }}}} requests",
+            f"1 of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
+            patience="10m",
+        ),
+        Alert(
+            "GpushareAdmissionSlow",
+            slower(metrics_scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
+            Severity.WARNING,
+            f"Admission at {TARGET} is slow",
+            f"1 of 100 admission requests takes longer than {WHILE}. The API server waits for each.",
+            patience="10m",
+        ),
+        Alert(
+            "GpushareSchedulerCertificateUnreadable",
+            f"({of(metrics_scheduler.CERTIFICATE)} unless on (job, instance) {of(metrics_scheduler.CERTIFICATE_ENDS)})"
+            " > 0",
+            Severity.WARNING,
+            f"The expiry of the certificate of the scheduler at {TARGET} cannot be read",
+            "The scheduler loaded a certificate whose expiry it cannot read. No alert tells when it expires.",
+            patience="15m",
         ),
         Alert(
             "GpushareSchedulerOvercommitted",

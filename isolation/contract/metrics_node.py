@@ -14,6 +14,7 @@ from isolation.contract.metrics import PREFIX, Group, Kind, MetricSpec, Unit
 LABELS: Final = MappingProxyType(
     {
         "health": "healthy or unhealthy, as reported to the kubelet.",
+        "node": "Name of the node.",
         "method": "Device plugin RPC: GetPreferredAllocation, Allocate or PreStartContainer.",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
         "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card).",
@@ -31,6 +32,7 @@ def _agent(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.GAU
     return MetricSpec(f"{PREFIX}node_agent_{name}", kind, labels, unit, text, Group.NODE)
 
 
+INFO: Final = _agent("info", Unit.NONE, "Node of the agent; always 1.", "node", kind=Kind.INFO)
 DURATION: Final = _agent(
     "kubelet_request_duration_seconds",
     Unit.SECONDS,
@@ -90,6 +92,7 @@ CATALOGUE: Final = MappingProxyType(
     {
         spec.name: spec
         for spec in (
+            INFO,
             DURATION,
             ANSWERS,
             FAILURES,

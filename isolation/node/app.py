@@ -265,6 +265,7 @@ class NodeAgent:
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             spec: {(): float(value)} for spec, value in alone.items() if value is not None
         }
+        rows[catalogue.INFO] = {(self._settings.node,): 1.0}
         rows[catalogue.DEVICES] = {("healthy",): healthy, ("unhealthy",): len(devices) - healthy}
         rows[catalogue.SICK] = self._sick_cards()
         return rows

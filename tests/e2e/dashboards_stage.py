@@ -32,6 +32,8 @@ from prometheus_stand import stand
 from simbox import HOLD, Program, programs
 from waiting import PATIENCE_SECONDS
 
+from dashboards.rules.cli import COMMITTED
+from dashboards.rules.render import PLAIN
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -212,7 +214,7 @@ async def whole(plane: ControlPlane, folder: Path, *, speed: float = 60.0) -> As
                 "gpushare-exporter": [seen, there["exporter"], there["cluster"]],
                 "gpushare-autoscaler": [f"127.0.0.1:{scaler.metrics}", there["autoscaler"]],
             }
-            with stand(targets) as prometheus:
+            with stand(targets, rules=[COMMITTED / PLAIN]) as prometheus:
                 figures = {"source": "exporter", "port": int(seen.rpartition(":")[2])}
                 scaler.config.write_text(config(one_pool(POOL), metrics=figures))
                 pair = plane.serving_pair("dashboards-grpc", ("127.0.0.1",))

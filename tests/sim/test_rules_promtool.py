@@ -20,7 +20,7 @@ from dashboards.rules.render import PLAIN
 
 CASES = Path(__file__).parents[1] / "golden/rules"
 FILES = sorted(CASES.glob("*.test.yaml"))
-WITHOUT_ANY_SERIES = {"GpushareExportersAbsent"}
+WITHOUT_ANY_SERIES = {"GpushareExportersNotScraped"}
 """Alerts about what is not there, whatever else is."""
 
 

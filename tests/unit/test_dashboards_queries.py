@@ -113,8 +113,7 @@ def test_every_metric_of_the_catalogue_is_shown_somewhere():
         "gpushare_simulated_clock_seconds": "the embedded cluster's clock, which no real one has",
         "gpushare_card_exclusive": "shown as the mode of containers",
         **dict.fromkeys(metrics_card.CATALOGUE, "a chapter of its own; no board draws it yet"),
-        "gpushare_card_busy_seconds_total": "not drawn yet",
-        "gpushare_container_compute_seconds_total": "not drawn yet",
+        "gpushare_node_agent_info": "which node an agent is on; alerts ask for it",
         "gpushare_autoscaler_config_last_reload_success_timestamp_seconds": "whether it succeeded is shown",
         "gpushare_autoscaler_grpc_request_duration_seconds": "answers come from memory; the calls are shown",
     }

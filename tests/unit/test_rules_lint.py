@@ -22,7 +22,7 @@ from isolation.contract.metrics import CARD_LABELS, Group, Kind
 
 SERIES = promql.series()
 RULES = [rule for group in GROUPS for rule in group.rules]
-LEVELS = {"cluster": (), "card": CARD_LABELS}
+LEVELS = {"cluster": (), "card": CARD_LABELS, "namespace": ("cluster", "job", "namespace")}
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FUNCTIONS = {"humanize1024", "humanizePercentage", "humanizeDuration", "printf", "if", "end"}
 NEGATED = re.compile(r"^[\w:]+$")

@@ -1,0 +1,106 @@
+"""
+Service level objectives: what we promise over 30 days, and alerts on how fast the error budget is used up.
+
+Pure. Two windows each, as in "Alerting on SLOs" of the Site Reliability Workbook: the long one says that it matters,
+the short one that it still goes on. Each indicator is one recorded series from 0 to 1, so that long windows are cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dashboards.promql import UP
+from dashboards.rules.rule import EXPORTER_JOB, SCHEDULER_JOB, Alert, Group, Record, Severity, of, one
+from isolation.contract import metrics_autoscaler, metrics_scheduler
+
+_WAITING: Final = "cluster:gpushare_pods_waiting_with_room:max"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is promised, and how well it is kept."""
+
+    name: str
+    indicator: str
+    """Recorded series: the fraction kept at each moment."""
+    goal: float
+    """Of its average over 30 days."""
+    text: str
+    fast: Severity
+    """How soon somebody has to look where the budget would be gone within days."""
+
+
+OBJECTIVES: Final = (
+    Objective(
+        "Freshness",
+        "cluster:gpushare_exporter_up:avg",
+        0.995,
+        "exporters answer scrapes with fresh figures",
+        Severity.WARNING,
+    ),
+    Objective("Admission", "cluster:gpushare_admission_up:max", 0.999, "a replica serves admission", Severity.CRITICAL),
+    Objective(
+        "Placement",
+        "cluster:gpushare_placement_prompt:min",
+        0.995,
+        "no pod waits longer than 30 s for a place that a node has",
+        Severity.CRITICAL,
+    ),
+)
+
+
+def _burns(objective: Objective, rate: float, long: str, short: str) -> str:
+    most = round(rate * (1 - objective.goal), 6)
+    bad = (f"(1 - avg_over_time({objective.indicator}[{window}])) > {most:g}" for window in (long, short))
+    return "({} and {})".format(*bad)
+
+
+def _alerts(objective: Objective) -> tuple[Alert, Alert]:
+    goal = f"{objective.goal:.1%}"
+    return (
+        Alert(
+            f"Gpushare{objective.name}BudgetBurnsFast",
+            f"{_burns(objective, 14.4, '1h', '5m')}\nor\n{_burns(objective, 6, '6h', '30m')}",
+            objective.fast,
+            f"The error budget of the objective that {objective.text} is gone within days",
+            f"{{{{ $value | humanizePercentage }}}} of the time within the last hours it was not so; the objective is "
+            f"{goal} over 30 days.",
+            patience="2m",
+        ),
+        Alert(
+            f"Gpushare{objective.name}BudgetBurnsSlow",
+            _burns(objective, 1, "3d", "6h"),
+            Severity.WARNING,
+            f"The error budget of the objective that {objective.text} does not last",
+            "{{ $value | humanizePercentage }} of the time within three days it was not so; the objective is "
+            f"{goal} over 30 days.",
+            patience="1h",
+        ),
+    )
+
+
+_ADMITS: Final = of(metrics_scheduler.ADMISSION_UP)
+_FITS: Final = of(metrics_autoscaler.ANSWERS, one("status", "fits"))
+
+GROUP: Final = Group(
+    "gpushare.objectives",
+    "Service level objectives and how fast their error budgets are used up.",
+    (
+        Record(
+            OBJECTIVES[0].indicator, f'avg({UP.name}{{job="{EXPORTER_JOB}"}})', "Exporters that answer, as a fraction."
+        ),
+        Record(
+            OBJECTIVES[1].indicator,
+            f'max({_ADMITS})\nor on ()\n0 * count({UP.name}{{job="{SCHEDULER_JOB}"}})',
+            "Whether any replica serves admission; 0 also if none can be scraped.",
+        ),
+        Record(_WAITING, f"max({_FITS})", "Pending pods for which a node has room."),
+        Record(
+            OBJECTIVES[2].indicator,
+            f"(min_over_time({_WAITING}[1m]) == bool 0) and on () {_WAITING} >= 0",
+            "Whether no pod that a node has room for waits longer than 30 s to a minute; needs the autoscaler.",
+        ),
+        *(alert for objective in OBJECTIVES for alert in _alerts(objective)),
+    ),
+)
