@@ -18,7 +18,7 @@ READY  := $(VENV)/.gpushare-ready
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/*)
+C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/*)
 
 $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
@@ -77,4 +77,4 @@ bench: $(READY)  ## measure packing and speed, and compare them with published r
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find isolation -name '*.so' -delete -o -name '*.so.1' -delete
+	find isolation -name '*.so' -delete -o -name '*.so.1*' -delete
