@@ -10,7 +10,7 @@ struct properties { /* cudaDeviceProp */
 #define I(field, attribute) int field;
 #define A(field, count, attribute) int field[count];
 #include "properties.def"
-    int reserved[63];
+    int reserved[RUNTIME == 12 ? 63 : 56];
 };
 
 #if RUNTIME == 12
