@@ -15,7 +15,7 @@ from simclient import *  # noqa: F403
 from simclient import LIB, Path, byref, c, c_int, c_size_t, c_void_p
 
 MAJOR = int(os.environ["RUNTIME"])
-RT = c.CDLL(str(Path(LIB._name).with_name(f"libcudart.so.{MAJOR}")))  # noqa: SLF001
+RT = c.CDLL(str(Path(LIB._name).with_name(f"libcudart.so.{MAJOR}")))
 RT.cudaGetErrorName.restype = RT.cudaGetErrorString.restype = c_char_p
 RT.__cudaRegisterFatBinary.restype = c_void_p
 RT.cudaFree.argtypes = RT.cudaFreeHost.argtypes = [c_void_p]

@@ -20,9 +20,12 @@ def requirement_files() -> list[Path]:
 
 
 def python_clients() -> dict[str, str]:
-    """Version by name of what the requirement files pin; a line with a comment is no client."""
+    """Version by name of what the requirement files pin (`1.0,2.0`: two do); a line with a comment is no client."""
     lines = [line for file in requirement_files() for line in file.read_text().splitlines() if "#" not in line]
-    return dict(found.groups() for line in lines if (found := _REQUIREMENT.fullmatch(line.strip())))
+    pinned: dict[str, set[str]] = {}
+    for found in filter(None, (_REQUIREMENT.fullmatch(line.strip()) for line in lines)):
+        pinned.setdefault(found[1], set()).add(found[2])
+    return {name: ",".join(sorted(versions)) for name, versions in pinned.items()}
 
 
 def debian_clients() -> dict[str, tuple[str, bool]]:
@@ -67,9 +70,9 @@ def place(name: str, *files: Path) -> Path:
 
 
 def python_place(file: Path) -> Path:
-    """The virtual environment of a requirement file."""
-    constraints = HERE / "constraints.txt"
-    return place(file.stem.replace("requirements", "python"), file, constraints)
+    """The virtual environment of a requirement file, and of the constraints that it names."""
+    constraints = [HERE / name for name in re.findall(r"^-c (\S+)$", file.read_text(), re.MULTILINE)]
+    return place(file.stem.replace("requirements", "python"), file, *constraints)
 
 
 def debian_place() -> Path:

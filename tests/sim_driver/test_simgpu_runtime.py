@@ -60,7 +60,7 @@ def test_every_name_is_exported_with_the_version_that_programs_are_linked_to(maj
     assert len(functions) > 300
     assert len(per_thread) > 50
     version = f"libcudart.so.{major}".encode()
-    assert [] == [name for name in functions + per_thread if not find(library._handle, name.encode(), version)]  # noqa: SLF001
+    assert [] == [name for name in functions + per_thread if not find(library._handle, name.encode(), version)]
 
 
 @pytest.mark.sanitizer
@@ -137,7 +137,7 @@ register(image, {KERNEL: b"_Z6kernelv", OTHER: b"_Z5otherv"}, {TABLE: (b"table",
 
 
 def test_images_are_loaded_when_their_first_kernel_is_used(make_box, rt):
-    """The image for this card alone, at its full size, with its variables; addresses that nobody registered are none."""
+    """The image for this card alone, at its full size, with its variables; unregistered addresses are no kernels."""
     box = make_box()
     client = rt(
         box,
@@ -268,7 +268,8 @@ def test_what_a_capture_says_of_itself(make_box, rt):
         make_box(),
         IMAGES
         + f"""
-stream, status, ident, graph, tips, n = made("cudaStreamCreate"), c_int(), c_uint64(), c_void_p(), c_void_p(), c_size_t()
+stream, status, ident, n = made("cudaStreamCreate"), c_int(), c_uint64(), c_size_t()
+graph, tips = c_void_p(), c_void_p()
 must("cudaStreamBeginCapture", stream, 0)
 launch_host(KERNEL, where=stream)
 must("{name}", stream, byref(status), byref(ident), byref(graph), byref(tips), {edges}byref(n))
@@ -318,7 +319,7 @@ def test_each_thread_has_a_device_and_pointers_know_theirs(make_box, rt):
             must("cudaGetDevice", byref(found))
             return found.value
         class Pointer(c.Structure):
-            _fields_ = [("type", c_int), ("device", c_int), ("at", c_void_p), ("host", c_void_p), ("more", c.c_long * 8)]
+            _fields_ = [("type", c_int), ("device", c_int), ("at", c_void_p), ("more", c.c_long * 9)]
         def kind(pointer):
             found = Pointer()
             must("cudaPointerGetAttributes", byref(found), pointer)
@@ -346,7 +347,8 @@ def test_pools_serve_in_stream_order(make_box, rt):
     client = rt(
         box,
         """
-        pool, pointer, keep, reserved = made("cudaDeviceGetDefaultMemPool", 0), c_void_p(), c_uint64(1 << 40), c_uint64()
+        pool, pointer = made("cudaDeviceGetDefaultMemPool", 0), c_void_p()
+        keep, reserved = c_uint64(1 << 40), c_uint64()
         must("cudaMemPoolSetAttribute", pool, 4, byref(keep))
         must("cudaMallocAsync", byref(pointer), c_size_t(100 << 20), None)
         must("cudaFreeAsync", pointer, None)
