@@ -13,12 +13,12 @@ STEP   := bash tests/step.sh
 MADE   := $(VENV)/.gpushare-made
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda tools controlplane bench clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda clients tools controlplane bench clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/*)
+C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/*)
 
 $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
@@ -39,7 +39,7 @@ up: $(READY)     ## run the full stack on this machine, with simulated cards (AR
 test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build
 	@$(BIN)/python tests/stages.py test
 
-test-all: tools  ## run all tests, including long random tests, a real kubelet and a real KEDA; 20 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
+test-all: tools  ## run all tests, including long random tests, a real kubelet, a real KEDA and programs of others; 20 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
 unit: $(READY)   ## run only the unit tests: no other programs needed, random tests a quarter as long; 50 seconds
@@ -55,7 +55,7 @@ one: $(READY)    ## run one test or file: make one T=tests/unit/test_engine.py::
 	@test -n "$(T)" || { echo "T is not set: write make one T=path[::name]"; exit 2; }
 	@$(BIN)/pytest '$(T)' $(ARGS)
 
-stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda
+stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda|clients
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
 kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 6 minutes, plus 11 for the first build
@@ -63,6 +63,9 @@ kubelet: tools   ## test the node agent under a real kubelet and containerd, as 
 
 keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, plus 15 for the first build
 	@$(BIN)/python tests/stages.py keda
+
+clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 10 minutes, plus 5 for the first fetch
+	@$(BIN)/python tests/stages.py clients
 
 tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane
 	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true
@@ -77,4 +80,4 @@ bench: $(READY)  ## measure packing and speed, and compare them with published r
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find isolation -name '*.so' -delete -o -name '*.so.1' -delete
+	find isolation -name '*.so' -delete -o -name '*.so.1*' -delete

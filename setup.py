@@ -25,7 +25,9 @@ HARDENING = [
 KERNEL = Path("isolation/placement/kernel")
 LIBRARY = Path("isolation/lib")
 SIMULATOR = Path("isolation/simgpu/driver")
-DRIVER = ("libcuda", "libnvidia-ml")  # the simulated driver's files carry the names programs load
+RUNTIME = Path("isolation/simgpu/runtime")
+SUFFIX = {"libcuda": ".so.1", "libnvidia-ml": ".so.1", "libcudart12": ".so.12", "libcudart13": ".so.13"}
+"""The simulated driver's files carry the names that programs load."""
 
 
 class BuildC(build_ext):
@@ -33,8 +35,8 @@ class BuildC(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         """`isolation.placement._kernel` -> `isolation/placement/_kernel.so`."""
-        suffix = ".so.1" if fullname.rpartition(".")[2] in DRIVER else ".so"
-        return fullname.replace(".", "/") + suffix
+        suffix = SUFFIX.get(fullname.rpartition(".")[2], ".so")
+        return fullname.replace(".", "/").removesuffix(suffix.removeprefix(".so.")) + suffix
 
     def copy_extensions_to_source(self) -> None:
         """An editable install puts the objects beside the sources; a folder may hold nothing else."""
@@ -94,6 +96,20 @@ def simulator(name: str, parts: str, *, exported: bool = False) -> Extension:
     )
 
 
+def runtime(major: int) -> Extension:
+    """The CUDA runtime for simulated cards; its symbols carry the version that programs are linked to."""
+    name = f"libcudart.so.{major}"
+    return Extension(
+        f"isolation.simgpu.lib.libcudart{major}",
+        sources=sorted(map(str, RUNTIME.glob("*.c"))),
+        depends=sorted(map(str, RUNTIME.glob("*.[hdm]*"))),
+        extra_compile_args=[
+            *(f"-DRUNTIME={major}", "-Wl,--no-as-needed", "-lpthread", "-ldl", "-Wl,--as-needed"),
+            *("-Wl,-Bsymbolic", f"-Wl,-soname,{name}", f"-Wl,--version-script={RUNTIME / name}.map"),
+        ],
+    )
+
+
 setup(
     ext_modules=[
         Extension(
@@ -106,6 +122,8 @@ setup(
         simulator("_hardware", "hw/tool.c"),
         simulator("lib.libcuda", "cuda/*.c", exported=True),
         simulator("lib.libnvidia-ml", "nvml/*.c", exported=True),
+        runtime(12),
+        runtime(13),
     ],
     cmdclass={"build_ext": BuildC, "bdist_wheel": PlatformWheel},
 )

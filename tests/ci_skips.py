@@ -17,7 +17,10 @@ ALLOWED = {
     "rights over the machine": (
         r"root|needs two users|give a folder away|mount namespace|control group|IPv6|cannot be added to lo|but loopback"
     ),
-    "a program of others, tried where there is one": r"^(Skipped: )?(git|java|node|perl) is not installed",
+    "a program of others, tried where there is one": (
+        r"^(Skipped: )?(apt-get|cargo|dpkg-deb|git|java|javac|mvn|node|perl) is not installed"
+    ),
+    "a version that a distribution has replaced": r"withdrawn by Debian: ",
 }
 """What CI cannot have, and the reasons that name it."""
 

@@ -74,12 +74,17 @@ def stages(budget: int) -> dict[str, Stage]:
     )
     kubelet = (("bash", "tests/realkubelet/get.sh"), pytest(0, "-m", "e2e", "-k", "real_kubelet", "tests/e2e"))
     keda = (("bash", "tests/e2e/get_keda.sh"), pytest(0, "tests/e2e/test_keda.py"))
+    clients = (
+        (sys.executable, "tests/clients/get.py"),
+        pytest(few, "-m", "clients", "tests/clients"),
+        (sys.executable, "tests/clients/table.py"),
+    )
     made = (
         Stage("lint", "ruff, mypy --strict, import contracts", lint, "make lint"),
         Stage(
             "tests",
             "unit tests, the isolation library on simulated cards, every command",
-            (pytest(many, "-m", "not slow and not e2e", *searching),),
+            (pytest(many, "-m", "not slow and not e2e and not clients", *searching),),
             "make stage S=tests",
         ),
         Stage(
@@ -102,13 +107,14 @@ def stages(budget: int) -> dict[str, Stage]:
         ),
         Stage("kubelet", "the node agent under a real kubelet and containerd", kubelet, "make kubelet", root_only=True),
         Stage("keda", "docs/keda.md with the real KEDA", keda, "make keda", root_only=True),
+        Stage("clients", "programs of others, with and without the isolation library", clients, "make clients"),
     )
     return {stage.name: stage for stage in made}
 
 
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
-    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda")),
+    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda", "clients")),
 }
 """Lanes run side by side; the stages of a lane one after another."""
 

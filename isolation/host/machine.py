@@ -23,6 +23,7 @@ SIMGPU: Final = "GPUSHARE_SIMGPU"
 """Environment variable by which the simulated driver finds its hardware file."""
 _LIBRARIES: Final = Path(__file__).resolve().parents[1] / "simgpu" / "lib"
 _NVML: Final = "libnvidia-ml.so.1"
+_RUNTIMES: Final = ("libcudart.so.12", "libcudart.so.13")
 
 
 class MachineError(Exception):
@@ -78,7 +79,9 @@ class NvmlMachine:
         """See `Machine`."""
         if self.hardware is None:
             return {}
-        return {SIMGPU: str(self.hardware), "LD_LIBRARY_PATH": str(_LIBRARIES)}
+        # Programs that bring NVIDIA's runtime name its place in their RPATH: only a preloaded one comes before it.
+        preload = ":".join(str(_LIBRARIES / name) for name in _RUNTIMES)
+        return {SIMGPU: str(self.hardware), "LD_LIBRARY_PATH": str(_LIBRARIES), "LD_PRELOAD": preload}
 
     def samples(self, uuid: str, since: int) -> tuple[Sample, ...]:
         """See `Machine`."""

@@ -36,7 +36,7 @@ OPTIONAL: Final = ("nvidia-uvm-tools",)
 MOST_BYTES: Final = 4 << 20
 _UUID: Final = re.compile(r"^GPU UUID:\s*(\S+)$", re.MULTILINE)
 _MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)$", re.MULTILINE)
-SIMULATED: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+SIMULATED: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.12", "libcudart.so.13")
 
 
 class Hardware(Protocol):

@@ -80,7 +80,7 @@ def environment(
     made[ACK.env_card_memory] = str(cards[slices[0].uuid].allocatable_bytes // GIB)
     added = dict(machine)
     if library is not None:
-        added["LD_PRELOAD"] = str(library)
+        added["LD_PRELOAD"] = ":".join(filter(None, (str(library), machine.get("LD_PRELOAD"))))
         added |= {
             LIMITS_ENV: str(folder / LIMITS),
             FEED_ENV: str(folder / FEED),

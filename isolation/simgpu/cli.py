@@ -108,7 +108,7 @@ def simgpu() -> None:
 )
 @click.option("--driver-version", default=DRIVER, show_default=True, help="Driver version that NVML reports.")
 @click.option(
-    "--driver", "link", is_flag=True, help="Link libcuda.so.1 and libnvidia-ml.so.1 into the directory of PATH."
+    "--driver", "link", is_flag=True, help="Link the driver and the CUDA runtimes into the directory of PATH."
 )
 @click.option("--force", is_flag=True, help="Replace PATH even if processes use its cards; they keep the old ones.")
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")

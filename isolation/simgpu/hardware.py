@@ -29,6 +29,8 @@ GRANULE: Final = 512
 LONGEST_STEP: Final = 10**18
 """Nanoseconds that a clock is moved on by at once: some thirty years."""
 LIBRARIES: Final = Path(__file__).parent / "lib"
+RUNTIMES: Final = (LIBRARIES / "libcudart.so.12", LIBRARIES / "libcudart.so.13")
+"""To be preloaded: programs that bring NVIDIA's own find it by their RPATH, which comes before LD_LIBRARY_PATH."""
 KINDS: Final = ("context", "module", "data", "pool", "graph", "vmm", "array", "managed", "adopted")
 STATES: Final = ("free", "live", "teardown", "gone")
 NAME, TEXT = 64, 192
@@ -224,12 +226,13 @@ def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None
 
 def install(directory: Path) -> None:
     """
-    Put links to the two driver libraries beside a hardware file: the directory is a driver then.
+    Put links to the driver's libraries and the CUDA runtimes beside a hardware file: the directory is a driver then.
 
-    Under both names of each, `libcuda.so.1` and `libcuda.so`: some programs open the second (numba, taichi).
+    The driver's under both names of each, `libcuda.so.1` and `libcuda.so`: some programs open the second (numba).
     """
-    for library in sorted(LIBRARIES.glob("*.so.1")):
-        for link in (directory / library.name, directory / library.stem):
+    for library in (*sorted(LIBRARIES.glob("*.so.1")), *RUNTIMES):
+        names = {library.name} if library in RUNTIMES else {library.name, library.stem}
+        for link in (directory / name for name in names):
             link.unlink(missing_ok=True)
             link.symlink_to(library)
 

@@ -62,6 +62,7 @@ def test_a_directory_becomes_a_driver(tmp_path):
 
     assert f"LD_LIBRARY_PATH={driver}" in words
     libraries = {"libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1"}
+    libraries |= {"libcudart.so.12", "libcudart.so.13"}
     assert {"hardware"} | libraries == {path.name for path in driver.iterdir()}
     assert libraries <= {path.name for path in LIBRARIES.iterdir()}
 

@@ -324,3 +324,21 @@ tell(lists=[[[p.pid, p.usedGpuMemory] for p in one] for one in lists])
     )
 
     assert {"lists": [[[client.process.pid, None]]] * 2} == found
+
+
+def test_a_card_says_that_it_is_part_of_no_fabric(make_box):
+    """
+    Where a card could be, the answer is a state; an older one does not know the question.
+    """
+    code = """
+infos = n.c_nvmlGpuFabricInfo_v2_t(), n.c_nvmlGpuFabricInfo_v3_t()
+for info in infos:
+    info.state = 9
+codes = [n._nvmlGetFunctionPointer("nvmlDeviceGetGpuFabricInfoV")(h, n.byref(info)) for info in infos]
+infos[0].version = 1
+codes.append(n._nvmlGetFunctionPointer("nvmlDeviceGetGpuFabricInfoV")(h, n.byref(infos[0])))
+tell(codes=codes, states=[info.state & 0xFF for info in infos])
+"""
+
+    assert {"codes": [0, 0, 25], "states": [0, 0]} == ask(make_box("h100-80g"), code)
+    assert {"codes": [3, 3, 25], "states": [9, 9]} == ask(make_box("t4"), code)

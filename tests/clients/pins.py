@@ -1,0 +1,95 @@
+"""
+The clients of `make clients` and their versions, as the files beside this one pin them, and where each is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!-]+)")
+
+
+def requirement_files() -> list[Path]:
+    """Each becomes a virtual environment of its own: `requirements.txt`, `requirements-NAME.txt`."""
+    return sorted(HERE.glob("requirements*.txt"))
+
+
+def python_clients() -> dict[str, str]:
+    """Version by name of what the requirement files pin (`1.0,2.0`: two do); a line with a comment is no client."""
+    lines = [line for file in requirement_files() for line in file.read_text().splitlines() if "#" not in line]
+    pinned: dict[str, set[str]] = {}
+    for found in filter(None, (_REQUIREMENT.fullmatch(line.strip()) for line in lines)):
+        pinned.setdefault(found[1], set()).add(found[2])
+    return {name: ",".join(sorted(versions)) for name, versions in pinned.items()}
+
+
+def debian_clients() -> dict[str, tuple[str, bool]]:
+    """(Version, whether it is unpacked without its dependencies) by name."""
+    lines = [line.split() for line in (HERE / "debian.txt").read_text().splitlines() if not line.startswith("#")]
+    return {name: (version, rest == ["alone"]) for name, version, *rest in filter(None, lines)}
+
+
+def rust_clients() -> dict[str, str]:
+    """Version by name of the crates."""
+    manifest = HERE / "rust" / "Cargo.toml"
+    if not manifest.is_file():
+        return {}
+    wanted = tomllib.loads(manifest.read_text())["dependencies"]
+    return {name: (one if isinstance(one, str) else one["version"]).lstrip("=") for name, one in wanted.items()}
+
+
+def java_clients() -> dict[str, str]:
+    """Version by name of the artifacts, one `group:artifact:version` a line of `java/artifacts.txt`."""
+    file = HERE / "java" / "artifacts.txt"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    named = [line.split(":") for line in lines if line and not line.startswith("#") and "classifier" not in line]
+    return {artifact: version for _group, artifact, version, *_ in named}
+
+
+def clients() -> dict[str, str]:
+    """Every client and its version, by name."""
+    debian = {name: version for name, (version, _) in debian_clients().items()}
+    return dict(sorted((python_clients() | debian | rust_clients() | java_clients()).items()))
+
+
+def cache() -> Path:
+    """The folder that `get.py` fills, and outside of which it writes nothing."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "gpushare" / "clients"
+
+
+def place(name: str, *files: Path) -> Path:
+    """Where a set of clients with these pins is kept: other pins, another place."""
+    said = b"\0".join(file.read_bytes() for file in files)
+    return cache() / f"{name}-{hashlib.sha256(said).hexdigest()[:12]}"
+
+
+def python_place(file: Path) -> Path:
+    """The virtual environment of a requirement file, and of the constraints that it names."""
+    constraints = [HERE / name for name in re.findall(r"^-c (\S+)$", file.read_text(), re.MULTILINE)]
+    return place(file.stem.replace("requirements", "python"), file, *constraints)
+
+
+def debian_place() -> Path:
+    """The folder into which Debian's packages are unpacked."""
+    return place("debian", HERE / "debian.txt")
+
+
+def rust_place() -> Path:
+    """Cargo's target folder."""
+    return place("rust", *sorted(file for file in (HERE / "rust").rglob("*") if file.is_file()))
+
+
+def java_place() -> Path:
+    """Jars and compiled classes."""
+    return place("java", *sorted(file for file in (HERE / "java").rglob("*") if file.is_file()))
+
+
+def whole(folder: Path) -> bool:
+    """Whether it was filled to the end."""
+    return (folder / ".whole").is_file()

@@ -1,0 +1,66 @@
+"""docs/clients.md: every pinned client stands in its table with the version that runs, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+from clients import pins, table
+
+PAGE = """# Title
+
+before
+<!-- clients: written by `make clients` -->
+| client | version | what is run | without the library | with it |
+| --- | --- | --- | --- | --- |
+| gone | 1.0 | x | y | z |
+| gpustat | 0.1 | x | y | z |
+<!-- end -->
+after
+"""
+
+
+def test_the_table_names_the_clients_and_versions_that_are_pinned():
+    """After a pin moved, `make clients` writes the row."""
+    assert pins.clients() == table.versions(table.PAGE.read_text())
+
+
+def test_a_result_replaces_its_row_and_a_client_that_was_not_run_keeps_it(monkeypatch):
+    """One that is no longer pinned leaves the table; the text around it stays."""
+    monkeypatch.setattr(pins, "clients", lambda: {"gpustat": "0.1", "nvitop": "2.0"})
+    row = {"client": "nvitop", "version": "2.0", "what": "a", "plain": "b", "shared": "c"}
+
+    after = table.updated(PAGE, [row])
+
+    assert (
+        PAGE.replace("| gone | 1.0 | x | y | z |\n", "").replace("<!-- end", "| nvitop | 2.0 | a | b | c |\n<!-- end")
+        == after
+    )
+
+
+def test_a_pin_that_moves_moves_the_place_in_the_cache(monkeypatch, tmp_path):
+    """Another checkout with other pins keeps its own clients."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pinned = tmp_path / "requirements.txt"
+    pinned.write_text("a==1\n")
+    first = pins.place("python", pinned)
+    pinned.write_text("a==2\n")
+
+    assert first.parent == tmp_path / "gpushare" / "clients" == pins.place("python", pinned).parent
+    assert first != pins.place("python", pinned)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "expected"),
+    [
+        (".sources", "Types: deb\nComponents: main\n", "Types: deb\nComponents: main contrib non-free\n"),
+        (
+            ".list",
+            "# deb x\ndeb mirror bookworm main contrib\n",
+            "# deb x\ndeb mirror bookworm main contrib non-free\n",
+        ),
+    ],
+)
+def test_the_sources_of_this_machine_are_read_with_more_components(suffix, text, expected):
+    """In both forms of apt's files; a comment stays one."""
+    from clients.get import with_components  # noqa: PLC0415 (it is a program)
+
+    assert expected == with_components(text, suffix)
