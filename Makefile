@@ -13,7 +13,7 @@ STEP   := bash tests/step.sh
 MADE   := $(VENV)/.gpushare-made
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda clients tools controlplane bench clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda clients gpu tools controlplane bench clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -66,6 +66,9 @@ keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, 
 
 clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 10 minutes, plus 5 for the first fetch
 	@$(BIN)/python tests/stages.py clients
+
+gpu:             ## ask a real card what simulated ones cannot tell; no network, 20 minutes at most (PYTHON=python that has PyTorch)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tests/gpu/first_hour.py --python $(PYTHON) $(ARGS)
 
 tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane
 	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true

@@ -4,6 +4,7 @@ Every test here runs programs of others that `make clients` has fetched.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -18,7 +19,18 @@ def pytest_itemcollected(item):
 
 
 @pytest.fixture
-def machine():
-    """Two simulated cards; gone after the test."""
-    with tempfile.TemporaryDirectory(prefix="gpushare-test-", dir=MEMORY) as folder:
-        yield Machine(Path(folder))
+def make_machine():
+    """Machines with two simulated cards each; gone after the test."""
+    with contextlib.ExitStack() as folders:
+
+        def make(**options):
+            folder = tempfile.TemporaryDirectory(prefix="gpushare-test-", dir=MEMORY)
+            return Machine(Path(folders.enter_context(folder)), **options)
+
+        yield make
+
+
+@pytest.fixture
+def machine(make_machine):
+    """One of them."""
+    return make_machine()

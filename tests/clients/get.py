@@ -115,6 +115,7 @@ def rust(folder: Path) -> None:
     env = os.environ | {"CARGO_HOME": str(folder / "home"), "CARGO_TARGET_DIR": str(folder / "target")}
     words = ("build", "--quiet", "--release", "--locked", "--manifest-path", pins.HERE / "rust" / "Cargo.toml")
     do("cargo", *settings, *words, env=env, retry=True)
+    shutil.rmtree(folder / "home")
 
 
 def java(folder: Path) -> None:
@@ -124,6 +125,7 @@ def java(folder: Path) -> None:
     options = ("--batch-mode", "--quiet", f"-Dmaven.repo.local={folder / 'repository'}", "--file", source / "pom.xml")
     do("mvn", *options, f"-DoutputDirectory={jars}", "dependency:copy-dependencies", retry=True, cwd=folder)
     do("javac", "-d", folder / "classes", "-cp", f"{jars}/*", *source.glob("*.java"))
+    shutil.rmtree(folder / "repository")
 
 
 def sets() -> dict[str, tuple[Path, Callable[[Path], None], tuple[str, ...]]]:
@@ -132,10 +134,8 @@ def sets() -> dict[str, tuple[Path, Callable[[Path], None], tuple[str, ...]]]:
     for file in pins.requirement_files():
         made[file.stem.replace("requirements", "python")] = (pins.python_place(file), partial(python, file), ())
     made["debian"] = (pins.debian_place(), debian, ("apt-get", "dpkg-deb"))
-    if pins.rust_clients():
-        made["rust"] = (pins.rust_place(), rust, ("cargo",))
-    if pins.java_clients():
-        made["java"] = (pins.java_place(), java, ("mvn", "javac"))
+    made["rust"] = (pins.rust_place(), rust, ("cargo",))
+    made["java"] = (pins.java_place(), java, ("mvn", "javac"))
     return made
 
 

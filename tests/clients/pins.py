@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+_ARTIFACT = re.compile(r"<dependency>.*?<artifactId>(.*?)</artifactId>\s*<version>(.*?)</version>", re.DOTALL)
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!-]+)")
 
 
@@ -36,19 +37,13 @@ def debian_clients() -> dict[str, tuple[str, bool]]:
 
 def rust_clients() -> dict[str, str]:
     """Version by name of the crates."""
-    manifest = HERE / "rust" / "Cargo.toml"
-    if not manifest.is_file():
-        return {}
-    wanted = tomllib.loads(manifest.read_text())["dependencies"]
+    wanted = tomllib.loads((HERE / "rust" / "Cargo.toml").read_text())["dependencies"]
     return {name: (one if isinstance(one, str) else one["version"]).lstrip("=") for name, one in wanted.items()}
 
 
 def java_clients() -> dict[str, str]:
-    """Version by name of the artifacts, one `group:artifact:version` a line of `java/artifacts.txt`."""
-    file = HERE / "java" / "artifacts.txt"
-    lines = file.read_text().splitlines() if file.is_file() else []
-    named = [line.split(":") for line in lines if line and not line.startswith("#") and "classifier" not in line]
-    return {artifact: version for _group, artifact, version, *_ in named}
+    """Version by name of the artifacts that `java/pom.xml` depends on."""
+    return dict(_ARTIFACT.findall((HERE / "java" / "pom.xml").read_text().partition("<build>")[0]))
 
 
 def clients() -> dict[str, str]:

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from clients import pins
 from run_command import words
+from simbox import Program
 
-from isolation.simgpu.hardware import create, install, opened
+from isolation.simgpu.hardware import DRIVER, create, install, opened
 from isolation.simgpu.report import document
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "build" / "clients"
-LIMIT_SECONDS = 600.0
-"""Of one run of a client; it takes a tenth of this at most."""
+LIMIT_SECONDS = 100
+"""Of one run of a client; it takes a tenth of this, on a busy machine more."""
 MODEL, NAME, CARD_MIB = "a10", "NVIDIA A10", 23028
 SHARE_MIB = 5120
 SHARE = ("--gpu-mem", "10", "--gpu-count", "2")
@@ -32,27 +33,41 @@ SHARE = ("--gpu-mem", "10", "--gpu-count", "2")
 class Machine:
     """Two cards, and a home folder for what clients keep of their own."""
 
-    def __init__(self, folder: Path, **settings: int) -> None:
+    def __init__(self, folder: Path, driver_version: str = DRIVER) -> None:
         self.folder = folder
         self.box = folder / "driver" / "hardware"
         self.box.parent.mkdir()
-        create(self.box, [MODEL, MODEL], settings)
+        create(self.box, [MODEL, MODEL], {}, driver_version)
         install(self.box.parent)
         self.home = folder / "home"
         self.home.mkdir()
 
-    def plain(self, *command: object, **more: object) -> str:
+    def plain(self, *command: object, **options: object) -> str:
         """What a client prints that has the cards to itself."""
-        return self._run([str(word) for word in command], LD_LIBRARY_PATH=self.box.parent, **more)
+        return _output(*self.prepared(*command, **options))
 
-    def shared(self, *command: object, share: tuple[str, ...] = SHARE, **more: object) -> str:
+    def shared(self, *command: object, **options: object) -> str:
         """What it prints with the isolation library and a share."""
-        front = words(self.box, "--state-dir", str(self.folder / "state"), *share, "--")
-        return self._run([*front, *(str(word) for word in command)], LD_LIBRARY_PATH="", **more)
+        return _output(*self.prepared(*command, share=SHARE, **options))
 
-    def both(self, *command: object, **more: object) -> tuple[str, str]:
+    def both(self, *command: object, **options: object) -> tuple[str, str]:
         """The same command without the library and with it."""
-        return self.plain(*command, **more), self.shared(*command, **more)
+        return self.plain(*command, **options), self.shared(*command, **options)
+
+    def prepared(
+        self, *command: object, share: tuple[str, ...] = (), libraries: str = "", **env: object
+    ) -> tuple[list[str], dict[str, str]]:
+        """A command and its environment. It ends after LIMIT_SECONDS; what it keeps is in its home."""
+        front = words(self.box, "--state-dir", str(self.folder / "state"), *share, "--") if share else []
+        path = libraries if share else ":".join(filter(None, (str(self.box.parent), libraries)))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON", "XDG_"))}
+        kept |= {"HOME": str(self.home), "LD_LIBRARY_PATH": path, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
+        kept |= {name: str(value) for name, value in env.items()}
+        return ["timeout", "--kill-after", "9", str(LIMIT_SECONDS), *front, *(str(word) for word in command)], kept
+
+    def neighbour(self, code: str, **env: object) -> Program:
+        """A process outside of the share that runs these lines of tests/simclient.py."""
+        return Program(self.box, code, **env)
 
     def books(self) -> dict:
         """What the cards themselves know, as `gpushare simgpu show --json` prints it."""
@@ -60,17 +75,17 @@ class Machine:
             box.settle()
             return document(box)
 
-    def _run(self, command: list[str], *, fails: bool = False, libraries: str = "", **env: object) -> str:
-        driver = str(env.pop("LD_LIBRARY_PATH"))
-        path = ":".join(filter(None, (driver, libraries)))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON", "XDG_"))}
-        kept |= {"HOME": str(self.home), "LD_LIBRARY_PATH": path, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
-        kept |= {name: str(value) for name, value in env.items()}
-        done = subprocess.run(
-            command, env=kept, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
-        assert fails is (done.returncode != 0), (done.returncode, done.stdout[-4000:], done.stderr[-4000:])
-        return done.stdout
+    def peak_mib(self) -> int:
+        """The most that one process ever held of one card, as the cards know it."""
+        return max(one["peak_bytes"] for card in self.books()["cards"] for one in card["processes"]) >> 20
+
+
+def _output(command: list[str], env: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, (done.returncode, done.stdout[-4000:], done.stderr[-4000:])
+    return done.stdout
 
 
 def python_home(name: str = "requirements") -> Path:
@@ -87,16 +102,22 @@ def debian_home(client: str) -> Path:
     return folder
 
 
-def rust_home() -> Path:
-    """Rust's programs."""
+def debian_libraries(folder: Path) -> str:
+    """Where its libraries lie, for LD_LIBRARY_PATH."""
+    return ":".join(sorted({str(file.parent) for file in (folder / "usr" / "lib").rglob("*.so*")}))
+
+
+def rust_program(name: str) -> Path:
+    """A program that is built on a crate."""
     _need("cargo")
-    return _there(pins.rust_place()) / "target" / "release"
+    return _there(pins.rust_place()) / "target" / "release" / name
 
 
-def java_home() -> Path:
-    """The folder of jars and classes."""
+def java_command(name: str, scratch: Path) -> tuple[str, ...]:
+    """The command of a class that is built on the artifacts, which unpack their own libraries into `scratch`."""
     _need("java", "javac", "mvn")
-    return _there(pins.java_place())
+    folder = _there(pins.java_place())
+    return "java", f"-Djava.io.tmpdir={scratch}", "-cp", f"{folder}/classes:{folder}/jars/*", name
 
 
 def _need(*programs: str) -> None:

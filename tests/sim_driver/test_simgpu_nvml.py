@@ -342,3 +342,21 @@ tell(codes=codes, states=[info.state & 0xFF for info in infos])
 
     assert {"codes": [0, 0, 25], "states": [0, 0]} == ask(make_box("h100-80g"), code)
     assert {"codes": [3, 3, 25], "states": [9, 9]} == ask(make_box("t4"), code)
+
+
+def test_the_table_of_private_functions_is_there_and_empty(make_box):
+    """
+    As nvidia-smi asks for it: its first word is its size, and nothing else is in it. Other tables there are none.
+    """
+    found = ask(
+        make_box(),
+        """
+import ctypes
+known = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+library, table = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.POINTER(ctypes.c_size_t)()
+statuses = [library.nvmlInternalGetExportTable(ctypes.byref(table), one) for one in (known, bytes(16), None)]
+tell(statuses=statuses, size=table[0])
+""",
+    )
+
+    assert {"statuses": [0, 6, 2], "size": 8} == found
