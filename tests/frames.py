@@ -102,6 +102,7 @@ def told_in_full():
         "energy_joules": 120.5,
         "over_limit_episodes": 2,
         "denied": 7,
+        "overrun_seconds": 2.5,
     }
     return of_card, of_use
 

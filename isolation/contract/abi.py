@@ -24,7 +24,7 @@ LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
 REGION_MAGIC: Final = 0x3147455248535047
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 
 CARDS: Final = 16
 SLOTS: Final = 1024
@@ -88,11 +88,12 @@ class Pread(Protocol):
 
 _LIMITS_HEAD: Final = struct.Struct("<QHHIII")
 _LIMITS_BODY: Final = struct.Struct("<QIIII64s144x")
+_MINOR_OFFSET: Final = 10  # in every head, behind magic and major
 _LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
 _FEED_CARD: Final = struct.Struct("<QQQIIQ24x")
 _REGION_HEAD: Final = struct.Struct("<QHHIQ10IQ56xI4xQQ32s64s")
-_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQq40x")
+_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQqQ32x")
 _SLOT_HEAD: Final = struct.Struct("<IIIIQQQ16sQQ")
 _LANE: Final = struct.Struct("<QQ")
 _RECORD: Final = struct.Struct("<QQHHIQQQI12x")
@@ -193,6 +194,8 @@ class CardBook:
     """Nobody feeds own GPU time: charges are event time, neighbours' slices included."""
     corrected_ns: int = 0
     """Own time less charges, over all that the host fed."""
+    overrun_ns: int | None = None
+    """Own time that kernels too long to be stopped took beyond the granted rate; None: written by an older library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +346,7 @@ def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]
 
 def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
     """The cards, and the step that may be under way on each."""
+    minor = int.from_bytes(pread(2, _MINOR_OFFSET), "little")
     raw_cards = pread(CARDS * CARD_BYTES, CARD_OFFSET)
     if len(raw_cards) < CARDS * CARD_BYTES:
         raise AbiError("region: cut short")
@@ -354,7 +358,7 @@ def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
         pending.append(_fields(upper, 12))
         if any(uuid):
             figures = (used * GRANULE, limit, peak, denied, refused, charged, event, launches, throttled, wanted, rate)
-            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2]))
+            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2], fed[3] if minor else None))
     return tuple(cards), pending
 
 

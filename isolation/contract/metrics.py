@@ -260,6 +260,13 @@ CONTAINER_CORE: Final = _container(
 CONTAINER_CORE_USED: Final = _container(
     "compute_used_ratio", Unit.RATIO, "Fraction of the card's compute used by the container."
 )
+CONTAINER_CORE_OVERRUN: Final = _container(
+    "compute_overrun_seconds_total",
+    Unit.SECONDS,
+    "GPU time that kernels running longer than a second used beyond the container's share of the card's compute; later "
+    "launches wait for it. As reported by the container's own library; absent if compute is not limited.",
+    kind=Kind.COUNTER,
+)
 
 CONTAINER_PEAK: Final = _container(
     "memory_peak_bytes",
