@@ -2,10 +2,9 @@
 The shared memory of a container, seen from the host: the mirror of `gpushare_abi.h`.
 
 Packs what the host writes (limits, feed, a fresh region) and reads what the container writes.
-Pure: bytes in, bytes out; files are opened, checked and rewritten by the callers, who hand over a
-bounded `pread`. What a tenant can write is hostile until checked: a region that does not look as
-it must is refused as a whole (AbiError), a record that is being overwritten is left out, and no
-number that a tenant wrote is ever used as a size or an offset.
+Pure: bytes in, bytes out; files are opened, checked and rewritten by the callers, who hand over a bounded `pread`. What
+a tenant can write is hostile until checked: a region that does not look as it must is refused as a whole (AbiError), a
+record that is being overwritten is left out, and no number that a tenant wrote is ever used as a size or an offset.
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ class Pread(Protocol):
 
 _LIMITS_HEAD: Final = struct.Struct("<QHHIII")
 _LIMITS_BODY: Final = struct.Struct("<QIIII64s144x")
-_MINOR_OFFSET: Final = 10  # in every head, behind magic and major
 _LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
 _FEED_CARD: Final = struct.Struct("<QQQIIQ24x")
@@ -194,8 +192,7 @@ class CardBook:
     """Nobody feeds own GPU time: charges are event time, neighbours' slices included."""
     corrected_ns: int = 0
     """Own time less charges, over all that the host fed."""
-    overrun_ns: int | None = None
-    """Own time that kernels too long to be stopped took beyond the granted rate; None: written by an older library."""
+    overrun_ns: int | None = None  # own time of long kernels beyond the granted rate; None: an older library
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +343,8 @@ def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]
 
 def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
     """The cards, and the step that may be under way on each."""
-    minor = int.from_bytes(pread(2, _MINOR_OFFSET), "little")
-    raw_cards = pread(CARDS * CARD_BYTES, CARD_OFFSET)
-    if len(raw_cards) < CARDS * CARD_BYTES:
+    minor = int.from_bytes(pread(2, 10), "little")
+    if len(raw_cards := pread(CARDS * CARD_BYTES, CARD_OFFSET)) < CARDS * CARD_BYTES:
         raise AbiError("region: cut short")
     cards, pending = [], []
     for index in range(CARDS):
