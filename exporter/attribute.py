@@ -165,6 +165,7 @@ def _reading(
 ) -> ContainerReading:
     """A claim with figures and their sources; without them, what was promised stays told."""
     book = book_of(claim)
+    limited = book if claim.core_ratio is not None else None
     return ContainerReading(
         namespace=claim.namespace,
         pod=claim.pod,
@@ -185,6 +186,7 @@ def _reading(
         peak_bytes=peak[0],
         peak_source=peak[1],
         denied=book.denied if book else None,
+        overrun_seconds=limited.overrun_ns / 1e9 if limited and limited.overrun_ns is not None else None,
         unknown=() if claim.bytes is not None else ("allocated_bytes",),
     )
 

@@ -108,6 +108,7 @@ def told_in_full():
         "compute_seconds": 30.25,
         "over_limit_episodes": 2,
         "denied": 7,
+        "overrun_seconds": 2.5,
     }
     return of_card, of_use
 

@@ -59,15 +59,16 @@ def card(index=0, processes=(), **more):
     return CardFacts(**(fields | more))
 
 
-def region(*, used=0, denied=0, slots=(), card_index=0, uuid_text=None, breaches=(), limit=5 * GIB, ghost=()):
+def region(
+    *, used=0, denied=0, slots=(), card_index=0, uuid_text=None, breaches=(), limit=5 * GIB, ghost=(), overrun_ns=0
+):
     """A region as a container's library would write it; `slots` are pids in the container's own counting."""
     zeros = dict.fromkeys(
         ("denied_bytes", "charged_ns", "event_ns", "launches", "throttled_ns", "wanted_ns", "rate_ppm"), 0
     )
     ident = (uuid_text or uuid(card_index)).removeprefix("GPU-").removeprefix("MIG-")
-    book = CardBook(
-        uuid=UUID(ident), used_bytes=used, limit_bytes=limit, peak_bytes=used, denied=denied, uncorrected=False, **zeros
-    )
+    zeros |= {"peak_bytes": used, "denied": denied, "uncorrected": False, "overrun_ns": overrun_ns}
+    book = CardBook(uuid=UUID(ident), used_bytes=used, limit_bytes=limit, **zeros)
     taken = tuple(SlotReading(i, pid, 1, 0, "python", (), 0, ghost=pid in ghost) for i, pid in enumerate(slots))
     return RegionFacts(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
 

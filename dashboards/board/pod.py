@@ -178,6 +178,13 @@ _LIST: Final = Section(
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
                         Column("Compute used", _by_container(m.CONTAINER_CORE_USED), "percentunit"),
                         Column(
+                            "Overrun of long kernels",
+                            total(
+                                begun(_SCOPE(m.CONTAINER_CORE_OVERRUN)), "namespace", "pod", "container", "node", "card"
+                            ),
+                            "s",
+                        ),
+                        Column(
                             "Time over promise",
                             total(
                                 begun(_SCOPE(m.OVER_LIMIT)),

@@ -2,10 +2,9 @@
 The shared memory of a container, seen from the host: the mirror of `gpushare_abi.h`.
 
 Packs what the host writes (limits, feed, a fresh region) and reads what the container writes.
-Pure: bytes in, bytes out; files are opened, checked and rewritten by the callers, who hand over a
-bounded `pread`. What a tenant can write is hostile until checked: a region that does not look as
-it must is refused as a whole (AbiError), a record that is being overwritten is left out, and no
-number that a tenant wrote is ever used as a size or an offset.
+Pure: bytes in, bytes out; files are opened, checked and rewritten by the callers, who hand over a bounded `pread`. What
+a tenant can write is hostile until checked: a region that does not look as it must is refused as a whole (AbiError), a
+record that is being overwritten is left out, and no number that a tenant wrote is ever used as a size or an offset.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
 REGION_MAGIC: Final = 0x3147455248535047
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 
 CARDS: Final = 16
 SLOTS: Final = 1024
@@ -92,7 +91,7 @@ _LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
 _FEED_CARD: Final = struct.Struct("<QQQIIQ24x")
 _REGION_HEAD: Final = struct.Struct("<QHHIQ10IQ56xI4xQQ32s64s")
-_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQq40x")
+_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQqQ32x")
 _SLOT_HEAD: Final = struct.Struct("<IIIIQQQ16sQQ")
 _LANE: Final = struct.Struct("<QQ")
 _RECORD: Final = struct.Struct("<QQHHIQQQI12x")
@@ -193,6 +192,7 @@ class CardBook:
     """Nobody feeds own GPU time: charges are event time, neighbours' slices included."""
     corrected_ns: int = 0
     """Own time less charges, over all that the host fed."""
+    overrun_ns: int | None = None  # own time of long kernels beyond the granted rate; None: an older library
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +343,8 @@ def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]
 
 def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
     """The cards, and the step that may be under way on each."""
-    raw_cards = pread(CARDS * CARD_BYTES, CARD_OFFSET)
-    if len(raw_cards) < CARDS * CARD_BYTES:
+    minor = int.from_bytes(pread(2, 10), "little")
+    if len(raw_cards := pread(CARDS * CARD_BYTES, CARD_OFFSET)) < CARDS * CARD_BYTES:
         raise AbiError("region: cut short")
     cards, pending = [], []
     for index in range(CARDS):
@@ -354,7 +354,7 @@ def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
         pending.append(_fields(upper, 12))
         if any(uuid):
             figures = (used * GRANULE, limit, peak, denied, refused, charged, event, launches, throttled, wanted, rate)
-            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2]))
+            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2], fed[3] if minor else None))
     return tuple(cards), pending
 
 

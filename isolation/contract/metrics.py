@@ -281,6 +281,14 @@ CONTAINER_COMPUTE_SECONDS: Final = _container(
     "Compute time of the card used by the container: its rate is the used fraction of the card.",
     kind=Kind.COUNTER,
 )
+CONTAINER_CORE_OVERRUN: Final = _container(
+    "compute_overrun_seconds_total",
+    Unit.SECONDS,
+    "GPU time that kernels running longer than a second used beyond the container's share of the card's compute; later "
+    "launches wait for it. As reported by the container's own library; absent if compute is not limited.",
+    kind=Kind.COUNTER,
+)
+
 CONTAINER_PEAK: Final = _container(
     "memory_peak_bytes",
     Unit.BYTES,

@@ -88,6 +88,8 @@ class ContainerReading:
     over_limit_episodes: int | None = None
     denied: int | None = None
     """Allocations that the container's own library refused: the tenant's word."""
+    overrun_seconds: float | None = None
+    """GPU time that kernels too long to be stopped took beyond the promised compute, by the same word."""
     unknown: tuple[str, ...] = ()
     """Fields above that cannot be told although their type wants a number: 0 there, and not shown."""
 

@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     region.cards[1].limit_bytes = 11, region.cards[1].peak_bytes = 12, region.cards[1].denied = 13;
     region.cards[1].denied_bytes = 14, region.cards[1].charged_ns = 15, region.cards[1].event_ns = 16;
     region.cards[1].launches = 17, region.cards[1].throttled_ns = 18, region.cards[1].wanted_ns = 19;
-    region.cards[1].rate_ppm = 20, region.cards[1].flags = 1;
+    region.cards[1].rate_ppm = 20, region.cards[1].flags = 1, region.cards[1].overrun_ns = 32;
     region.slots_high = 3, region.limits_generation = 21;
     strcpy((char *)region.library, "9.9");
     region.slots[2] = (struct gs_slot){.state = GS_SLOT_LIVE, .generation = 22, .pid = 23, .start_ticks = 24,
@@ -90,7 +90,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     assert read.cards == files.read_cards(region)
 
     assert [f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1", "7 3 4 5 6 7 8"] == done.stdout.splitlines()
-    card = abi.CardBook(UUID(bytes=b"\xab" * 16), 6 * 512, *range(11, 21), uncorrected=True)
+    card = abi.CardBook(UUID(bytes=b"\xab" * 16), 6 * 512, *range(11, 21), uncorrected=True, overrun_ns=32)
     assert (card,) == read.cards
     assert ("ns/pod", "9.9", 21, 1) == (read.promise, read.library, read.limits_generation, read.breaches_total)
     first, second = read.slots

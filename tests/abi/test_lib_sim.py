@@ -295,6 +295,67 @@ def test_what_was_granted_ends_with_the_host_that_granted_it(machine):
     assert alone < 33
 
 
+LONG = """
+begin()
+function, on = kernel(), stream()
+join()
+launch(function, 20e9, on)
+ok(cu.cuStreamSynchronize(on))
+end = time.monotonic()
+while time.monotonic() < end + 50:
+    launch(function, 2e6, on)
+"""
+STEADY = """
+begin()
+function, on = kernel(), stream()
+join()
+end = time.monotonic() + 78
+while time.monotonic() < end:
+    launch(function, 2e6, on)
+"""
+
+
+def test_a_long_kernel_is_paid_for_afterwards(machine):
+    """
+    30 % promised to each of two; a kernel of 20 s of GPU time cannot be stopped and gets what the neighbour leaves.
+
+    It had two thirds of the card for 30 s. Then it waits until it had 30 % of all this time, and not longer: 20 s are
+    30 % of 67. The neighbour has its part throughout, and what was too much is counted once the kernel has ended.
+    """
+    machine.job("one", 4, 30)
+    machine.job("two", 4, 30)
+    story = Story(machine.folder / "story", 3)
+    running = {name: machine.start(name, code, story) for name, code in (("one", LONG), ("two", STEADY))}
+    feeds = {str(machine.folder / f"{name}.feed"): process.pid for name, process in running.items()}
+    looks = [0.0, 25.0, 32.0, 62.0, 70.0, 76.0]
+    with story.judge(machine.folder / "hardware", looks, feeds) as judge:
+        for process in running.values():
+            process.communicate("", timeout=300)
+        told = judge.told()
+    one, two = running["one"].pid, running["two"].pid
+    (book,) = machine.book("one").cards
+
+    assert 60 < percent(told[0], told[1], one) < 72
+    assert 1 > percent(told[2], told[3], one)
+    assert 27 < percent(told[4], told[5], one) < 32
+    assert all(27 < percent(told[at], told[at + 1], two) < 33 for at in (0, 2, 4))
+    assert 20e9 - 0.3 * 30e9 - 1e9 < book.overrun_ns < 20e9 - 0.3 * 30e9 + 1.5e9
+    assert 30e9 < book.throttled_ns
+    assert 0 == machine.book("two").cards[0].overrun_ns
+
+
+def test_what_a_long_kernel_took_is_known_before_the_next_launch(machine):
+    """A program that waits for its kernel and ends: counted all the same, and its successor pays."""
+    machine.job("one", 4, 30)
+    story = Story(machine.folder / "story", 2)
+    process = machine.start("one", LONG.split("end =", maxsplit=1)[0] + "os._exit(0)", story)
+    with story.judge(machine.folder / "hardware", [21.0]) as judge:
+        process.communicate("", timeout=300)
+        judge.told()
+
+    assert 13.5e9 < machine.book("one").cards[0].overrun_ns < 14.5e9
+
+
 GRAPH = """
 begin()
 function, on, graph, runnable = kernel(), stream(), c_void_p(), c_void_p()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from attributed import look, residual, used
-from node_facts import GIB, RESERVED, Node, hold, uuid
+from node_facts import GIB, RESERVED, Node, hold, region, uuid
 
 
 def test_shared_card_adds_up():
@@ -153,3 +154,11 @@ def test_a_pod_of_which_the_kubelet_has_not_told_is_no_stranger():
     assert None is look(silent).reading.cards[0].unattributed_bytes
     assert None is look(nameless).reading.cards[0].unattributed_bytes
     assert 2 * GIB == look(other).reading.cards[0].unattributed_bytes
+
+
+@pytest.mark.parametrize(("core", "overrun_ns", "shown"), [(30, 2_500_000_000, 2.5), (30, None, None), (0, 7, None)])
+def test_what_long_kernels_took_beyond_the_promise_is_the_librarys_word(core, overrun_ns, shown):
+    """Absent where an older library does not tell, and where compute is not limited."""
+    node = Node(agent=True).pod_hold("a", core=core, reading=region(slots=[1], overrun_ns=overrun_ns))
+
+    assert [shown] == [one.overrun_seconds for one in look(node.process(1, 1, pod="a")).reading.containers]

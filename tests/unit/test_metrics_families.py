@@ -86,6 +86,7 @@ def test_figures_of_a_nodes_own_exporter():
     assert {(*key, "over_limit"): 1.0, (*key, "unallocated"): 0.0} == cards["isolation_breaches_open"]
     assert {(*who, "library"): 7.0} == uses["isolation_denied_allocations_total"]
     assert 120.5 == uses["container_energy_joules_total"][who]
+    assert 2.5 == uses["container_compute_overrun_seconds_total"][who]
     assert (*who, "uid-bert-0", "agent", "fixed", "simulation", "simulation", "accounting") in uses["container_info"]
 
 

@@ -31,7 +31,7 @@ enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_LOCATION_HOST_CURRENT = 
 enum { CU_ALLOCATION_MANAGED = 2 };                          /* CUmemAllocationType, since CUDA 13.0 */
 enum { CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 }; /* CUmemPool_attribute */
 enum { CU_GRAPH_USED = 0, CU_GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
-enum { CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 }; /* CUgraphNodeType */
+enum { CU_NODE_KERNEL = 0, CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 }; /* CUgraphNodeType */
 enum { /* CUlimit */
     CU_LIMIT_STACK,
     CU_LIMIT_PRINTF,
@@ -69,6 +69,16 @@ struct cu_launch_params {
 };
 struct cu_ipc_handle { uint8_t bytes[64]; };
 
+/* CUDA_KERNEL_NODE_PARAMS_v2; the first form ends before `kernel`. */
+struct cu_kernel_node {
+    CUfunction function;
+    uint32_t grid[3], block[3], shared;
+    void **parameters, **extra;
+    CUfunction kernel;
+    CUcontext context;
+};
+struct cu_node_params { int32_t type, reserved[3]; struct cu_kernel_node kernel; }; /* CUgraphNodeParams, its begin */
+
 #define GS_CU(name, ...) extern CUresult name(__VA_ARGS__)
 GS_CU(cuInit, unsigned);
 GS_CU(cuGetProcAddress, const char *, void **, int, uint64_t);
@@ -77,6 +87,7 @@ GS_CU(cuGetExportTable, const void **, const void *);
 GS_CU(cuDeviceGetUuid, struct cu_uuid *, CUdevice);
 GS_CU(cuDeviceGetUuid_v2, struct cu_uuid *, CUdevice);
 GS_CU(cuDeviceGetAttribute, int *, int, CUdevice);
+GS_CU(cuDeviceGetCount, int *);
 GS_CU(cuDeviceTotalMem, unsigned *, CUdevice);
 GS_CU(cuDeviceTotalMem_v2, size_t *, CUdevice);
 GS_CU(cuDeviceGetDefaultMemPool, CUpool *, CUdevice);
@@ -114,6 +125,13 @@ GS_CU(cuModuleUnload, CUmodule);
 GS_CU(cuLibraryLoadData, CUlibrary *, const void *, void *, void **, unsigned, void *, void **, unsigned);
 GS_CU(cuLibraryLoadFromFile, CUlibrary *, const char *, void *, void **, unsigned, void *, void **, unsigned);
 GS_CU(cuLibraryUnload, CUlibrary);
+GS_CU(cuLibraryGetModule, CUmodule *, CUlibrary);
+GS_CU(cuLibraryGetGlobal, CUdeviceptr *, size_t *, CUlibrary, const char *);
+GS_CU(cuLibraryGetManaged, CUdeviceptr *, size_t *, CUlibrary, const char *);
+GS_CU(cuLibraryGetKernel, CUfunction *, CUlibrary, const char *);
+GS_CU(cuLibraryGetKernelCount, unsigned *, CUlibrary);
+GS_CU(cuLibraryEnumerateKernels, CUfunction *, unsigned, CUlibrary);
+GS_CU(cuKernelGetFunction, CUfunction *, CUfunction);
 GS_CU(cuMemGetInfo, unsigned *, unsigned *);
 GS_CU(cuMemGetInfo_v2, size_t *, size_t *);
 GS_CU(cuMemAlloc, uint32_t *, unsigned);
@@ -204,6 +222,17 @@ GS_CU(cuGraphNodeGetType, CUgraphNode, int *);
 GS_CU(cuGraphMemAllocNodeGetParams, CUgraphNode, struct cu_alloc_node *);
 GS_CU(cuGraphMemFreeNodeGetParams, CUgraphNode, CUdeviceptr *);
 GS_CU(cuGraphChildGraphNodeGetGraph, CUgraphNode, CUgraph *);
+GS_CU(cuGraphAddKernelNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const struct cu_kernel_node *);
+GS_CU(cuGraphAddKernelNode_v2, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const struct cu_kernel_node *);
+GS_CU(cuGraphKernelNodeSetParams, CUgraphNode, const struct cu_kernel_node *);
+GS_CU(cuGraphKernelNodeSetParams_v2, CUgraphNode, const struct cu_kernel_node *);
+GS_CU(cuGraphExecKernelNodeSetParams, CUgraphExec, CUgraphNode, const struct cu_kernel_node *);
+GS_CU(cuGraphExecKernelNodeSetParams_v2, CUgraphExec, CUgraphNode, const struct cu_kernel_node *);
+GS_CU(cuGraphAddNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, struct cu_node_params *);
+GS_CU(cuGraphAddNode_v2, CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, struct cu_node_params *);
+GS_CU(cuGraphAddNode_v3, CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, struct cu_node_params *);
+GS_CU(cuGraphNodeSetParams, CUgraphNode, struct cu_node_params *);
+GS_CU(cuGraphExecNodeSetParams, CUgraphExec, CUgraphNode, struct cu_node_params *);
 GS_CU(cuGraphAddMemAllocNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, struct cu_alloc_node *);
 
 #endif

@@ -21,7 +21,7 @@
 #define GS_FEED_MAGIC 0x3144454648535047ULL   /* "GPSHFED1" */
 #define GS_REGION_MAGIC 0x3147455248535047ULL /* "GPSHREG1" */
 #define GS_ABI_MAJOR 1
-#define GS_ABI_MINOR 0
+#define GS_ABI_MINOR 1
 
 #define GS_CARDS 16   /* cards of one container */
 #define GS_SLOTS 1024 /* processes of one container with a CUDA context */
@@ -38,7 +38,7 @@
 #define GS_LANE_SEQ_SHIFT 40
 
 enum gs_policy {
-    GS_POLICY_FIXED,    /* never more than the promise */
+    GS_POLICY_FIXED,    /* never more than the promise, but for a kernel too long to be stopped */
     GS_POLICY_BURST,    /* the promise, and what neighbours leave idle */
     GS_POLICY_WEIGHT,   /* active neighbours share by weight */
     GS_POLICY_PRIORITY, /* online before offline */
@@ -140,7 +140,8 @@ struct gs_card {
     uint64_t fed_sample_ns; /* the host's sample up to which own time was compared with charges */
     uint64_t fed_own_ns;    /* own time at that sample */
     int64_t corrected_ns;   /* own time less charges, over all samples compared */
-    uint64_t line3[5];
+    uint64_t overrun_ns;   /* own time that kernels too long to be stopped took beyond the granted rate; since minor 1 */
+    uint64_t line3[4];
 };
 
 struct gs_lane {

@@ -1,7 +1,8 @@
-/* Contexts, their limits, modules: memory that no allocation call names. Charged as an upper
- * estimate when they are made, inside the promise, and given back when they go.
+/* Contexts and their limits: memory that no allocation call names. Charged as an upper estimate when
+ * they are made, inside the promise, and given back when they go.
  */
 #include "hook.h"
+#include "module.h"
 #include "pool.h"
 #include "spin.h"
 
@@ -22,6 +23,7 @@ void gs_contexts_forget(void)
         primary[device].lock = 0;
         primary[device].charged = primary[device].users = 0;
     }
+    gs_modules_forget();
 }
 
 static uint64_t estimate(int card)
@@ -220,63 +222,3 @@ GS_API CUresult cuCtxSetLimit(int limit, size_t value)
     gs_spin_leave(&lock);
     return rc;
 }
-
-/* Device bytes of an image: a fat binary tells its size (16-byte header: magic, version, header
- * size, bytes), an ELF file where its section table ends, PTX how long it is. Code and globals come in chunks. */
-static uint64_t image_bytes(const void *image)
-{
-    const uint32_t *word = image;
-    const uint8_t *byte = image;
-    uint64_t bytes = 0;
-    if (!image)
-        return 0;
-    if (word[0] == 0x466243b1) { /* the wrapper that a linked program holds: magic, version, data */
-        image = *(const void *const *)(byte + 8);
-        word = image;
-        byte = image;
-        if (!image)
-            return 0;
-    }
-    if (word[0] == 0xba55ed50)
-        bytes = *(const uint64_t *)(byte + 8);
-    else if (word[0] == 0x464c457f && byte[4] == 2)
-        bytes = *(const uint64_t *)(byte + 40) + (uint64_t)(byte[58] | byte[59] << 8) * (byte[60] | byte[61] << 8);
-    return bytes < GS_CHUNK ? GS_CHUNK : (bytes + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
-}
-
-static uint64_t file_bytes(const char *path)
-{
-    int fd = path ? gs_open(path, 0) : -1;
-    int64_t bytes = fd < 0 ? 0 : gs_file_size(fd);
-    if (fd >= 0)
-        gs_close(fd);
-    return bytes <= 0 ? GS_CHUNK : ((uint64_t)bytes + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
-}
-
-#define LOAD(name, parameters, size, kind, ...)                                                                        \
-    GS_API CUresult name parameters                                                                                    \
-    {                                                                                                                  \
-        int card;                                                                                                      \
-        if (!gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)                                                  \
-            return GS_REAL(name)(__VA_ARGS__);                                                                         \
-        uint64_t bytes = size;                                                                                         \
-        CUresult rc = gs_charge(card, bytes, __func__);                                                                \
-        if (rc != CUDA_SUCCESS)                                                                                        \
-            return rc;                                                                                                 \
-        rc = GS_REAL(name)(__VA_ARGS__);                                                                               \
-        return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*it, kind);                                                 \
-    }
-
-LOAD(cuModuleLoad, (CUmodule * it, const char *path), file_bytes(path), GS_KIND_MODULE, it, path)
-LOAD(cuModuleLoadData, (CUmodule * it, const void *image), image_bytes(image), GS_KIND_MODULE, it, image)
-LOAD(cuModuleLoadFatBinary, (CUmodule * it, const void *image), image_bytes(image), GS_KIND_MODULE, it, image)
-LOAD(cuModuleLoadDataEx, (CUmodule * it, const void *image, unsigned number, void *options, void **values),
-     image_bytes(image), GS_KIND_MODULE, it, image, number, options, values)
-LOAD(cuLibraryLoadData,
-     (CUlibrary * it, const void *code, void *jit, void **jit_values, unsigned jits, void *options, void **values,
-      unsigned number),
-     image_bytes(code), GS_KIND_LIBRARY, it, code, jit, jit_values, jits, options, values, number)
-LOAD(cuLibraryLoadFromFile,
-     (CUlibrary * it, const char *path, void *jit, void **jit_values, unsigned jits, void *options, void **values,
-      unsigned number),
-     file_bytes(path), GS_KIND_LIBRARY, it, path, jit, jit_values, jits, options, values, number)

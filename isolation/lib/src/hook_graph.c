@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "hook.h"
+#include "module.h"
 #include "pool.h"
 
 #define LIVE 1024 /* allocations followed one by one; later ones count as never freed */
@@ -159,3 +160,43 @@ GS_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const C
         (void)gs_pool_place(NULL, wanted->pool.location.id, gs_card_of(wanted->pool.location.id));
     return rc;
 }
+
+/* A kernel of a library is loaded when it becomes a node: by its `function` or, in the second form, its `kernel`. */
+static CUresult kernel_ready(const struct cu_kernel_node *node, int form, const char *api)
+{
+    CUresult rc = node && gs_managed() ? gs_kernel_ready(node->function, api) : CUDA_SUCCESS;
+    return rc || !node || form < 2 || !gs_managed() ? rc : gs_kernel_ready(node->kernel, api);
+}
+
+static CUresult node_ready(const struct cu_node_params *node, const char *api)
+{
+    return node && node->type == CU_NODE_KERNEL ? kernel_ready(&node->kernel, 2, api) : CUDA_SUCCESS;
+}
+
+#define NODE(name, parameters, ready, ...)                                                                             \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        CUresult rc = ready;                                                                                           \
+        return rc ? rc : GS_REAL(name)(__VA_ARGS__);                                                                   \
+    }
+#define ADD CUgraphNode *made, CUgraph graph, const CUgraphNode *after
+#define FORM(form) kernel_ready(node, form, __func__)
+#define ANY node_ready(node, __func__)
+
+NODE(cuGraphAddKernelNode, (ADD, size_t number, const struct cu_kernel_node *node), FORM(1), made, graph, after, number,
+     node)
+NODE(cuGraphAddKernelNode_v2, (ADD, size_t number, const struct cu_kernel_node *node), FORM(2), made, graph, after,
+     number, node)
+NODE(cuGraphKernelNodeSetParams, (CUgraphNode it, const struct cu_kernel_node *node), FORM(1), it, node)
+NODE(cuGraphKernelNodeSetParams_v2, (CUgraphNode it, const struct cu_kernel_node *node), FORM(2), it, node)
+NODE(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode it, const struct cu_kernel_node *node), FORM(1),
+     exec, it, node)
+NODE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode it, const struct cu_kernel_node *node), FORM(2),
+     exec, it, node)
+NODE(cuGraphAddNode, (ADD, size_t number, struct cu_node_params *node), ANY, made, graph, after, number, node)
+NODE(cuGraphAddNode_v2, (ADD, const void *edges, size_t number, struct cu_node_params *node), ANY, made, graph, after,
+     edges, number, node)
+NODE(cuGraphAddNode_v3, (ADD, const void *edges, size_t number, struct cu_node_params *node), ANY, made, graph, after,
+     edges, number, node)
+NODE(cuGraphNodeSetParams, (CUgraphNode it, struct cu_node_params *node), ANY, it, node)
+NODE(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode it, struct cu_node_params *node), ANY, exec, it, node)

@@ -1,6 +1,7 @@
 /* Launches: each waits for its turn where the card's time is promised in part. */
 #include "hook.h"
 #include "limiter.h"
+#include "module.h"
 #include "pool.h"
 
 /* Without a compute limit a launch costs a few loads and a coarse clock: one may be promised any time. */
@@ -17,11 +18,14 @@ static inline int limited(void)
     GS_API CUresult name parameters                                                                                    \
     {                                                                                                                  \
         __typeof__(&name) real = GS_REAL(name);                                                                        \
+        CUresult rc = gs_kernel_ready(function, __func__);                                                             \
+        if (GS_UNLIKELY(rc != CUDA_SUCCESS))                                                                           \
+            return rc;                                                                                                 \
         if (!limited())                                                                                                \
             return real(__VA_ARGS__);                                                                                  \
         struct gs_launch launch;                                                                                       \
         gs_launch_begin(&launch, (uint64_t)(function), blocks, stream);                                                \
-        CUresult rc = real(__VA_ARGS__);                                                                               \
+        rc = real(__VA_ARGS__);                                                                                        \
         gs_launch_end(&launch, rc);                                                                                    \
         return rc;                                                                                                     \
     }

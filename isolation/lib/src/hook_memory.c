@@ -1,5 +1,6 @@
 /* Direct allocations: charge, ask the driver, remember; forget, ask the driver, give back. */
 #include "hook.h"
+#include "module.h"
 #include "pool.h"
 #include "small.h"
 
@@ -137,6 +138,8 @@ GS_API CUresult cuMemAllocPitch(uint32_t *at, unsigned *pitch, unsigned width, u
 void gs_freed(const struct gs_entry *entry)
 {
     uint32_t bits = entry->kind == GS_KIND_MEMORY ? entry->count : 0;
+    if (entry->kind == GS_KIND_LOADED)
+        gs_kernels_forget();
     if (bits & EXPORTED)
         gs_share(entry->card, -(int64_t)entry->bytes, 0);
     if (bits & SMALL)
@@ -166,8 +169,6 @@ FREE(cuMemFree_v2, CUdeviceptr, it, GS_KIND_MEMORY)
 FREE(cuMemFree, uint32_t, it, GS_KIND_MEMORY)
 FREE(cuArrayDestroy, CUarray, it, GS_KIND_ARRAY)
 FREE(cuMipmappedArrayDestroy, CUmipmap, it, GS_KIND_ARRAY)
-FREE(cuModuleUnload, CUmodule, it, GS_KIND_MODULE)
-FREE(cuLibraryUnload, CUlibrary, it, GS_KIND_LIBRARY)
 
 /* Rows of an array are laid out in blocks, of 8 rows at least and of 16 times as many at most (the tiling of open
  * drivers, NVK's NIL): as many as the array is high, in powers of two. */

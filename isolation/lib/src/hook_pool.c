@@ -143,20 +143,21 @@ GS_API CUresult cuMemPoolDestroy(CUpool pool)
     return rc;
 }
 
-#define THEN_LOOK(name, parameters, arguments)                                                                         \
+#define THEN_LOOK(name, parameters, arguments, also)                                                                   \
     GS_API CUresult name parameters                                                                                    \
     {                                                                                                                  \
         CUresult rc = GS_REAL(name) arguments;                                                                         \
         gs_pools_look();                                                                                               \
+        also;                                                                                                          \
         return rc;                                                                                                     \
     }
 
-THEN_LOOK(cuMemPoolTrimTo, (CUpool pool, size_t keep), (pool, keep))
-THEN_LOOK(cuStreamSynchronize, (CUstream stream), (stream))
-THEN_LOOK(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-THEN_LOOK(cuEventSynchronize, (CUevent event), (event))
-THEN_LOOK(cuCtxSynchronize, (void), ())
-THEN_LOOK(cuCtxSynchronize_v2, (CUcontext context), (context))
+THEN_LOOK(cuMemPoolTrimTo, (CUpool pool, size_t keep), (pool, keep), (void)0)
+THEN_LOOK(cuStreamSynchronize, (CUstream stream), (stream), gs_limiter_waited())
+THEN_LOOK(cuStreamSynchronize_ptsz, (CUstream stream), (stream), gs_limiter_waited())
+THEN_LOOK(cuEventSynchronize, (CUevent event), (event), gs_limiter_waited())
+THEN_LOOK(cuCtxSynchronize, (void), (), gs_limiter_waited())
+THEN_LOOK(cuCtxSynchronize_v2, (CUcontext context), (context), gs_limiter_waited())
 
 GS_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

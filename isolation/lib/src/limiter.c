@@ -9,7 +9,7 @@
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
-#define SICK_NS 120000000000LL /* a longer debt is a scribbled or foreign clock, not work */
+#define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
 #define CAPTURE_RELAXED 2
 #define UNCHANGED (-1)
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
@@ -71,6 +71,8 @@ static void attend(struct gs_meter *m, int card, uint64_t now)
 {
     if (!gs_meter_enter(m))
         return;
+    if (GS_UNLIKELY(gs_timing_long(m, now)))
+        gs_meter_look(m, card, now); /* what a long kernel had of the card is the host's to say */
     gs_timing_poll(m, card);
     gs_meter_look(m, card, now);
     gs_meter_leave(m);
@@ -81,8 +83,8 @@ static void attend(struct gs_meter *m, int card, uint64_t now)
 static int64_t too_early(const struct gs_meter *m, struct gs_card *shared, uint64_t now, int64_t lead)
 {
     int64_t debt = gs_bucket_debt(&shared->paid_until_ns, now);
-    if (debt > SICK_NS)
-        __atomic_store_n(&shared->paid_until_ns, now + SICK_NS, __ATOMIC_RELAXED);
+    if (debt > MOST_DEBT_NS) /* the rest is forgiven; a scribbled or foreign clock blocks nobody for good */
+        __atomic_store_n(&shared->paid_until_ns, now + MOST_DEBT_NS, __ATOMIC_RELAXED);
     debt = m->rate_ppm && m->rate_ppm < GS_PPM ? debt - lead : 0;
     int64_t queue = m->borrowing ? gs_timing_queued(m, now) - BURST_LEAD_NS : 0;
     return queue > debt ? queue : debt;
@@ -92,20 +94,22 @@ static int64_t too_early(const struct gs_meter *m, struct gs_card *shared, uint6
 static uint64_t wait_for_turn(struct gs_meter *m, int card)
 {
     struct gs_card *shared = &gs.region->cards[card];
-    uint64_t began = gs_now_ns(), now = began;
+    uint64_t now = gs_now_ns();
     attend(m, card, now);
     int64_t early = too_early(m, shared, now, LEAD_NS);
+    if (GS_UNLIKELY(early > (int64_t)GS_OVERRUN_NS))
+        gs_say("launches wait for a long kernel that took more than the promised compute", "");
     while (early > 0) {
         __atomic_store_n(&shared->wanted_ns, now, __ATOMIC_RELAXED);
         gs_sleep_ns((uint64_t)early < NAP_NS ? (uint64_t)early : NAP_NS);
+        uint64_t slept = now;
         now = gs_now_ns();
+        gs_count(&shared->throttled_ns, now - slept); /* at once: a long debt is seen while it is paid */
         gs_look(now);
         attend(m, card, now);
         early = too_early(m, shared, now, 0);
     }
     (void)gs_timing_idle(m, now);
-    if (now != began)
-        gs_count(&shared->throttled_ns, now - began);
     return now;
 }
 
@@ -212,6 +216,18 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc)
     }
     if (launch->start)
         gs_timing_stop(m, launch, rc == CUDA_SUCCESS);
+}
+
+/* The program has waited for the card: a long kernel that has ended is charged now, whether or not another follows. */
+void gs_limiter_waited(void)
+{
+    int card;
+    if (!gs_managed() || !__atomic_load_n(&gs.compute, __ATOMIC_RELAXED) || gs.mode != GS_MODE_ACTIVE ||
+        (card = gs_card_here()) < 0)
+        return;
+    uint64_t now = gs_coarse_ns();
+    if (GS_UNLIKELY(gs_timing_long(&meters[card], now)))
+        attend(&meters[card], card, gs_now_ns());
 }
 
 /* A forked child times nothing of its parent's. */

@@ -26,11 +26,17 @@ static void clear_spans(struct gs_meter *m, uint64_t now)
     m->spans_ns = last * GS_SPAN_NS;
 }
 
-/* Something that was charged ran for `length` up to `end`: spread over the spans that it touches.
- * pre: entered. */
+/* Something that was charged ran for `length` up to `end`: spread over the spans that it touches. Of what is longer
+ * than they reach the end is kept. pre: entered. */
 void gs_meter_ran(struct gs_meter *m, uint64_t end, uint64_t length, int64_t charged, int64_t event)
 {
-    length = length < 1 ? 1 : length > GS_SPANS / 2 * GS_SPAN_NS ? GS_SPANS / 2 * GS_SPAN_NS : length;
+    if (length > GS_LONG_NS) {
+        int64_t kept = (int64_t)(GS_LONG_NS / (length / 1000000 + 1)); /* in millionths */
+        charged = charged / 1000000 * kept;
+        event = event / 1000000 * kept;
+        length = GS_LONG_NS;
+    }
+    length = length < 1 ? 1 : length;
     uint64_t begin = end - length;
     for (uint64_t at = begin; at < end;) {
         uint64_t next = (at / GS_SPAN_NS + 1) * GS_SPAN_NS;
@@ -197,8 +203,11 @@ void gs_meter_look(struct gs_meter *m, int card, uint64_t now)
     if (m->fed && m->rate_ppm && feed->cards[card].rate_ppm && promise->policy != GS_POLICY_FIXED)
         m->rate_ppm = feed->cards[card].rate_ppm < GS_PPM ? feed->cards[card].rate_ppm : (uint32_t)GS_PPM;
     m->borrowing = m->rate_ppm > promise->core_ppm;
-    if (m->fed)
+    if (m->fed) {
+        m->fed_own_ns = feed->cards[card].own_ns;
+        m->fed_sample_ns = feed->cards[card].sample_ns;
         take_sample(m, shared, &feed->cards[card]);
+    }
     int told = m->compared.at && (int64_t)(now - m->compared.at) < SILENT_NS;
     if (!told || !m->factor_ppm) /* one late writing of the feed is no reason to forget the ratio */
         m->factor_ppm = GS_PPM;

@@ -10,6 +10,8 @@
 #define GS_FEED_NS 20000000ULL /* how often the host's word is read */
 #define GS_SPAN_NS (1ULL << 24) /* 17 ms: what ran is remembered in steps of this */
 #define GS_SPANS 512            /* 8.6 s back: samples may be a second apart, late, and some missing */
+#define GS_LONG_NS (GS_SPANS / 2 * GS_SPAN_NS) /* what ran longer than this is remembered by its end alone */
+#define GS_OVERRUN_NS 1000000000ULL /* a kernel that runs longer than this is more than its part of any second */
 
 struct gs_pending {
     CUevent start, end;
@@ -18,6 +20,7 @@ struct gs_pending {
     uint64_t launched_ns;
     uint64_t queued_ns; /* cost of all launches before it */
     uint64_t gap_ns;    /* between its first event and its launch, where nothing else was queued */
+    uint64_t fed_own_ns, fed_sample_ns; /* the host's word when it was launched */
     uint32_t weight;
     uint16_t unknown; /* its cost was not known when it was launched */
     uint16_t paid;    /* at a rate below the whole card */
@@ -51,6 +54,7 @@ struct gs_meter {
     uint64_t queued_ns;    /* cost of all launches so far, as estimated */
     uint64_t concluded_ns; /* when a timed launch was last seen to have ended */
     uint64_t busy_until_ns, busy_queued_ns; /* when all launches up to that sum of costs will have ended, about */
+    uint64_t fed_own_ns, fed_sample_ns; /* the host's last sample; 0: none */
     uint64_t factor_ppm; /* own time per event time, lately */
     uint64_t lumps_us2;  /* squares of what single timings said for many launches, since the last sample */
     uint64_t spans_ns;   /* the history is clear up to here */

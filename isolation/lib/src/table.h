@@ -14,8 +14,11 @@ enum gs_kind {
     GS_KIND_ARRAY,
     GS_KIND_CONTEXT,
     GS_KIND_LIMITS, /* heap, stacks and printf buffer of a context, beyond its first */
-    GS_KIND_MODULE,
-    GS_KIND_LIBRARY,
+    GS_KIND_MODULE, /* `count` units of its context's code */
+    GS_KIND_CODE,   /* what all modules and libraries of a context take: key is the context, `count` units in blocks */
+    GS_KIND_LOADED, /* a library in a context: key is that of its GS_KIND_LIBRARY, `count` units */
+    GS_KIND_LIBRARY, /* what a library will take of a card: key is the handle and the card, `count` units; not charged */
+    GS_KIND_KERNEL,  /* a library's kernel; `extra` is the library */
     GS_KIND_IMPORT, /* somebody else's memory: 0 bytes */
     GS_KIND_POOLED, /* from a pool, which is what is charged; `extra` is the pool's number */
     GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */

@@ -76,6 +76,17 @@ void gs_book(struct gs_meter *m, struct gs_card *shared, int64_t charged, int64_
     m->mine_event_ns += event;
 }
 
+/* Own time of a launch that had the card for `spent`, neighbours' slices included. Of a long one the host saw most: its
+ * word beats the ratio of other launches, which may be there only once this one has ended. */
+static uint64_t own_ns(const struct gs_meter *m, const struct gs_pending *p, uint64_t spent)
+{
+    uint64_t from = p->fed_sample_ns ? p->fed_sample_ns : p->launched_ns;
+    int64_t span = (int64_t)(m->fed_sample_ns - from), own = (int64_t)(m->fed_own_ns - p->fed_own_ns);
+    if (spent < GS_LONG_NS || !m->fed || span < (int64_t)spent / 2 || own < 0 || own > span)
+        return gs_corrected(m, spent);
+    return spent / 1000 * (uint64_t)(own / (span / 1000));
+}
+
 /* One launch is known to have ended: learn, and put right what was charged for it. pre: entered. */
 static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_t now)
 {
@@ -84,13 +95,17 @@ static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_
     uint64_t spent = busy_ns(m, p, &further);
     gs_cost_learn(p->cost, spent);
     __atomic_fetch_sub(&m->unknown, p->unknown, __ATOMIC_ACQ_REL);
-    int64_t more = (int64_t)(gs_corrected(m, spent) - gs_corrected(m, p->charged_ns)) * p->weight;
+    uint64_t own = own_ns(m, p, spent);
+    int64_t more = (int64_t)(own - gs_corrected(m, p->charged_ns)) * p->weight;
     int64_t more_event = (int64_t)(spent - p->charged_ns) * p->weight;
     int64_t lump_us = (more_event - more_event / p->weight) / 1000;
     lump_us = lump_us < -MOST_LUMP_US ? -MOST_LUMP_US : lump_us > MOST_LUMP_US ? MOST_LUMP_US : lump_us;
     m->lumps_us2 += (uint64_t)(lump_us * lump_us);
     if (m->rate_ppm && p->paid)
         gs_bucket_correct(&shared->paid_until_ns, more, m->rate_ppm);
+    int64_t ahead = (int64_t)(own - spent / GS_PPM * m->rate_ppm);
+    if (spent > GS_OVERRUN_NS && m->rate_ppm && p->paid && ahead > 0)
+        gs_count(&shared->overrun_ns, (uint64_t)ahead);
     gs_book(m, shared, more, more_event);
     gs_meter_ran(m, ended(m, further, now), spent, (int64_t)gs_corrected(m, p->charged_ns) + more,
                  (int64_t)p->charged_ns + more_event);
@@ -125,6 +140,12 @@ void gs_timing_poll(struct gs_meter *m, int card)
         m->concluded_ns = now;
     }
     gs_relaxed(mode);
+}
+
+/* Is a launch under way, or not known to have ended, that is a long one by now? */
+int gs_timing_long(const struct gs_meter *m, uint64_t now)
+{
+    return m->count && (int64_t)(now - m->pending[m->first % GS_PENDING].launched_ns) > (int64_t)GS_OVERRUN_NS;
 }
 
 /* GPU time that is queued and not begun, about. */
@@ -207,6 +228,7 @@ void gs_timing_stop(struct gs_meter *m, const struct gs_launch *launch, int laun
                              .charged_ns = launch->charged_ns, .launched_ns = launch->now,
                              .queued_ns = m->queued_ns - launch->charged_ns, .paid = launch->rate_ppm < GS_PPM,
                              .gap_ns = was_idle ? now - launch->idle_ns : 0,
+                             .fed_own_ns = m->fed_own_ns, .fed_sample_ns = m->fed_sample_ns,
                              .weight = launch->weight, .unknown = (uint16_t)launch->unknown};
     } else {
         retire(m, end);

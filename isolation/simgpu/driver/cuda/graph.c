@@ -145,7 +145,8 @@ CUresult sim_node_kernel(struct sim_node *node, const struct cu_kernel_node *par
 {
     struct sim_context *context;
     TRY(sim_current(&context));
-    struct sim_function *function = params ? sim_function_check(params->function) : NULL;
+    void *handle = params && !params->function ? params->kernel : params ? params->function : NULL;
+    struct sim_function *function = sim_function_check(handle);
     if (!function)
         return CUDA_ERROR_INVALID_VALUE;
     if (!function->module->context)

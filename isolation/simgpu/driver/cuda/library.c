@@ -25,7 +25,7 @@ API CUresult cuLibraryLoadData(struct sim_module **made, const void *image, int 
     LOCKED();
     struct sim_module *library = sim_new(sizeof *library);
     *library = (struct sim_module){.tag = SIM_MODULE};
-    CUresult result = sim_image_parse(image, library);
+    CUresult result = sim_image_parse(image, sim_arch(sim_device[0]), library);
     if (result) {
         library->tag = SIM_DEAD;
         return result;

@@ -1,4 +1,4 @@
-/* Modules: loading an image costs memory for its code and its globals.
+/* Modules: loading an image costs memory for its code and its globals, which share granules within a context.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -23,16 +23,30 @@ static struct sim_module *module_check(void *handle)
     return module && module->tag == SIM_MODULE ? module : NULL;
 }
 
-/* Charge code and globals together, in whole granules, and give each global an address. */
+/* Architecture as images name it: 90 is sm_90. */
+uint32_t sim_arch(const struct sim_device *device)
+{
+    return (uint32_t)(device->card->model.cc_major * 10 + device->card->model.cc_minor);
+}
+
+/* Code of a context becomes `bytes`; what that takes of the card, in whole granules, is charged or given back. */
+static CUresult set_code(struct sim_context *context, uint64_t bytes)
+{
+    uint64_t granule = sim_params()->granule_bytes;
+    uint64_t before = sim_round(context->code_bytes, granule), after = sim_round(bytes, granule);
+    if (after > before)
+        TRY(sim_charge(sim_device_of(context), HW_MODULE, after - before));
+    else
+        sim_refund(sim_device_of(context), HW_MODULE, before - after);
+    context->code_bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+/* Charge code and globals together, and give each global an address. */
 static CUresult place(struct sim_module *module)
 {
-    struct sim_device *device = sim_device_of(module->context);
-    uint64_t code = module->bytes, bytes = code;
-    for (size_t i = 0; i < module->symbols; i++)
-        bytes += sim_round(module->symbol[i].bytes, 256);
-    bytes = sim_round(bytes ? bytes : 1, sim_params()->granule_bytes);
-    TRY(sim_charge(device, HW_MODULE, bytes));
-    module->bytes = bytes;
+    module->bytes = sim_round(module->bytes ? module->bytes : 1, 256) * sim_params()->module_permille / 1000;
+    TRY(set_code(module->context, module->context->code_bytes + module->bytes));
     for (size_t i = 0; i < module->symbols; i++) {
         struct sim_range *range = sim_range_new(SIM_RANGE_SYMBOL, module->context, module->symbol[i].bytes);
         if (!range)
@@ -48,7 +62,7 @@ CUresult sim_module_load(struct sim_context *context, const void *image, struct 
     TRY(sim_device_error(sim_device_of(context)));
     struct sim_module *module = sim_new(sizeof *module);
     *module = (struct sim_module){.tag = SIM_MODULE, .context = context};
-    CUresult result = sim_image_parse(image, module);
+    CUresult result = sim_image_parse(image, sim_arch(sim_device_of(context)), module);
     if (!result)
         result = place(module);
     if (result) {
@@ -69,7 +83,7 @@ void sim_module_end(struct sim_module *module)
     for (size_t i = 0; i < module->symbols; i++)
         if (sim_range_at(module->symbol[i].address))
             sim_range_end(sim_range_at(module->symbol[i].address));
-    sim_refund(sim_device_of(module->context), HW_MODULE, module->bytes);
+    (void)set_code(module->context, module->context->code_bytes - module->bytes);
     for (struct sim_module **at = &modules; *at; at = &(*at)->next)
         if (*at == module) {
             *at = module->next;

@@ -64,6 +64,7 @@ struct sim_context {
     uint64_t id;
     uint64_t limit[CU_LIMITS];
     uint64_t base_bytes, limit_bytes; /* charged as context */
+    uint64_t code_bytes;              /* of all its modules, charged in whole granules */
     uint64_t share;                   /* of a green context: millionths of the card; 0: all of it */
     struct sim_stream *legacy, *per_thread;
     struct sim_slab *slabs; /* with room */
@@ -145,7 +146,7 @@ struct sim_function {
 struct sim_module {
     uint32_t tag;
     struct sim_context *context; /* NULL: a library */
-    uint64_t bytes;              /* charged */
+    uint64_t bytes;              /* of the context's code */
     int opaque;                  /* any function name is accepted */
     struct sim_function **function;
     size_t functions;
@@ -271,7 +272,8 @@ uint64_t sim_copy_ns(const struct sim_device *device, CUdeviceptr to, CUdevicept
 CUresult sim_move3(const struct cu_copy3 *copy, uint64_t *ns);
 
 /* image.c, module.c */
-CUresult sim_image_parse(const void *image, struct sim_module *module);
+CUresult sim_image_parse(const void *image, uint32_t arch, struct sim_module *module);
+uint32_t sim_arch(const struct sim_device *device);
 CUresult sim_module_load(struct sim_context *context, const void *image, struct sim_module **loaded);
 void sim_module_end(struct sim_module *module);
 void sim_modules_end(struct sim_context *context);

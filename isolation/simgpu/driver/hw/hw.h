@@ -46,6 +46,7 @@
     X(context_ns, 0)             /* time to create a context */                                 \
     X(context_bytes, 0)          /* 0: as the model says */                                     \
     X(granule_bytes, 2097152)    /* physical memory is handed out in these */                   \
+    X(module_permille, 1000)     /* what modules take, of what their images say */              \
     X(pool_granule_bytes, 33554432) /* what a memory pool grows by */                           \
     X(graph_granule_bytes, 33554432) /* what the graph memory pool grows by */                  \
     X(teardown_ns, 20000000)     /* memory of a dead process comes back after this */           \
