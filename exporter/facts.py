@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.contract.abi import BreachRecord, RegionReading
+    from isolation.contract.abi import RegionReading
     from isolation.contract.hold import Hold, Process
+    from isolation.contract.ring import BreachRecord
 
 T = TypeVar("T")
 
