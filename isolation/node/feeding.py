@@ -1,7 +1,7 @@
 """
-Which containers of this node are told their own GPU time, and by what processes it is counted.
+Which containers of this node are told their own GPU time and memory, and by what processes they are counted.
 
-One feeder for each standing hold with a share of compute; they come and go with the holds. Runs in a thread
+One feeder for each standing hold that the library enforces; they come and go with the holds. Runs in a thread
 of its own: NVML may be slow, and admission must not wait for it.
 """
 
@@ -54,7 +54,7 @@ class Feeding:
                 if pids is not None:
                     feeder.turn(pids, now)
             except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
-                _log.debug("cannot write GPU time of %s: %s", hold.name, exc)
+                _log.debug("cannot write the feed of %s: %s", hold.name, exc)
                 self._feeders.pop(ident)
         return min((feeder.seconds for _, feeder in self._feeders.values()), default=IDLE_SECONDS)
 
@@ -77,11 +77,11 @@ class Feeding:
                 self._feeders[ident] = (hold, feeder)
 
     def _holds(self) -> Iterator[tuple[str, tuple[Hold, Path]]]:
-        """Holds of this boot with a share of compute that the library limits."""
+        """Holds of this boot that the library enforces."""
         for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
             try:
                 hold = load(read_small(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HoldError):
                 continue
-            if hold.core and hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
+            if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
                 yield folder.name, (hold, folder)
