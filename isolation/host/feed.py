@@ -132,13 +132,18 @@ class Feeder:
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
 
-    def turn(self, ours: frozenset[int], now: float, newer: Callable[[int], bool] = lambda _pid: False) -> None:
+    def used(self) -> tuple[int | None, ...]:
+        """Bytes in use by card at the last sample, the larger of books and driver's figure; None: cannot be told."""
+        return tuple(watch.used_bytes for watch in self._memory)
+
+    def turn(self, ours: frozenset[int], now: float, newer: Callable[[int], bool] = lambda _pid: False) -> bool:
         """
-        Sample if it is time, look who wants the cards, write.
+        Sample if it is time, look who wants the cards, write: whether it was time.
 
         `newer`: whether a process that uses the card and is not in `ours` is the container's all the same.
         """
-        if now >= self._samples_due:
+        sampled = now >= self._samples_due
+        if sampled:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
             self._sample(ours)
             region = region_of(self._folder, self._entry)
@@ -148,6 +153,7 @@ class Feeder:
         rates = self._rates(now)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(feed_of(self._folder, self._entry), self._feed)
+        return sampled
 
     def _sample(self, ours: frozenset[int]) -> None:
         for at, part in enumerate(self._entry.slices):

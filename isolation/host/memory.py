@@ -37,9 +37,12 @@ class CardWatch:
         self._correction = Correction()
         self.own_bytes = 0
         """As the driver counts it; 0 where it cannot tell."""
+        self.used_bytes: int | None = None
+        """The larger of that and the books, at the last look; None where it cannot be told."""
 
     def look(self, machine: Machine, region: Path, belongs: Callable[[int], bool]) -> MemoryFeed | None:
         """One sample; None: nothing is known."""
+        self.own_bytes, self.used_bytes = 0, None
         for _ in range(TRIES):
             began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             try:
@@ -60,14 +63,14 @@ class CardWatch:
             driver = counted(users, read.slots, self._at, surplus)
             if driver is None:
                 break
-            self.own_bytes = driver
             books = Books(self._mine(read.cards), self._mine(after), read.slots, edge_locked(region, self._at))
+            self.own_bytes = driver
+            self.used_bytes = max(driver, 0 if books.after is None else books.after.used_bytes)
             self._correction.take(driver, users, books, self._at, began)
             if books.still:
                 return self._correction.feed
         else:
             return self._correction.feed
-        self.own_bytes = 0
         self._correction.untold(process.alive)
         return self._correction.feed
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,9 +26,11 @@ from isolation.contract.model import Slice
 from isolation.host.machine import NvmlMachine
 from isolation.lib import files, native
 from isolation.node.feeding import Feeding
+from isolation.node.overlimit import KILL, OverLimit
 
 MIB = 1 << 20
 BOOT = "this-boot"
+REPORTED = OverLimit()
 
 
 class Pod:
@@ -86,7 +89,7 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHARE_SIMGPU", "")
     stop, threads, machines, stacks, pods = threading.Event(), [], [], [], {}
 
-    def make(model, *names, **settings):
+    def make(model, *names, policy=REPORTED, **settings):
         manager = boxes(model, **settings)
         box = manager.__enter__()
         stacks.append(manager)
@@ -95,7 +98,7 @@ def node(tmp_path, monkeypatch):
         machines.append(machine)
         card = machine.cards()[-1]
         pods.update({f"uid-{name}": Pod(alloc, box, name, card) for name in names})
-        feeding = Feeding(alloc, machine, lambda hold: frozenset(pods[hold.tenant.uid].pids), BOOT)
+        feeding = Feeding(alloc, machine, lambda hold: frozenset(pods[hold.tenant.uid].pids), BOOT, policy)
 
         def feed():
             while not stop.is_set():
@@ -150,3 +153,14 @@ def test_what_the_driver_cannot_tell_corrects_nothing(node, settings):
     (pod,) = node("v100-16g", "mine", **settings)
     code = "begin()\nunseen(3 << 10)\ntime.sleep(0.7)\nsay([left(), alloc(4 << 10)[0]])"
     assert [5120 - 320, 0] == pod.run(code)
+
+
+def test_a_node_may_end_who_takes_unseen_what_was_not_promised(node):
+    """
+    7 GiB under 5, on a path that no library stops: ended after some samples; the neighbour within its promise stays.
+    """
+    mine, other = node("v100-16g", "mine", "other", policy=OverLimit(KILL, 3, 256 * MIB))
+    beside = other.start("begin()\nsay(alloc(4 << 10)[0])\nwait()\nsay(1)")
+    over = mine.start("begin()\nunseen(7 << 10)\nwait()")
+    assert -signal.SIGKILL == over.wait(PATIENCE_SECONDS)
+    assert ("0\n1\n", 0) == (beside.communicate("go\n")[0], beside.returncode)
