@@ -17,8 +17,9 @@ from isolation.contract.reading import NO_HARDWARE, Hardware
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.contract.abi import BreachRecord, RegionReading
+    from isolation.contract.abi import RegionReading
     from isolation.contract.hold import Hold, Process
+    from isolation.contract.ring import BreachRecord
 
 T = TypeVar("T")
 

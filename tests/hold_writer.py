@@ -110,7 +110,7 @@ def touch(region: Path, *, slots=(), used=0, breaches=None, card=CARD) -> None:
         _put(file, HIGH_AT, struct.pack("<I", len(slots)))
         if breaches is not None:
             for at in range(max(0, breaches - abi.RING), breaches):
-                record = abi._RECORD.pack(at + 1, 10 * at, abi.Breach.DENIED, 0, 7, 1 << 30, used, 5 << 30, 1)
+                record = abi.RECORD.pack(at + 1, 10 * at, abi.Breach.DENIED, 0, 7, 1 << 30, used, 5 << 30, 1)
                 _put(file, abi.RING_OFFSET + at % abi.RING * abi.RECORD_BYTES, record)
             _put(file, HEAD_AT, struct.pack("<Q", breaches))
 

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from exporter.facts import RegionFacts
 from exporter.sources.files import opened
-from isolation.contract import abi
+from isolation.contract import abi, ring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +120,7 @@ def _facts(fd: int, size: int, known: _Known, slots: int) -> RegionFacts:
         return RegionFacts(reading)
     # fewer than were told: the file was made anew in place
     since = known.since if known.since <= head else 0
-    known.since, lost, records = abi.read_breaches(copy.read, since)
+    known.since, lost, records = ring.read_breaches(copy.read, since)
     return RegionFacts(reading, records, min(lost, MOST_LOST))
 
 

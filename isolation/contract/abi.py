@@ -10,14 +10,14 @@ record that is being overwritten is left out, and no number that a tenant wrote 
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
@@ -89,19 +89,22 @@ _LIMITS_HEAD: Final = struct.Struct("<QHHIII")
 _LIMITS_BODY: Final = struct.Struct("<QIIII64s144x")
 _LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
-_FEED_CARD: Final = struct.Struct("<QQQIIQ24x")
+_FEED_CARD: Final = struct.Struct("<QQQIIQQiIII")
 _REGION_HEAD: Final = struct.Struct("<QHHIQ10IQ56xI4xQQ32s64s")
-_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQ16xQQqQ32x")
+_CARD: Final = struct.Struct("<Q56x6QII8x16sQQQQQ8xQQqQ32x")
+_SLOT_CARDS: Final = struct.Struct(f"<{CARDS}Q")
 _SLOT_HEAD: Final = struct.Struct("<IIIIQQQ16sQQ")
 _LANE: Final = struct.Struct("<QQ")
-_RECORD: Final = struct.Struct("<QQHHIQQQI12x")
+RECORD: Final = struct.Struct("<QQHHIQQQI12x")
 
 LIMITS_BYTES: Final = 4096
 FEED_BYTES: Final = 64 + CARDS * _FEED_CARD.size
 HEADER_BYTES: Final = 4096
 CARD_BYTES: Final = 256
 SLOT_BYTES: Final = 2048
+SLOT_GUESSED: Final = 72
 SLOT_LANES: Final = 256
+SLOT_IMPORTED: Final = 1408  # and behind it `managed` and `guessing`
 RECORD_BYTES: Final = 64
 CARD_OFFSET: Final = HEADER_BYTES
 SLOT_OFFSET: Final = CARD_OFFSET + CARDS * CARD_BYTES
@@ -139,6 +142,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFeed:
+    """How far the books of one card are from what the driver counts, at one sample."""
+
+    sample_ns: int  # CLOCK_MONOTONIC
+    excess_bytes: int
+    """What the driver counts beyond the books; below 0: guesses cost so much less than was booked."""
+    books_bytes: int
+    released: int = 0
+    """`CardBook.released` at the sample."""
+
+
+@dataclass(frozen=True, slots=True)
 class CardFeed:
     """What only the host knows about one card of a container."""
 
@@ -153,6 +168,8 @@ class CardFeed:
     """Part of the time by which `own_ns` may be wrong either way."""
     sampled_ns: int = 0
     """Time since the feed began that samples have seen; 0: all of it."""
+    memory: MemoryFeed | None = None
+    """None: the driver's figure is not known, and corrects nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,13 @@ class SlotReading:
     """Entry points that were passed through unknown."""
     ghost: bool = False
     """Dead; what it holds is mapped by a living process still."""
+    guessed: tuple[int, ...] = (0,) * CARDS
+    """Of `bytes_by_card`, what is an estimate (`guessing`: of a call that is under way)."""
+    imported: tuple[int, ...] = (0,) * CARDS
+    """Bytes of other processes that it maps, charged there."""
+    managed: tuple[int, ...] = (0,) * CARDS
+    """Of `bytes_by_card`, what may lie on the host."""
+    guessing: tuple[int, ...] = (0,) * CARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +217,10 @@ class CardBook:
     corrected_ns: int = 0
     """Own time less charges, over all that the host fed."""
     overrun_ns: int | None = None  # own time of long kernels beyond the granted rate; None: an older library
-
-
-@dataclass(frozen=True, slots=True)
-class BreachRecord:
-    """One entry of the ring."""
-
-    sequence: int
-    mono_ns: int
-    kind: Breach | int
-    card: int | None
-    pid: int
-    requested: int
-    used: int
-    limit: int
-    api: int
+    released: int = 0
+    """Granules of guesses given back, all that there ever were."""
+    version: int = 0
+    """Differs after every step of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +233,6 @@ class RegionReading:
     cards: tuple[CardBook, ...]
     slots: tuple[SlotReading, ...] = field(repr=False)
     breaches_total: int = 0
-
-
-def api_code(name: str) -> int:
-    """How a record names an entry point."""
-    return crc32(name.encode())
 
 
 def _sealed(magic: int, size: int, sequence: int, body: bytes) -> bytes:
@@ -254,8 +262,16 @@ def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> 
     """The feed file, cards in the order of the limits file."""
     body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
-        body += _FEED_CARD.pack(*astuple(card))
+        times = (card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, card.rounding_ppm, card.sampled_ns)
+        body += _FEED_CARD.pack(*times, *_memory(card.memory))
     return _sealed(FEED_MAGIC, FEED_BYTES, sequence, body)
+
+
+def _memory(memory: MemoryFeed | None) -> tuple[int, int, int, int, int]:
+    if memory is None:
+        return 0, 0, 0, 0, 0
+    excess = -(-memory.excess_bytes // GRANULE)
+    return memory.sample_ns, excess, memory.books_bytes // GRANULE, memory.released & 0xFFFFFFFF, 1  # GS_MEMORY_VALID
 
 
 def _unseal(raw: bytes, magic: int, size: int, what: str) -> bytes:
@@ -302,7 +318,8 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("ascii", "replace")
 
 
-def _head(pread: Pread, size: int | None) -> tuple[int, int, int, str, str]:
+def read_head(pread: Pread, size: int | None) -> tuple[int, int, int, str, str]:
+    """Records ever written, slots ever taken, generation of the limits, library, promise. AbiError."""
     raw = pread(_REGION_HEAD.size, 0)
     if len(raw) < _REGION_HEAD.size or (size is not None and size < REGION_BYTES):
         raise AbiError(f"region: {len(raw) if size is None else size} bytes, {REGION_BYTES} expected")
@@ -332,12 +349,14 @@ def _slot(raw: bytes, offset: int, index: int, pending: Sequence[tuple[int, int]
                 done = intent
             total += done
         held.append(_fields(total, 40, signed=1)[0] * GRANULE)
-    return SlotReading(index, pid, ticks, generation, _text(name), tuple(held), unknown, ghost=state == GHOST)
+    sums = (SLOT_GUESSED, *range(SLOT_IMPORTED, SLOT_IMPORTED + 3 * _SLOT_CARDS.size, _SLOT_CARDS.size))
+    more = (_SLOT_CARDS.unpack_from(raw, offset + at) for at in sums)
+    return SlotReading(index, pid, ticks, generation, _text(name), tuple(held), unknown, state == GHOST, *more)
 
 
 def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]:
     """The cards of a region alone: one small read, for those who come often."""
-    _head(pread, size)
+    read_head(pread, size)
     return _cards(pread)[0]
 
 
@@ -349,12 +368,13 @@ def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
     cards, pending = [], []
     for index in range(CARDS):
         word, *rest = _CARD.unpack_from(raw_cards, index * CARD_BYTES)
-        _, charged, event, launches, throttled, wanted, rate, flags, uuid, limit, peak, denied, refused, *fed = rest
+        _, charged, event, launches, throttled, wanted, rate, flags, uuid, limit, peak, denied, refused, *more = rest
         used, upper = _fields(word, 32)
         pending.append(_fields(upper, 12))
         if any(uuid):
             figures = (used * GRANULE, limit, peak, denied, refused, charged, event, launches, throttled, wanted, rate)
-            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), fed[2], fed[3] if minor else None))
+            overrun = more[4] if minor else None
+            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), more[3], overrun, more[0], upper))
     return tuple(cards), pending
 
 
@@ -364,7 +384,7 @@ def read_region(pread: Pread, *, size: int | None = None) -> RegionReading:
 
     A step under way is counted as finished, as the library itself would finish it.
     """
-    ring_head, high, generation, library, promise = _head(pread, size)
+    ring_head, high, generation, library, promise = read_head(pread, size)
     cards, pending = _cards(pread)
     raw_slots = pread(high * SLOT_BYTES, SLOT_OFFSET)
     if len(raw_slots) < high * SLOT_BYTES:
@@ -373,28 +393,9 @@ def read_region(pread: Pread, *, size: int | None = None) -> RegionReading:
     return RegionReading(promise, library, generation, cards, slots, ring_head)
 
 
-def read_breaches(pread: Pread, since: int = 0) -> tuple[int, int, tuple[BreachRecord, ...]]:
-    """(records ever written, how many after `since` are lost, those that are left), oldest first."""
-    head = _head(pread, None)[0]
-    raw = pread(RING * RECORD_BYTES, RING_OFFSET)
-    if len(raw) < RING * RECORD_BYTES:
-        raise AbiError("region: cut short")
-    found = tuple(_records(raw, max(since, head - RING, 0), head))
-    return head, max(0, head - since - len(found)), found
-
-
-def _records(raw: bytes, first: int, head: int) -> Iterator[BreachRecord]:
-    for index in range(first, min(head, first + RING)):
-        sequence, mono, kind, card, *rest = _RECORD.unpack_from(raw, (index % RING) * RECORD_BYTES)
-        if sequence != index + 1:
-            continue
-        known = Breach(kind) if kind in Breach._value2member_map_ else kind
-        yield BreachRecord(sequence, mono, known, card if card < CARDS else None, *rest)
-
-
 def layout() -> dict[str, int]:
     """Sizes and offsets as this mirror understands them, for the comparison with the C header."""
-    formats = {"limit_card": _LIMIT_CARD, "feed_card": _FEED_CARD, "card": _CARD, "record": _RECORD}
+    formats = {"limit_card": _LIMIT_CARD, "feed_card": _FEED_CARD, "card": _CARD, "record": RECORD}
     sizes = {name: fmt.size for name, fmt in formats.items()}
     sections = {"region.cards": CARD_OFFSET, "region.slots": SLOT_OFFSET, "region.ring": RING_OFFSET}
     return sizes | sections | {"limits": LIMITS_BYTES, "feed": FEED_BYTES, "slot": SLOT_BYTES, "region": REGION_BYTES}

@@ -43,8 +43,8 @@ class Comparison:
 
     uninstrumented: tuple[CardUser, ...]
     """Have memory on the card and no slot in the books."""
-    hidden_bytes: int
-    """What those with a slot have beyond what all books say, past the tolerance; 0 within it."""
+    hidden_bytes: int | None
+    """What those with a slot have beyond what all books say, past the tolerance; 0 within it, None: cannot be told."""
 
 
 def compare(users: Iterable[CardUser], slots: Iterable[SlotReading], card: int) -> Comparison:
@@ -53,14 +53,15 @@ def compare(users: Iterable[CardUser], slots: Iterable[SlotReading], card: int) 
     lives = {(slot.pid, slot.start_ticks) for slot in booked if not slot.ghost}
     pids = {pid for pid, _ in lives}
     unseen: list[CardUser] = []
-    measured = 0
+    measured, untold = 0, False
     for user in users:
         pid = user.pid if user.inner_pid is None else user.inner_pid
         if (pid in pids) if user.start_ticks is None else ((pid, user.start_ticks) in lives):
+            untold |= user.bytes is None
             measured += user.bytes or 0
         else:
             unseen.append(user)
     told = sum(max(0, slot.bytes_by_card[card]) for slot in booked)
     beyond = measured - told
     hidden = beyond if beyond > max(TOLERANCE_BYTES, measured // TOLERANCE_PARTS) else 0
-    return Comparison(tuple(unseen), hidden)
+    return Comparison(tuple(unseen), None if untold else hidden)

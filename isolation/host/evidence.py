@@ -71,12 +71,21 @@ def locked(path: Path, flags: int = os.O_DIRECTORY) -> bool:
 
 def slots_locked(region: Path) -> bool:
     """Whether a process with a CUDA context has its slot of the region."""
+    return _bytes_locked(region, LOCK_OFFSET, SLOTS)
+
+
+def edge_locked(region: Path, card: int) -> bool:
+    """Whether a call is under way that may pass the promise for a moment; `card` as in the limits file."""
+    return _bytes_locked(region, LOCK_OFFSET + SLOTS + card, 1)
+
+
+def _bytes_locked(region: Path, start: int, length: int) -> bool:
     try:
         fd = os.open(region, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_OFFSET, SLOTS, 0)
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
         answer = fcntl.fcntl(fd, _OFD_GETLK, asked)
     except OSError:
         return False

@@ -2,7 +2,8 @@
 What only the host can tell a container, written for it some ten times a second.
 
 Own GPU time: event times count the neighbours' slices too; NVML's samples do not. They come late, rounded,
-and some not at all. The granted rate: what neighbours leave idle. The container can only read the file.
+and some not at all. The granted rate: what neighbours leave idle. Memory: how far the books are from what the driver
+counts (`correction`). The container can only read the file.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from uuid import UUID
 from isolation.contract import abi
 from isolation.contract.hold import HoldError, load
 from isolation.host.evidence import REGION, read_small
+from isolation.host.memory import CardWatch
 from isolation.host.rates import ACTIVE_NS, Tenant, granted
 from isolation.lib import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from isolation.contract.hold import Hold
@@ -118,25 +120,40 @@ class Pace:
 
 
 class Feeder:
-    """Keeps the feed of one hold fresh; `turn` says when to come again."""
+    """Keeps the feed of one hold fresh: a turn every `seconds`."""
 
     def __init__(self, entry: Hold, folder: Path, machine: Machine, policy: abi.Policy) -> None:
         self._entry, self._folder, self._machine, self._policy = entry, folder, machine, policy
         self._own = {part.uuid: OwnTime() for part in entry.slices}
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
+        self._memory = [CardWatch(at, part.uuid, uuid_of(part.uuid)) for at, part in enumerate(entry.slices)]
         self._neighbours: tuple[tuple[Hold, Path], ...] = ()
         self._paces: dict[tuple[str, UUID], Pace] = {}
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
 
-    def turn(self, ours: frozenset[int], now: float) -> None:
-        """Sample if it is time, look who wants the cards, write."""
-        if now >= self._samples_due:
+    def used(self) -> tuple[int | None, ...]:
+        """Bytes in use by card at the last sample, the larger of books and driver's figure; None: cannot be told."""
+        return tuple(watch.used_bytes for watch in self._memory)
+
+    def turn(self, ours: frozenset[int], now: float, newer: Callable[[int], bool] = lambda _pid: False) -> bool:
+        """
+        Sample if it is time, look who wants the cards, write: whether it was time.
+
+        `newer`: whether a process that uses the card and is not in `ours` is the container's all the same.
+        """
+        sampled = now >= self._samples_due
+        if sampled:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
             self._sample(ours)
+            region = region_of(self._folder, self._entry)
+            for at, watch in enumerate(self._memory):
+                memory = watch.look(self._machine, region, lambda pid: pid in ours or newer(pid))
+                self._feed[at] = replace(self._feed[at], memory=memory, own_bytes=watch.own_bytes)
         rates = self._rates(now)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(feed_of(self._folder, self._entry), self._feed)
+        return sampled
 
     def _sample(self, ours: frozenset[int]) -> None:
         for at, part in enumerate(self._entry.slices):
@@ -148,7 +165,8 @@ class Feeder:
             ago = max(0, time.time_ns() - own.at * 1000)
             moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - ago
             rounding = own.step * (abi.PPM // 200)
-            self._feed[at] = abi.CardFeed(own.own_ns, moment, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
+            fed = replace(self._feed[at], own_ns=own.own_ns, sample_ns=moment)
+            self._feed[at] = replace(fed, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
 
     def _rates(self, now: float) -> list[int]:
         if self._policy is abi.Policy.FIXED:

@@ -40,6 +40,18 @@ class Sample:
     percent: int
 
 
+@dataclass(frozen=True, slots=True)
+class CardMemory:
+    """Who has memory on one card, as the driver tells at one moment."""
+
+    users: Mapping[int, int | None]
+    """Bytes by pid; None where the driver cannot tell."""
+    used: int
+    """Of the whole card, without what the driver keeps back."""
+    served: bool = False
+    """Clients of MPS compute: their memory stands under the server."""
+
+
 class Machine(Protocol):
     """What the room asks of a machine."""
 
@@ -52,8 +64,8 @@ class Machine(Protocol):
     def samples(self, uuid: str, since: int) -> tuple[Sample, ...]:
         """Who computed on the card since that time (microseconds on NVML's clock); empty: nobody, or unknown."""
 
-    def users(self, uuid: str) -> Mapping[int, int]:
-        """Bytes by pid of whoever has memory on the card, as far as the driver tells."""
+    def memory(self, uuid: str) -> CardMemory | None:
+        """Who has memory on the card (or MIG instance); None where the driver cannot tell."""
 
     def close(self) -> None:
         """Let NVML go; the next call takes it up again, also in another process."""
@@ -95,14 +107,30 @@ class NvmlMachine:
             return ()
         return tuple(Sample(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found)
 
-    def users(self, uuid: str) -> Mapping[int, int]:
+    def memory(self, uuid: str) -> CardMemory | None:
         """See `Machine`."""
-        nvml = self._open()
         try:
-            found = nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid))
+            nvml = self._open()
+        except MachineError:
+            return None
+        try:
+            handle = self._handle(uuid)
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            served = self._served(handle)
+            try:
+                used = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                used = nvml.nvmlDeviceGetMemoryInfo(handle).used
         except nvml.NVMLError:
-            return {}
-        return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
+            return None
+        users = {int(one.pid): None if one.usedGpuMemory is None else int(one.usedGpuMemory) for one in found}
+        return CardMemory(users, int(used), served)
+
+    def _served(self, handle: Any) -> bool:
+        try:
+            return bool(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+        except self._nvml.NVMLError:  # a driver from before MPS clients were listed apart, or a card without MPS
+            return False
 
     def close(self) -> None:
         """See `Machine`."""

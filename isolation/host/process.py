@@ -75,6 +75,33 @@ def everyone() -> dict[int, Seen]:
     return {seen.process.pid: seen for name in names if (seen := see(int(name))) is not None}
 
 
+def inner_pid(pid: int) -> int | None:
+    """Its pid in its own PID namespace: the last of NSpid in /proc/<pid>/status; None where it is gone."""
+    try:
+        status = (PROC / str(pid) / "status").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    found = [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")]
+    return int(found[0]) if found else pid
+
+
+def holds_memory(pid: int) -> bool:
+    """Whether it has an address space: a process that ends gives that up before the driver takes back its memory."""
+    for file in (PROC / str(pid) / "statm", *(PROC / str(pid) / "task").glob("*/statm")):
+        with contextlib.suppress(OSError):
+            if not file.read_text("ascii").startswith("0 "):
+                return True
+    return False
+
+
+def descends(pid: int, root: int) -> bool:
+    """Whether the process is `root` or descends from it."""
+    while pid not in {0, root}:
+        seen = see(pid)
+        pid = 0 if seen is None else seen.parent
+    return pid == root
+
+
 def descendants(root: int) -> tuple[Process, ...]:
     """Whoever descends from `root` and runs; without `root` itself."""
     below = _children if any((PROC / str(root) / "task").glob("*/children")) else _table()

@@ -18,6 +18,7 @@ from isolation.cluster import logs
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
 from isolation.node.inventory import Terms
+from isolation.node.overlimit import KILL, REPORT, OverLimit
 from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
 
 PREFIX: Final = "GPUSHARE_NODE"
@@ -109,6 +110,30 @@ _USUAL: Final = Settings(node="")
     help="Mark a card healthy after this many minutes without errors, if its driver cannot report recovery; 0: never.",
 )
 @click.option(
+    "--over-limit",
+    type=click.Choice([REPORT, KILL]),
+    default=REPORT,
+    show_default=True,
+    help="What happens to a container that has more memory of a card than it was promised, in whatever way it took it: "
+    "report it, or kill all its processes.",
+)
+@click.option(
+    "--over-limit-samples",
+    type=click.IntRange(1, 10000),
+    default=_USUAL.over_limit.samples,
+    show_default=True,
+    metavar="N",
+    help="Samples in a row, some ten a second, before --over-limit applies.",
+)
+@click.option(
+    "--over-limit-tolerance",
+    type=click.IntRange(0, 1 << 20),
+    default=_USUAL.over_limit.tolerance_bytes // MIB,
+    show_default=True,
+    metavar="MIB",
+    help="Memory in MiB beyond the promise on a card that --over-limit tolerates.",
+)
+@click.option(
     "--metrics-host",
     default=_USUAL.host,
     show_default=True,
@@ -175,4 +200,5 @@ def _settings(given: dict[str, Any]) -> Settings:
         context=given["context"],
         ignore_xids=given["ignore_xids"].replace(" ", ""),
         well_after_minutes=given["healthy_after"],
+        over_limit=OverLimit(given["over_limit"], given["over_limit_samples"], given["over_limit_tolerance"] * MIB),
     )

@@ -1,7 +1,7 @@
 """
-Which containers of this node are told their own GPU time, and by what processes it is counted.
+Which containers of this node are told their own GPU time and memory, and by what processes they are counted.
 
-One feeder for each standing hold with a share of compute; they come and go with the holds. Runs in a thread
+One feeder for each standing hold that the library enforces; they come and go with the holds. Runs in a thread
 of its own: NVML may be slow, and admission must not wait for it.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError, Policy
 from isolation.contract.hold import Hold, HoldError, load
 from isolation.host.evidence import read_small
 from isolation.host.feed import Feeder
+from isolation.node.overlimit import OverLimit, OverLimitWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,10 +35,16 @@ class Feeding:
     """See the module. `processes`: of a container, by hold; None where that cannot be told."""
 
     def __init__(
-        self, alloc: Path, machine: Machine, processes: Callable[[Hold], frozenset[int] | None], boot: str
+        self,
+        alloc: Path,
+        machine: Machine,
+        processes: Callable[[Hold], frozenset[int] | None],
+        boot: str,
+        policy: OverLimit = OverLimit(),  # noqa: B008 (frozen)
     ) -> None:
         self._alloc, self._machine, self._processes, self._boot = alloc, machine, processes, boot
-        self._feeders: dict[str, tuple[Hold, Feeder]] = {}
+        self._policy = policy
+        self._feeders: dict[str, tuple[Hold, Feeder, OverLimitWatch]] = {}
         self._due = 0.0
 
     def __len__(self) -> int:
@@ -48,15 +56,15 @@ class Feeding:
         if now >= self._due:
             self._due = now + LOOK_SECONDS
             self._look()
-        for ident, (hold, feeder) in tuple(self._feeders.items()):
+        for ident, (hold, feeder, watch) in tuple(self._feeders.items()):
             try:
                 pids = self._processes(hold)
-                if pids is not None:
-                    feeder.turn(pids, now)
+                if pids is not None and feeder.turn(pids, now):
+                    watch.judge(hold, feeder.used(), partial(self._processes, hold))
             except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
-                _log.debug("cannot write GPU time of %s: %s", hold.name, exc)
+                _log.debug("cannot write the feed of %s: %s", hold.name, exc)
                 self._feeders.pop(ident)
-        return min((feeder.seconds for _, feeder in self._feeders.values()), default=IDLE_SECONDS)
+        return min((feeder.seconds for _, feeder, _ in self._feeders.values()), default=IDLE_SECONDS)
 
     def cycle(self) -> float:
         """A turn; seconds until the next, so that `BUSIEST` is kept."""
@@ -74,14 +82,14 @@ class Feeding:
             known = self._feeders.get(ident)
             if known is None or known[0] != hold:
                 feeder = Feeder(hold, folder, self._machine, Policy[hold.policy.upper()])
-                self._feeders[ident] = (hold, feeder)
+                self._feeders[ident] = (hold, feeder, OverLimitWatch(self._policy))
 
     def _holds(self) -> Iterator[tuple[str, tuple[Hold, Path]]]:
-        """Holds of this boot with a share of compute that the library limits."""
+        """Holds of this boot that the library enforces."""
         for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
             try:
                 hold = load(read_small(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HoldError):
                 continue
-            if hold.core and hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
+            if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
                 yield folder.name, (hold, folder)

@@ -15,6 +15,7 @@ from isolation.contract.names import CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
 from isolation.host.health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.inventory import Terms
+from isolation.node.overlimit import OverLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,7 @@ class Settings:
     context: str | None = None
     ignore_xids: str = ""
     well_after_minutes: int = int(WELL_AFTER_SECONDS / 60)
+    over_limit: OverLimit = OverLimit()  # noqa: RUF009 (frozen)
 
     @property
     def health(self) -> HealthTerms:

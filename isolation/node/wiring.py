@@ -86,7 +86,8 @@ def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> F
         # Not told yet which group is the container's: of a pod with one of ours, all are its own.
         return cgroups.pids(pod.uid) if len(pod.wanted) == 1 else None
 
-    return Feeding(Places(settings.run_dir).alloc, NvmlMachine(settings.simgpu), processes, process.boot())
+    machine = NvmlMachine(settings.simgpu)
+    return Feeding(Places(settings.run_dir).alloc, machine, processes, process.boot(), settings.over_limit)
 
 
 def alarms_of(settings: Settings) -> AlarmWatch:

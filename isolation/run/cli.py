@@ -218,13 +218,12 @@ def carry_out(options: Options, machine: Machine, book: Book) -> int:
     listen, talk = os.pipe()
     machine.close()
     policy = Policy[options.policy.upper()]
-    feeds = library is not None and 0 < held.entry.core < 100  # noqa: PLR2004 (percent: a whole card has no limit)
     return supervise(
         Keep(
             book,
             held,
             Command(options.command, made, mask, lock, held.entry.cgroup),
-            functools.partial(Feeder, held.entry, held.folder, machine, policy) if feeds else None,
+            functools.partial(Feeder, held.entry, held.folder, machine, policy) if library is not None else None,
             native.reap if library is not None else None,
             talk,
         ),

@@ -29,13 +29,17 @@ def warnings(
     known = pids_of(held)
     for part in slices:
         card = cards[part.uuid]
-        users = {pid: used for pid, used in machine.users(part.uuid).items() if pid not in known and not _promised(pid)}
+        memory = machine.memory(part.uuid)
+        listed = memory.users if memory is not None else {}
+        users = {pid: used for pid, used in listed.items() if pid not in known and not _promised(pid)}
         promised = sum(other.bytes for one in held for other in one.entry.slices if other.uuid == part.uuid)
-        used = sum(users.values())
-        if promised + part.bytes + used > card.allocatable_bytes:
+        used = sum(used for used in users.values() if used is not None)
+        untold = None in users.values()
+        if untold or promised + part.bytes + used > card.allocatable_bytes:
+            much = f"{show_bytes(used)} or more" if untold else show_bytes(used)
             who = ", ".join(f"pid {pid}" for pid in sorted(users)[:3]) + (" and others" if len(users) > 3 else "")  # noqa: PLR2004
             told.append(
-                f"card {card.index}: {show_bytes(used)} in use outside gpushare ({who}):"
+                f"card {card.index}: {much} in use outside gpushare ({who}):"
                 f" the promised {show_bytes(part.bytes)} may not be fully available"
             )
     return tuple(told)

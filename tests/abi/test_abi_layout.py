@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.contract import abi
+from isolation.contract import abi, ring
 from isolation.lib import files, native
 
 CARD = abi.CardLimit(UUID(int=7), 5 << 30, 400 << 20, 300_000, abi.Policy.BURST, 4, online=True)
@@ -50,18 +50,22 @@ int main(int argc, char **argv)
     printf("%lu %u %s %lu %lu %u %u %u %u %u %u\\n", limits.generation, limits.flags, (char *)limits.promise,
            card->memory_bytes, card->context_bytes, card->core_ppm, card->policy, card->weight, card->online,
            card->uuid[15], limits.card_count);
-    printf("%lu %lu %lu %lu %u %u %lu\\n", feed.written_ns, feed.cards[1].own_ns, feed.cards[1].sample_ns,
-           feed.cards[1].own_bytes, feed.cards[1].rate_ppm, feed.cards[1].rounding_ppm, feed.cards[1].sampled_ns);
+    const struct gs_feed_card *fed = &feed.cards[1];
+    printf("%lu %lu %lu %lu %u %u %lu %lu %d %u %u %u %u\\n", feed.written_ns, fed->own_ns, fed->sample_ns,
+           fed->own_bytes, fed->rate_ppm, fed->rounding_ppm, fed->sampled_ns, fed->memory_ns, fed->excess_granules,
+           fed->books_granules, fed->released_granules, fed->memory_flags, feed.cards[0].memory_flags);
     region.cards[1].word = 6 | 4097ULL % 4096 << 32 | 9ULL << 44;
     memset(region.cards[1].uuid, 0xab, 16);
     region.cards[1].limit_bytes = 11, region.cards[1].peak_bytes = 12, region.cards[1].denied = 13;
     region.cards[1].denied_bytes = 14, region.cards[1].charged_ns = 15, region.cards[1].event_ns = 16;
     region.cards[1].launches = 17, region.cards[1].throttled_ns = 18, region.cards[1].wanted_ns = 19;
     region.cards[1].rate_ppm = 20, region.cards[1].flags = 1, region.cards[1].overrun_ns = 32;
+    region.cards[1].released_granules = 33;
     region.slots_high = 3, region.limits_generation = 21;
     strcpy((char *)region.library, "9.9");
     region.slots[2] = (struct gs_slot){.state = GS_SLOT_LIVE, .generation = 22, .pid = 23, .start_ticks = 24,
-                                       .name = "name", .unknown = 25};
+                                       .name = "name", .unknown = 25, .guessed = {[1] = 33, [15] = 34},
+                                       .imported = {[1] = 35}, .managed = {[1] = 36}, .guessing = {[1] = 37}};
     region.slots[2].lanes[1][3].state = 4;
     region.slots[0] = (struct gs_slot){.state = GS_SLOT_LIVE};
     region.slots[0].lanes[1][1] = (struct gs_lane){.state = 8ULL << 40 | 5, .intent = 9ULL << 40 | 2};
@@ -82,15 +86,27 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     subprocess.run(["gcc", "-Wall", "-Werror", f"-I{include}", "-o", program, source], check=True)
     limits, feed, region = (tmp_path / name for name in ("limits", "feed", "region"))
     files.write_limits(limits, abi.Limits(3, "ns/pod", (CARD,), abi.Flag.STRICT))
-    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 5, 6, 7, 8)], now_ns=7)
+    memory = abi.MemoryFeed(9, -5 * 512, 10 * 512, (1 << 32) + 11)
+    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 5, 6, 7, 8, memory)], now_ns=7)
     files.create_region(region, "ns/pod")
 
     done = subprocess.run([program, limits, feed, region], capture_output=True, text=True, check=True)
     read = files.read_region(region)
     assert read.cards == files.read_cards(region)
 
-    assert [f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1", "7 3 4 5 6 7 8"] == done.stdout.splitlines()
-    card = abi.CardBook(UUID(bytes=b"\xab" * 16), 6 * 512, *range(11, 21), uncorrected=True, overrun_ns=32)
+    assert [
+        f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1",
+        "7 3 4 5 6 7 8 9 -5 10 11 1 0",
+    ] == done.stdout.splitlines()
+    card = abi.CardBook(
+        UUID(bytes=b"\xab" * 16),
+        6 * 512,
+        *range(11, 21),
+        uncorrected=True,
+        overrun_ns=32,
+        released=33,
+        version=4097 % 4096 | 9 << 12,
+    )
     assert (card,) == read.cards
     assert ("ns/pod", "9.9", 21, 1) == (read.promise, read.library, read.limits_generation, read.breaches_total)
     first, second = read.slots
@@ -98,7 +114,10 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     assert (2, 23, 24, 22, "name", 25) == (
         *(second.index, second.pid, second.start_ticks, second.generation, second.name, second.unknown),
     )
-    record = abi.BreachRecord(1, 26, abi.Breach.DENIED, 1, *range(27, 32))
+    assert (33, 34, 35, 36, 37) == (
+        *(second.guessed[1], second.guessed[15], second.imported[1], second.managed[1], second.guessing[1]),
+    )
+    record = ring.BreachRecord(1, 26, abi.Breach.DENIED, 1, *range(27, 32))
     assert (1, 0, (record,)) == files.read_breaches(region)
 
 
@@ -117,7 +136,7 @@ def test_limits_come_back_as_they_were_promised(tmp_path):
 @given(st.binary(max_size=6000))
 def test_garbage_is_refused_never_guessed(raw):
     """Whatever the bytes, the readers answer with AbiError."""
-    for read in (abi.unpack_limits, lambda r: abi.read_region(reader(r)), lambda r: abi.read_breaches(reader(r))):
+    for read in (abi.unpack_limits, lambda r: abi.read_region(reader(r)), lambda r: ring.read_breaches(reader(r))):
         with pytest.raises(abi.AbiError):
             read(raw)
 
@@ -132,7 +151,7 @@ def test_a_scribbled_region_is_read_or_refused(scribbles, size):
     raw[128:132] = b"\xff\xff\xff\xff"
     for at, value in scribbles:
         raw[at] = value
-    for read in (abi.read_region, abi.read_breaches):
+    for read in (abi.read_region, ring.read_breaches):
         try:
             read(reader(bytes(raw[:size])))
         except abi.AbiError:
@@ -163,7 +182,7 @@ def test_lost_breaches_are_counted(tmp_path):
     for index in range(2000 - abi.RING, 2000):
         at = abi.RING_OFFSET + index % abi.RING * abi.RECORD_BYTES
         os.pwrite(fd, (index + 1 if index != 1500 else 0).to_bytes(8, "little"), at)
-    head, lost, found = abi.read_breaches(partial(os.pread, fd), since=900)
+    head, lost, found = ring.read_breaches(partial(os.pread, fd), since=900)
     os.close(fd)
 
     assert (2000, 77, 1023) == (head, lost, len(found))

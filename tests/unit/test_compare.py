@@ -51,7 +51,7 @@ def test_what_cannot_be_told_accuses_nobody():
     Without a start time the pid decides; without bytes nothing is hidden.
     """
     assert Comparison((), 0) == compare([user(7, start_ticks=None)], [slot(7, GIB)], 0)
-    assert Comparison((), 0) == compare([user(7, None)], [slot(7, 0)], 0)
+    assert Comparison((), None) == compare([user(7, None)], [slot(7, 0)], 0)
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,10 @@ def test_a_container_is_told_the_time_of_its_own_processes(alloc):
     assert 0 == own_ns(other)
 
 
-@pytest.mark.parametrize("fields", [{"core": 0}, {"policy": "none"}, {"boot": "another"}], ids=["core", "none", "boot"])
-def test_who_has_no_share_of_compute_is_not_fed(alloc, fields):
+@pytest.mark.parametrize("fields", [{"policy": "none"}, {"boot": "another"}], ids=["none", "boot"])
+def test_who_has_nothing_enforced_is_not_fed(alloc, fields):
     """
-    Memory only, nothing enforced, or a promise of a former boot.
+    A promise that is placed only, or one of a former boot.
     """
     container(alloc, "mine", **fields)
     feeding = Feeding(alloc, Samples(7), lambda _: frozenset({7}), BOOT)

@@ -21,7 +21,7 @@
 #define GS_FEED_MAGIC 0x3144454648535047ULL   /* "GPSHFED1" */
 #define GS_REGION_MAGIC 0x3147455248535047ULL /* "GPSHREG1" */
 #define GS_ABI_MAJOR 1
-#define GS_ABI_MINOR 1
+#define GS_ABI_MINOR 1 /* 1: memory as the driver counts it; own time of long kernels */
 
 #define GS_CARDS 16   /* cards of one container */
 #define GS_SLOTS 1024 /* processes of one container with a CUDA context */
@@ -66,6 +66,8 @@ enum gs_breach {
     GS_BREACH_UNLISTED = 10 /* a card that was not promised was used */
 };
 
+enum gs_memory_flag { GS_MEMORY_VALID = 1 /* the figures of memory are a sample's; without it there is none */ };
+
 enum gs_card_flag { GS_CARD_UNCORRECTED = 1 /* no own GPU time from the host: event time is charged */ };
 
 struct gs_limit_card {
@@ -96,7 +98,10 @@ struct gs_limits {
 
 /* Rewritten at least every 250 ms, or nobody feeds. `sample_ns` is the time of the driver's own sample, not
  * of the moment when it was asked or written down: the library compares what it had charged then. A
- * sample that says nothing new leaves the three figures of own time as they were. */
+ * sample that says nothing new leaves the three figures of own time as they were.
+ *
+ * The driver's figure of memory corrects the books: a charge must fit beside books + excess. It stands as long as
+ * GS_MEMORY_VALID does and the feed is written, whatever its age: the host clears the flag. */
 struct gs_feed_card {
     uint64_t own_ns;    /* GPU time of this container on this card since the feed began */
     uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for; 0: no sample yet */
@@ -104,7 +109,11 @@ struct gs_feed_card {
     uint32_t rate_ppm;  /* granted now, >= the promise while work waits; 0: no word, obey the promise */
     uint32_t rounding_ppm; /* own_ns may be wrong by this part of the time either way: samples are rounded */
     uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
-    uint8_t reserved[24];
+    uint64_t memory_ns;  /* CLOCK_MONOTONIC of the sample of memory */
+    int32_t excess_granules; /* driver's figure less books; below 0: guesses cost so much less than was booked */
+    uint32_t books_granules; /* the books at that sample */
+    uint32_t released_granules; /* gs_card.released_granules then, its low 32 bits */
+    uint32_t memory_flags;      /* enum gs_memory_flag */
 };
 
 struct gs_feed {
@@ -136,7 +145,8 @@ struct gs_card {
     uint64_t peak_bytes;
     uint64_t denied;
     uint64_t denied_bytes;
-    uint64_t line2[2];
+    uint64_t released_granules; /* guesses that were given back, all that there ever were */
+    uint64_t line2;
     uint64_t fed_sample_ns; /* the host's sample up to which own time was compared with charges */
     uint64_t fed_own_ns;    /* own time at that sample */
     int64_t corrected_ns;   /* own time less charges, over all samples compared */
@@ -160,11 +170,15 @@ struct gs_slot {
     uint8_t name[16];
     uint64_t modules; /* loaded modules and libraries */
     uint64_t unknown; /* entry points passed through unknown */
-    uint8_t reserved[184];
+    uint64_t guessed[GS_CARDS]; /* bytes charged by estimate that a sample may correct: contexts, modules */
+    uint64_t guessed_ns; /* CLOCK_MONOTONIC of the last such charge */
+    uint8_t reserved[48];
     struct gs_lane lanes[GS_CARDS][GS_LANES];
     uint64_t exported[GS_CARDS]; /* bytes that other processes may map, charged here */
     uint64_t imported[GS_CARDS]; /* bytes of other processes that are mapped here, charged there */
-    uint8_t tail[512];
+    uint64_t managed[GS_CARDS];  /* bytes charged that may lie on the host */
+    uint64_t guessing[GS_CARDS]; /* bytes charged by estimate for calls under way; they join `guessed` */
+    uint8_t tail[256];
 };
 
 struct gs_record {
@@ -212,11 +226,16 @@ _Static_assert(sizeof(struct gs_limits) == 4096, "limits");
 _Static_assert(sizeof(struct gs_feed_card) == 64, "feed card");
 _Static_assert(offsetof(struct gs_feed, written_ns) == 24, "feed body");
 _Static_assert(offsetof(struct gs_feed, cards) == 64, "feed cards");
+_Static_assert(offsetof(struct gs_feed_card, memory_ns) == 40, "feed memory");
 _Static_assert(sizeof(struct gs_feed) == 1088, "feed");
 _Static_assert(offsetof(struct gs_card, paid_until_ns) == 64, "card bucket");
 _Static_assert(offsetof(struct gs_card, uuid) == 128, "card uuid");
 _Static_assert(sizeof(struct gs_card) == 256, "card");
+_Static_assert(offsetof(struct gs_card, released_granules) == 176, "card released");
+_Static_assert(offsetof(struct gs_slot, guessed) == 72, "slot guessed");
 _Static_assert(offsetof(struct gs_slot, lanes) == 256, "slot lanes");
+_Static_assert(offsetof(struct gs_slot, imported) == 1408, "slot imported");
+_Static_assert(offsetof(struct gs_slot, guessing) == 1664, "slot guessing");
 _Static_assert(sizeof(struct gs_slot) == 2048, "slot");
 _Static_assert(sizeof(struct gs_record) == 64, "record");
 _Static_assert(offsetof(struct gs_region, ring_head) == 64, "ring head");

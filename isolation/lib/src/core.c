@@ -8,6 +8,7 @@
 #include "limits.h"
 #include "pool.h"
 #include "ring.h"
+#include "sample.h"
 #include "slot.h"
 #include "small.h"
 #include "spin.h"
@@ -125,14 +126,14 @@ void gs_after_fork(void)
         return;
     if (__atomic_compare_exchange_n(&own->alive, &forked, 2, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         gs_table_forget(), gs_small_forget(), gs_pools_forget(), gs_lingering_forget(), gs_contexts_forget();
-        gs_limiter_forget();
+        gs_limiter_forget(), gs_sample_forget();
         __atomic_store_n(&own->alive, 1, __ATOMIC_RELEASE);
     }
     while (__atomic_load_n(&own->alive, __ATOMIC_ACQUIRE) == 2)
         gs_yield();
 }
 
-/* Look for a changed promise, at most every LOOK_NS: the head first, the rest only if it differs.
+/* Look for a changed promise and a new sample, at most every LOOK_NS: the head first, the rest only if it differs.
  * A file that cannot be believed leaves the last promise in force. */
 void gs_look(uint64_t coarse_ns)
 {
@@ -153,6 +154,7 @@ void gs_look(uint64_t coarse_ns)
         doubted = 0;
     else if (news && rc != -EAGAIN && !doubted++)
         gs_breach(GS_BREACH_CONFIG, GS_CARD_NONE, 0, "limits");
+    gs_sample_look();
     __atomic_store_n(&own->looking, 0, __ATOMIC_RELEASE);
 }
 
@@ -238,20 +240,22 @@ static void raise_peak(int card, uint64_t used)
 }
 
 /* Reserve without a breach record: 0, -ENOMEM past the promise, -ENODEV without books.
- * Memory of dead processes and slack in our own pools never cause a refusal. */
+ * Memory of dead processes, slack in our own pools and a sample that is older than it must be never cause a refusal. */
 int gs_charge_quietly(int card, uint64_t bytes)
 {
     gs_look(gs_coarse_ns());
     struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE ? gs_desk() : NULL;
     if (!desk || card < 0)
         return -ENODEV;
-    uint64_t limit = gs.card[card].memory_bytes / GS_GRANULE, granules = gs_granules(bytes);
-    int rc = gs_reserve(desk, (uint32_t)card, granules, limit);
-    if (rc < 0 && granules <= limit) {
+    uint64_t granules = gs_granules(bytes);
+    int rc = gs_reserve(desk, (uint32_t)card, granules, gs_room(card));
+    if (rc < 0 && granules <= gs.card[card].memory_bytes / GS_GRANULE) {
         uint64_t given = gs_reap(gs.region, gs.region_path, (int)desk->slot, NULL);
         given += gs_pools_trim(card) + gs_lingering_release(card);
         if (given)
-            rc = gs_reserve(desk, (uint32_t)card, granules, limit);
+            rc = gs_reserve(desk, (uint32_t)card, granules, gs_room(card));
+        if (rc < 0 && gs_sample_renew(card, granules))
+            rc = gs_reserve(desk, (uint32_t)card, granules, gs_room(card));
     }
     if (rc == 0)
         raise_peak(card, gs_used(gs.region, (uint32_t)card));
@@ -276,24 +280,86 @@ void gs_uncharge(int card, uint64_t bytes)
         gs_refund(desk, (uint32_t)card, gs_granules(bytes));
 }
 
+/* Bytes in use on the card: the books, and what the driver saw beyond them. */
+static uint64_t in_use(int card)
+{
+    int64_t used = (int64_t)gs_used(gs.region, (uint32_t)card) + gs_excess(card) * (int64_t)GS_GRANULE;
+    return used > 0 ? (uint64_t)used : 0;
+}
+
+/* Is more in use than was promised? */
+int gs_over(int card)
+{
+    return gs_excess(card) > 0 && in_use(card) > gs.card[card].memory_bytes;
+}
+
 /* Bytes of the promise that nobody holds, and the promise. */
 uint64_t gs_left(int card, uint64_t *limit)
 {
     gs_look(gs_coarse_ns());
     *limit = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs.card[card].memory_bytes : 0;
-    uint64_t used = *limit ? gs_used(gs.region, (uint32_t)card) : 0;
+    uint64_t used = *limit ? in_use(card) : 0;
     return used < *limit ? *limit - used : 0;
+}
+
+static struct gs_slot *slot_of(int card)
+{
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
+    return desk ? &gs.region->slots[desk->slot] : NULL;
 }
 
 /* Memory that crosses processes: more (or less) of ours that others may map, of theirs that we do. */
 void gs_share(int card, int64_t exported, int64_t imported)
 {
-    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
-    if (!desk)
+    struct gs_slot *slot = slot_of(card);
+    if (!slot)
         return;
-    struct gs_slot *slot = &gs.region->slots[desk->slot];
     __atomic_fetch_add(&slot->exported[card], (uint64_t)exported, __ATOMIC_RELAXED);
     __atomic_fetch_add(&slot->imported[card], (uint64_t)imported, __ATOMIC_RELAXED);
+}
+
+/* gs_charge() of an estimate, which a sample of the host may correct once the driver has done what costs it. The caller
+ * owes one gs_guess_end(), and for what was made one gs_guess_release() before the charge is given back. */
+CUresult gs_charge_guess(int card, uint64_t bytes, const char *api)
+{
+    struct gs_slot *slot = slot_of(card);
+    if (slot)
+        __atomic_fetch_add(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
+    CUresult rc = gs_charge(card, bytes, api);
+    if (rc != CUDA_SUCCESS && slot)
+        __atomic_fetch_sub(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
+    return rc;
+}
+
+/* The driver has answered to what was charged by gs_charge_guess(). */
+void gs_guess_end(int card, uint64_t bytes, int made)
+{
+    struct gs_slot *slot = slot_of(card);
+    if (!slot)
+        return;
+    if (made) {
+        __atomic_fetch_add(&slot->guessed[card], bytes, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->guessed_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
+    }
+    __atomic_fetch_sub(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* An estimate is about to be given back: samples from before do not give it back once more. */
+void gs_guess_release(int card, uint64_t bytes)
+{
+    struct gs_slot *slot = slot_of(card);
+    if (!slot || !bytes)
+        return;
+    __atomic_fetch_add(&gs.region->cards[card].released_granules, gs_granules(bytes), __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&slot->guessed[card], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* More (or less) of what this process is charged may lie on the host. */
+void gs_managed_more(int card, int64_t bytes)
+{
+    struct gs_slot *slot = slot_of(card);
+    if (slot)
+        __atomic_fetch_add(&slot->managed[card], (uint64_t)bytes, __ATOMIC_SEQ_CST);
 }
 
 /* Does any other process map shared memory of this card? */
@@ -312,7 +378,7 @@ void gs_breach(enum gs_breach kind, int card, uint64_t requested, const char *ap
                                .requested = requested, .api = gs_crc32(api, gs_length(api))};
     if (card >= 0) {
         struct gs_card *shared = &gs.region->cards[card];
-        record.used = gs_used(gs.region, (uint32_t)card);
+        record.used = in_use(card);
         record.limit = gs.card[card].memory_bytes;
         if (kind == GS_BREACH_DENIED) {
             __atomic_fetch_add(&shared->denied, 1, __ATOMIC_RELAXED);

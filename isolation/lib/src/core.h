@@ -43,6 +43,11 @@ void gs_uncharge(int card, uint64_t bytes);
 uint64_t gs_left(int card, uint64_t *limit);
 void gs_contexts_forget(void);
 void gs_share(int card, int64_t exported, int64_t imported);
+CUresult gs_charge_guess(int card, uint64_t bytes, const char *api);
+void gs_guess_end(int card, uint64_t bytes, int made);
+void gs_guess_release(int card, uint64_t bytes);
+void gs_managed_more(int card, int64_t bytes);
+int gs_over(int card);
 int gs_shared_still(int card);
 void gs_breach(enum gs_breach kind, int card, uint64_t requested, const char *api);
 

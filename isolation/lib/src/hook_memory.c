@@ -5,9 +5,12 @@
 #include "small.h"
 
 /* The driver said `rc` to an allocation that is charged already: give it back, or remember it until
- * it is freed. Without memory to remember it stays charged until the process ends. */
+ * it is freed. Without memory to remember it stays charged until the process ends. What is charged by estimate was
+ * charged by gs_charge_guess(). */
 CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind)
 {
+    if (gs_kind_guessed(kind))
+        gs_guess_end(card, bytes, rc == CUDA_SUCCESS);
     if (rc != CUDA_SUCCESS) {
         gs_uncharge(card, bytes);
         return rc;
@@ -27,7 +30,7 @@ uint64_t gs_context_here(void)
 /* Where the call is none of our business: no promise here, or no context (the driver says so). */
 static int outside(int *card) { return !gs_managed() || (*card = gs_card_here()) == GS_CARD_NONE; }
 
-enum { EXPORTED = 1, SMALL = 2 }; /* bits of an entry's `count` */
+enum { EXPORTED = 1, SMALL = 2, MANAGED = 4 }; /* bits of an entry's `count` */
 
 /* What an allocation of its own takes from the card. */
 static uint64_t whole(uint64_t bytes)
@@ -92,7 +95,13 @@ GS_API CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags)
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuMemAllocManaged)(at, bytes, flags);
-    return gs_keep(rc, card, whole(bytes), rc ? 0 : *at, GS_KIND_MEMORY);
+    if (rc != CUDA_SUCCESS)
+        return gs_keep(rc, card, whole(bytes), 0, GS_KIND_MEMORY);
+    struct gs_entry entry = {.key = *at, .bytes = whole(bytes), .card = (int16_t)card, .kind = GS_KIND_MEMORY,
+                             .count = MANAGED, .extra = gs_context_here()};
+    gs_managed_more(card, (int64_t)entry.bytes);
+    (void)gs_table_put(&entry);
+    return rc;
 }
 
 /* Rows are padded to at most 512 bytes (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and the
@@ -142,6 +151,10 @@ void gs_freed(const struct gs_entry *entry)
         gs_kernels_forget();
     if (bits & EXPORTED)
         gs_share(entry->card, -(int64_t)entry->bytes, 0);
+    if (bits & MANAGED)
+        gs_managed_more(entry->card, -(int64_t)entry->bytes);
+    if (gs_kind_guessed(entry->kind))
+        gs_guess_release(entry->card, entry->bytes);
     if (bits & SMALL)
         gs_small_freed(entry->card, entry->key);
     else

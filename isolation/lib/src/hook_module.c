@@ -38,17 +38,17 @@ static int arch_here(void)
     return GS_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? arch_of(device) : 0;
 }
 
-/* Code of a context grows by `more` units, in whole blocks. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach
- * recorded. Pair with shrink(). */
-static CUresult grow(int card, uint64_t context, uint32_t more, const char *api)
+/* Code of a context grows by `more` units, in whole blocks: `charged` bytes, an estimate for which the caller owes
+ * gs_guess_end() once the driver has answered. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair
+ * with shrink(). */
+static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charged, const char *api)
 {
     struct gs_entry code = {.key = context, .card = (int16_t)card, .kind = GS_KIND_CODE, .extra = context};
     gs_spin_enter(&code_lock);
     (void)gs_table_get(context, GS_KIND_CODE, &code);
     uint64_t all = (uint64_t)code.count + more, bytes = (all * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
-    CUresult rc = CUDA_SUCCESS;
-    if (bytes > code.bytes || card < 0)
-        rc = gs_charge(card, all > UINT32_MAX ? UINT64_MAX : bytes - code.bytes, api);
+    *charged = all > UINT32_MAX ? UINT64_MAX : bytes - code.bytes;
+    CUresult rc = *charged || card < 0 ? gs_charge_guess(card, *charged, api) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
         code.bytes = bytes;
         code.count = (uint32_t)all;
@@ -68,6 +68,7 @@ static void shrink(uint64_t context, uint32_t less)
         code.bytes = (code.count * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
         if (code.count)
             (void)gs_table_put(&code);
+        gs_guess_release(code.card, before - code.bytes);
         gs_uncharge(code.card, before - code.bytes);
     }
     gs_spin_leave(&code_lock);
@@ -81,10 +82,12 @@ static void shrink(uint64_t context, uint32_t less)
             return GS_REAL(name)(__VA_ARGS__);                                                                         \
         struct gs_entry entry = {.card = (int16_t)card, .kind = GS_KIND_MODULE, .count = units(size),                  \
                                  .extra = gs_context_here()};                                                          \
-        CUresult rc = grow(card, entry.extra, entry.count, __func__);                                                  \
+        uint64_t charged;                                                                                              \
+        CUresult rc = grow(card, entry.extra, entry.count, &charged, __func__);                                        \
         if (rc != CUDA_SUCCESS)                                                                                        \
             return rc;                                                                                                 \
         rc = GS_REAL(name)(__VA_ARGS__);                                                                               \
+        gs_guess_end(card, charged, 1); /* what failed is given back with its estimate */                              \
         if (rc != CUDA_SUCCESS) {                                                                                      \
             shrink(entry.extra, entry.count);                                                                          \
             return rc;                                                                                                 \
@@ -166,10 +169,12 @@ static CUresult use(CUlibrary library, struct gs_entry *loaded, const char *api)
     if (gs_table_get(key, GS_KIND_LOADED, &size) < 0 && gs_table_get(key, GS_KIND_LIBRARY, &size) == 0) {
         struct gs_entry entry = {.key = key, .card = (int16_t)card, .kind = GS_KIND_LOADED, .count = size.count,
                                  .extra = gs_context_here()};
-        rc = grow(card, entry.extra, entry.count, api);
+        uint64_t charged;
+        rc = grow(card, entry.extra, entry.count, &charged, api);
         if (rc == CUDA_SUCCESS) {
             (void)gs_table_put(&entry);
             *loaded = entry;
+            loaded->bytes = charged;
         }
     }
     gs_spin_leave(&load_lock);
@@ -181,6 +186,8 @@ static CUresult settle(const struct gs_entry *loaded, CUresult rc)
 {
     struct gs_entry entry;
     int failed = rc == CUDA_ERROR_OUT_OF_MEMORY || rc == INVALID_IMAGE || rc == NO_BINARY_FOR_GPU || rc == INVALID_PTX;
+    if (loaded->kind)
+        gs_guess_end(loaded->card, loaded->bytes, 1);
     if (failed && loaded->kind && gs_table_take(loaded->key, GS_KIND_LOADED, &entry) == 0)
         shrink(entry.extra, entry.count);
     return rc;

@@ -152,7 +152,8 @@ static void fill(struct gs_slot *slot)
     slot->taken_ns = gs_now_ns();
     slot->modules = slot->unknown = 0;
     for (int card = 0; card < GS_CARDS; card++)
-        slot->exported[card] = slot->imported[card] = 0;
+        slot->exported[card] = slot->imported[card] = slot->guessed[card] = slot->guessing[card] =
+            slot->managed[card] = 0;
     char name[64] = {0};
     long got = gs_read_file("/proc/self/comm", name, sizeof name - 1);
     for (long i = 0; i < (long)sizeof slot->name; i++)
@@ -205,6 +206,11 @@ static int clear(struct gs_region *region, uint32_t index, int fd, uint64_t *byt
         __atomic_store_n(&slot->imported[card], 0, __ATOMIC_RELAXED);
         __atomic_store_n(&slot->exported[card], keep[card], __ATOMIC_RELAXED);
         kept += keep[card];
+        __atomic_fetch_add(&region->cards[card].released_granules, gs_granules(peek(&slot->guessed[card])),
+                           __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->guessed[card], 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->guessing[card], 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->managed[card], 0, __ATOMIC_SEQ_CST);
     }
     uint64_t given = gs_empty_slot(region, index, keep);
     if (given)

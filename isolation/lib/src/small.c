@@ -34,7 +34,7 @@ static void put_spare(int card)
  * recorded. Pair with gs_small_end(). */
 CUresult gs_small_begin(int card, uint64_t bytes, const char *api)
 {
-    if (card >= 0 && gs.mode == GS_MODE_ACTIVE && gs_desk() && take_spare(card)) {
+    if (card >= 0 && gs.mode == GS_MODE_ACTIVE && gs_desk() && !gs_over(card) && take_spare(card)) {
         gs_look(gs_coarse_ns());
         return CUDA_SUCCESS;
     }

@@ -38,6 +38,12 @@ struct gs_entry {
     uint64_t extra; /* the context it dies with, or what the kind says */
 };
 
+/* What is charged for it is an estimate. */
+static inline int gs_kind_guessed(uint32_t kind)
+{
+    return kind == GS_KIND_CONTEXT || kind == GS_KIND_LIMITS || kind == GS_KIND_CODE;
+}
+
 /* Entries taken out together, in memory of their own. */
 struct gs_cut {
     struct gs_entry *entries;

@@ -35,13 +35,13 @@ API CUresult simgpuGetHiddenProcAddress(const char *name, void **function, int v
     return sim_entry(name, version, driver, 0, function) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-/* There are no private tables here. */
+/* None of NVIDIA's private tables is here; one of our own is (unseen.h). */
 API CUresult cuGetExportTable(const void **table, const void *id)
 {
-    (void)id;
-    if (table)
-        *table = NULL;
-    return CUDA_ERROR_NOT_FOUND;
+    if (!table || !id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = sim_export_table(id);
+    return *table ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static const struct {
