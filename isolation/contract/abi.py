@@ -104,7 +104,7 @@ CARD_BYTES: Final = 256
 SLOT_BYTES: Final = 2048
 SLOT_GUESSED: Final = 72
 SLOT_LANES: Final = 256
-SLOT_IMPORTED: Final = 1408  # and behind it `managed` and `guessing`
+SLOT_IMPORTED: Final = 1408  # and behind it `managed` and `underway`
 RECORD_BYTES: Final = 64
 CARD_OFFSET: Final = HEADER_BYTES
 SLOT_OFFSET: Final = CARD_OFFSET + CARDS * CARD_BYTES
@@ -188,12 +188,12 @@ class SlotReading:
     ghost: bool = False
     """Dead; what it holds is mapped by a living process still."""
     guessed: tuple[int, ...] = (0,) * CARDS
-    """Of `bytes_by_card`, what is an estimate (`guessing`: of a call that is under way)."""
+    """Of `bytes_by_card`, what is an estimate."""
     imported: tuple[int, ...] = (0,) * CARDS
     """Bytes of other processes that it maps, charged there."""
     managed: tuple[int, ...] = (0,) * CARDS
     """Of `bytes_by_card`, what may lie on the host."""
-    guessing: tuple[int, ...] = (0,) * CARDS
+    underway: tuple[int, ...] = (0,) * CARDS
 
 
 @dataclass(frozen=True, slots=True)

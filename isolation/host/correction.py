@@ -79,7 +79,7 @@ def excess(driver: int, users: Sequence[CardUser], books: Books, card: int) -> i
             others += held
         elif (slot.pid, slot.start_ticks) in here:
             guess = min(_sane(slot.guessed[card]), held)
-            other = min(_sane(slot.managed[card]) + _sane(slot.guessing[card]), held - guess)
+            other = min(_sane(slot.managed[card]) + _sane(slot.underway[card]), held - guess)
             explicit, guessed, others = explicit + held - guess - other, guessed + guess, others + other
     actual = min(max(0, driver - explicit), guessed)
     beyond = max(0, driver - explicit - guessed - others)
@@ -130,7 +130,7 @@ def _stood(before: MemoryFeed | None, latest: MemoryFeed) -> MemoryFeed:
     """
     Guesses are given back as far as they proved too high in two samples running.
 
-    What was charged and had not reached the card at one of them looks like a guess that costs nothing.
+    What left the card and stood in the books yet at one of them looks like a guess that costs nothing.
     """
     if before is None:
         return replace(latest, sample_ns=0, excess_bytes=0)

@@ -65,7 +65,7 @@ int main(int argc, char **argv)
     strcpy((char *)region.library, "9.9");
     region.slots[2] = (struct gs_slot){.state = GS_SLOT_LIVE, .generation = 22, .pid = 23, .start_ticks = 24,
                                        .name = "name", .unknown = 25, .guessed = {[1] = 33, [15] = 34},
-                                       .imported = {[1] = 35}, .managed = {[1] = 36}, .guessing = {[1] = 37}};
+                                       .imported = {[1] = 35}, .managed = {[1] = 36}, .underway = {[1] = 37}};
     region.slots[2].lanes[1][3].state = 4;
     region.slots[0] = (struct gs_slot){.state = GS_SLOT_LIVE};
     region.slots[0].lanes[1][1] = (struct gs_lane){.state = 8ULL << 40 | 5, .intent = 9ULL << 40 | 2};
@@ -115,7 +115,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
         *(second.index, second.pid, second.start_ticks, second.generation, second.name, second.unknown),
     )
     assert (33, 34, 35, 36, 37) == (
-        *(second.guessed[1], second.guessed[15], second.imported[1], second.managed[1], second.guessing[1]),
+        *(second.guessed[1], second.guessed[15], second.imported[1], second.managed[1], second.underway[1]),
     )
     record = ring.BreachRecord(1, 26, abi.Breach.DENIED, 1, *range(27, 32))
     assert (1, 0, (record,)) == files.read_breaches(region)

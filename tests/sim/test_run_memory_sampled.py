@@ -15,7 +15,7 @@ import waiting
 from run_command import go
 from unseen_client import CLIENT
 
-from isolation.simgpu.hardware import create
+from isolation.simgpu.hardware import create, opened
 
 pytest.importorskip("pynvml")
 MIB = 1 << 20
@@ -216,3 +216,57 @@ open(os.environ["TOLD"], "w").write(json.dumps([first, beside, json.loads(two.st
     first, beside, after = json.loads(told.read_text())
     assert first <= 5120 - 4096 - CONTEXT + 4
     assert (2, 0) == (beside, after)
+
+
+STORM = """
+import os, random, signal
+def worker(seed):
+    choose = random.Random(seed)
+    begin()
+    held = []
+    while True:
+        what = choose.random()
+        if what < 0.5:
+            rc, at = alloc(choose.choice([3, 40, 200, 600]))
+            held += [at] if rc == 0 else []
+        elif what < 0.6:
+            load(choose.choice([1, 2]))
+        elif held:
+            ok(cu.cuMemFree_v2(held.pop(choose.randrange(len(held)))))
+        time.sleep(choose.random() / 500)
+choose, running = random.Random(SEED), {}
+end = time.monotonic() + 8
+while time.monotonic() < end:
+    while len(running) < 16:
+        pid = os.fork()
+        if pid == 0:
+            worker(choose.random())
+        running[pid] = time.monotonic() + choose.random() * 2
+        choose.random()
+    for pid, due in list(running.items()):
+        if time.monotonic() > due:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            del running[pid]
+    time.sleep(0.005)
+for pid in running:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+begin()
+until(lambda: left() > 4096 - 100)
+say([left(), alloc(4096 - 100)[0]])
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_families_that_are_killed_never_have_a_byte_too_much(box, seed):
+    """
+    4 GiB; sixteen processes that allocate, load and free, killed at random, with contexts of 60 MiB that are booked
+    with 306 and corrected all the time. The card's peak is within the promise, and in the end all of it can be had.
+    """
+    path = box(context_bytes=60 * MIB, teardown_ns=0)
+    ((free, rc),) = run(path, STORM.replace("SEED", str(seed)), gib="4")
+    with opened(path) as hardware:
+        peak = hardware.cards()[0].peak_bytes
+    assert 3 << 30 < peak <= 4 << 30
+    assert (True, 0) == (free > 4096 - 100, rc)

@@ -31,7 +31,7 @@ def book(used, version=0, peak=None, released=0):
 
 
 def slot(held, sums=(0, 0, 0, 0), pid=1):
-    """A process's own sums: all, and of that guessed, imported, managed, guessing."""
+    """A process's own sums: all, and of that guessed, imported, managed, underway."""
     sums = map(wide, sums)
     return SlotReading(pid, pid, pid, 1, "n", wide(held), 0, False, *sums)
 
@@ -51,7 +51,8 @@ class Life:
     def __init__(self):
         self.version = self.peak = self.released = self.clock = 0
         self.kept = {1: [], 2: []}
-        """By process: [kind, charged, on the card, under way (None: freed, not given back), charged after sample]."""
+        """By process: [kind, charged, on the card, under way (None: freed, not given back)]."""
+        self.lives = {1: 0, 2: 0}
         self.dead = []
         self.correction = Correction()
         self.feed = None
@@ -59,7 +60,7 @@ class Life:
     @property
     def used(self):
         """The card word."""
-        return sum(one[1] for mine in (*self.kept.values(), *self.dead) for one in mine)
+        return sum(one[1] for mine in (*self.kept.values(), *(dead[2] for dead in self.dead)) for one in mine)
 
     def excess(self):
         """As the library computes it (`gs_excess`)."""
@@ -75,7 +76,7 @@ class Life:
         """The first step of a call: whether it is not refused."""
         if self.used + self.excess() + size > LIMIT:
             return False
-        self.kept[pid].append([kind, size, 0, True, self.clock])
+        self.kept[pid].append([kind, size, 0, True])
         self.version += 1
         self.peak = max(self.peak, self.used)
         return True
@@ -119,37 +120,39 @@ class Life:
 
     def kill(self, pid):
         """Anywhere; what it held stands in the books until it is reaped."""
-        self.dead.append([[one[0], one[1], 0, *one[3:]] for one in self.kept[pid]])
+        self.dead.append((pid, self.lives[pid], [[one[0], one[1], 0, *one[3:]] for one in self.kept[pid]]))
+        self.lives[pid] += 1
         self.kept[pid] = []
 
     def reap(self):
         """Whoever comes next gives back what the dead held."""
         while self.dead:
-            for one in self.dead.pop():
+            for one in self.dead.pop()[2]:
                 self.released += one[1] // GRANULE if one[0] == "guess" and one[3] is not True else 0
                 self.version += 1
 
     def slots(self):
         """As the region tells."""
         found = []
-        for pid, mine in (*self.kept.items(), *((9, mine) for mine in self.dead)):
+        for pid, life, mine in (*((pid, self.lives[pid], mine) for pid, mine in self.kept.items()), *self.dead):
             guessed = sum(one[1] for one in mine if one[0] == "guess" and one[3] is not True)
-            guessing = sum(one[1] for one in mine if one[0] == "guess" and one[3] is True)
-            managed = sum(one[1] for one in mine if one[0] == "managed")
-            found.append(slot(sum(one[1] for one in mine), (guessed, 0, managed, guessing), pid))
+            underway = sum(one[1] for one in mine if one[3] or (one[3] is None and one[0] == "explicit"))
+            managed = sum(one[1] for one in mine if one[0] == "managed" and one[3] is not True)
+            found.append(slot(sum(one[1] for one in mine), (guessed, 0, managed, underway), pid + 10 * life))
         return found
 
     def before(self):
         """The host reads the books."""
         self.clock += 1
-        for one in (one for mine in self.kept.values() for one in mine):
-            if one[3] and not one[2] and one[4] < self.clock - 1 and one[0] != "guess":
-                one[2] = one[1]  # no allocation takes longer than from one sample to the next
         self.seen = book(self.used, self.version, self.peak, self.released), self.slots(), self.clock
 
     def driver(self):
         """The host asks the driver."""
-        self.asked = [user(self.truth(pid), pid) for pid, mine in self.kept.items() if any(one[2] for one in mine)]
+        self.asked = [
+            user(self.truth(pid), pid + 10 * self.lives[pid])
+            for pid, mine in self.kept.items()
+            if any(one[2] for one in mine)
+        ]
 
     def after(self):
         """The host reads the books again, and writes."""

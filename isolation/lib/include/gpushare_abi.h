@@ -9,7 +9,8 @@
  *   region   writable by the container: ledger, slots, breach ring. Untrusted outside it.
  *
  * A file never shrinks, grows or is renamed while in use. Majors are incompatible; a new minor
- * only gives meaning to bytes that were reserved (zero). Readers refuse a foreign major.
+ * only gives meaning to bytes that were reserved (zero): 1, memory as the driver counts it. Readers refuse a
+ * foreign major.
  */
 #ifndef GPUSHARE_ABI_H
 #define GPUSHARE_ABI_H
@@ -177,7 +178,7 @@ struct gs_slot {
     uint64_t exported[GS_CARDS]; /* bytes that other processes may map, charged here */
     uint64_t imported[GS_CARDS]; /* bytes of other processes that are mapped here, charged there */
     uint64_t managed[GS_CARDS];  /* bytes charged that may lie on the host */
-    uint64_t guessing[GS_CARDS]; /* bytes charged by estimate for calls under way; they join `guessed` */
+    uint64_t underway[GS_CARDS]; /* bytes charged for calls under way: the driver may not have them yet */
     uint8_t tail[256];
 };
 
@@ -235,7 +236,7 @@ _Static_assert(offsetof(struct gs_card, released_granules) == 176, "card release
 _Static_assert(offsetof(struct gs_slot, guessed) == 72, "slot guessed");
 _Static_assert(offsetof(struct gs_slot, lanes) == 256, "slot lanes");
 _Static_assert(offsetof(struct gs_slot, imported) == 1408, "slot imported");
-_Static_assert(offsetof(struct gs_slot, guessing) == 1664, "slot guessing");
+_Static_assert(offsetof(struct gs_slot, underway) == 1664, "slot underway");
 _Static_assert(sizeof(struct gs_slot) == 2048, "slot");
 _Static_assert(sizeof(struct gs_record) == 64, "record");
 _Static_assert(offsetof(struct gs_region, ring_head) == 64, "ring head");

@@ -262,12 +262,31 @@ int gs_charge_quietly(int card, uint64_t bytes)
     return rc;
 }
 
+static struct gs_slot *slot_of(int card)
+{
+    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
+    return desk ? &gs.region->slots[desk->slot] : NULL;
+}
+
+/* More (or less) is charged for calls of this process that the driver has not answered. */
+void gs_underway(int card, int64_t bytes)
+{
+    struct gs_slot *slot = slot_of(card);
+    if (slot)
+        __atomic_fetch_add(&slot->underway[card], (uint64_t)bytes, __ATOMIC_SEQ_CST);
+}
+
+/* The driver has answered to what gs_charge() took. */
+void gs_landed(int card, uint64_t bytes) { gs_underway(card, -(int64_t)bytes); }
+
 /* Charge before the driver is asked. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with nothing charged
- * and the breach recorded. The caller owes one gs_uncharge(). */
+ * and the breach recorded. The caller owes one gs_landed() and one gs_uncharge(). */
 CUresult gs_charge(int card, uint64_t bytes, const char *api)
 {
+    gs_underway(card, (int64_t)bytes);
     if (GS_LIKELY(gs_charge_quietly(card, bytes) == 0))
         return CUDA_SUCCESS;
+    gs_landed(card, bytes);
     gs_breach(card == GS_CARD_UNLISTED ? GS_BREACH_UNLISTED : GS_BREACH_DENIED, card, bytes, api);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -278,6 +297,13 @@ void gs_uncharge(int card, uint64_t bytes)
     struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE ? gs_desk() : NULL;
     if (desk && card >= 0)
         gs_refund(desk, (uint32_t)card, gs_granules(bytes));
+}
+
+/* Give back what gs_charge() took for a call that failed: in this order, so that no sample takes it for memory. */
+void gs_charge_undo(int card, uint64_t bytes)
+{
+    gs_uncharge(card, bytes);
+    gs_landed(card, bytes);
 }
 
 /* Bytes in use on the card: the books, and what the driver saw beyond them. */
@@ -302,12 +328,6 @@ uint64_t gs_left(int card, uint64_t *limit)
     return used < *limit ? *limit - used : 0;
 }
 
-static struct gs_slot *slot_of(int card)
-{
-    struct gs_desk *desk = gs.mode == GS_MODE_ACTIVE && card >= 0 ? gs_desk() : NULL;
-    return desk ? &gs.region->slots[desk->slot] : NULL;
-}
-
 /* Memory that crosses processes: more (or less) of ours that others may map, of theirs that we do. */
 void gs_share(int card, int64_t exported, int64_t imported)
 {
@@ -318,40 +338,28 @@ void gs_share(int card, int64_t exported, int64_t imported)
     __atomic_fetch_add(&slot->imported[card], (uint64_t)imported, __ATOMIC_RELAXED);
 }
 
-/* gs_charge() of an estimate, which a sample of the host may correct once the driver has done what costs it. The caller
- * owes one gs_guess_end(), and for what was made one gs_guess_release() before the charge is given back. */
-CUresult gs_charge_guess(int card, uint64_t bytes, const char *api)
-{
-    struct gs_slot *slot = slot_of(card);
-    if (slot)
-        __atomic_fetch_add(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
-    CUresult rc = gs_charge(card, bytes, api);
-    if (rc != CUDA_SUCCESS && slot)
-        __atomic_fetch_sub(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
-    return rc;
-}
-
-/* The driver has answered to what was charged by gs_charge_guess(). */
-void gs_guess_end(int card, uint64_t bytes, int made)
+/* gs_landed() where what was charged is an estimate of what was made, which a sample of the host may correct. It is
+ * given back by gs_guess_uncharge(). */
+void gs_guess_landed(int card, uint64_t bytes)
 {
     struct gs_slot *slot = slot_of(card);
     if (!slot)
         return;
-    if (made) {
-        __atomic_fetch_add(&slot->guessed[card], bytes, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&slot->guessed_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
-    }
-    __atomic_fetch_sub(&slot->guessing[card], bytes, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&slot->guessed[card], bytes, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->guessed_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
+    gs_landed(card, bytes);
 }
 
-/* An estimate is about to be given back: samples from before do not give it back once more. */
-void gs_guess_release(int card, uint64_t bytes)
+/* Give back an estimate: samples from before do not give it back once more. */
+void gs_guess_uncharge(int card, uint64_t bytes)
 {
     struct gs_slot *slot = slot_of(card);
     if (!slot || !bytes)
         return;
+    gs_underway(card, (int64_t)bytes);
     __atomic_fetch_add(&gs.region->cards[card].released_granules, gs_granules(bytes), __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&slot->guessed[card], bytes, __ATOMIC_SEQ_CST);
+    gs_charge_undo(card, bytes);
 }
 
 /* More (or less) of what this process is charged may lie on the host. */

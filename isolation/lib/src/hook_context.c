@@ -37,11 +37,11 @@ static int card_for(CUdevice device) { return gs_managed() ? gs_card_of(device) 
 /* The driver said `rc` to a context that is charged already. */
 static CUresult made(CUresult rc, int card, uint64_t bytes, CUcontext *context)
 {
-    gs_guess_end(card, bytes, rc == CUDA_SUCCESS);
     if (rc != CUDA_SUCCESS) {
-        gs_uncharge(card, bytes);
+        gs_charge_undo(card, bytes);
         return rc;
     }
+    gs_guess_landed(card, bytes);
     struct gs_entry entry = {.key = (uint64_t)*context, .bytes = bytes, .card = (int16_t)card,
                              .kind = GS_KIND_CONTEXT, .extra = (uint64_t)*context};
     (void)gs_table_put(&entry);
@@ -55,7 +55,7 @@ static CUresult made(CUresult rc, int card, uint64_t bytes, CUcontext *context)
         if (card == GS_CARD_NONE)                                                                                      \
             return GS_REAL(name)(__VA_ARGS__);                                                                         \
         uint64_t bytes = estimate(card);                                                                               \
-        CUresult rc = gs_charge_guess(card, bytes, __func__);                                                          \
+        CUresult rc = gs_charge(card, bytes, __func__);                                                                \
         return rc ? rc : made(GS_REAL(name)(__VA_ARGS__), card, bytes, context);                                       \
     }
 
@@ -113,14 +113,14 @@ GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     CUresult rc = CUDA_SUCCESS;
     uint64_t bytes = primary[device].charged ? 0 : estimate(card);
     if (bytes)
-        rc = gs_charge_guess(card, bytes, __func__);
+        rc = gs_charge(card, bytes, __func__);
     if (rc == CUDA_SUCCESS) {
         rc = GS_REAL(cuDevicePrimaryCtxRetain)(context, device);
-        if (bytes)
-            gs_guess_end(card, bytes, rc == CUDA_SUCCESS);
         if (rc != CUDA_SUCCESS) {
-            gs_uncharge(card, bytes);
+            gs_charge_undo(card, bytes);
         } else {
+            if (bytes)
+                gs_guess_landed(card, bytes);
             primary[device].users = bytes ? 1 : primary[device].users + 1;
             primary[device].charged += bytes;
             primary[device].context = *context;
@@ -151,8 +151,7 @@ static CUresult release(CUdevice device, CUresult (*real)(CUdevice), int all)
         gs_table_cut((uint64_t)primary[device].context, &cut);
     gs_table_cut_end(&cut, active ? NULL : gs_freed);
     if (!active) {
-        gs_guess_release(gs_card_of(device), primary[device].charged);
-        gs_uncharge(gs_card_of(device), primary[device].charged);
+        gs_guess_uncharge(gs_card_of(device), primary[device].charged);
         primary[device].charged = primary[device].users = 0;
         gs_pools_look();
     }
@@ -215,20 +214,18 @@ GS_API CUresult cuCtxSetLimit(int limit, size_t value)
     gs_spin_enter(&lock);
     uint64_t bytes = limits_bytes(limit, value);
     (void)gs_table_get(context, GS_KIND_LIMITS, &old);
-    CUresult rc = bytes > old.bytes ? gs_charge_guess(card, bytes - old.bytes, __func__) : CUDA_SUCCESS;
+    CUresult rc = bytes > old.bytes ? gs_charge(card, bytes - old.bytes, __func__) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
         rc = GS_REAL(cuCtxSetLimit)(limit, value);
         uint64_t more = bytes > old.bytes ? bytes - old.bytes : 0, less = old.bytes > bytes ? old.bytes - bytes : 0;
-        if (more)
-            gs_guess_end(card, more, rc == CUDA_SUCCESS);
         if (rc == CUDA_SUCCESS) {
-            gs_guess_release(card, less);
-            gs_uncharge(card, less);
+            gs_guess_landed(card, more);
+            gs_guess_uncharge(card, less);
             struct gs_entry entry = {.key = context, .bytes = bytes, .card = (int16_t)card, .kind = GS_KIND_LIMITS,
                                      .extra = context};
             (void)gs_table_put(&entry);
         } else {
-            gs_uncharge(card, more);
+            gs_charge_undo(card, more);
         }
     }
     gs_spin_leave(&lock);

@@ -5,16 +5,17 @@
 #include "small.h"
 
 /* The driver said `rc` to an allocation that is charged already: give it back, or remember it until
- * it is freed. Without memory to remember it stays charged until the process ends. What is charged by estimate was
- * charged by gs_charge_guess(). */
+ * it is freed. Without memory to remember it stays charged until the process ends. */
 CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind)
 {
-    if (gs_kind_guessed(kind))
-        gs_guess_end(card, bytes, rc == CUDA_SUCCESS);
     if (rc != CUDA_SUCCESS) {
-        gs_uncharge(card, bytes);
+        gs_charge_undo(card, bytes);
         return rc;
     }
+    if (gs_kind_guessed(kind))
+        gs_guess_landed(card, bytes);
+    else
+        gs_landed(card, bytes);
     struct gs_entry entry = {.key = key, .bytes = bytes, .card = (int16_t)card, .kind = (uint16_t)kind,
                              .extra = gs_context_here()};
     (void)gs_table_put(&entry);
@@ -100,6 +101,7 @@ GS_API CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags)
     struct gs_entry entry = {.key = *at, .bytes = whole(bytes), .card = (int16_t)card, .kind = GS_KIND_MEMORY,
                              .count = MANAGED, .extra = gs_context_here()};
     gs_managed_more(card, (int64_t)entry.bytes);
+    gs_landed(card, entry.bytes);
     (void)gs_table_put(&entry);
     return rc;
 }
@@ -154,11 +156,19 @@ void gs_freed(const struct gs_entry *entry)
     if (bits & MANAGED)
         gs_managed_more(entry->card, -(int64_t)entry->bytes);
     if (gs_kind_guessed(entry->kind))
-        gs_guess_release(entry->card, entry->bytes);
-    if (bits & SMALL)
+        gs_guess_uncharge(entry->card, entry->bytes);
+    else if (bits & SMALL)
         gs_small_freed(entry->card, entry->key);
     else
         gs_uncharge(entry->card, entry->bytes);
+}
+
+/* What the card may get back with an entry, before the books say so; an estimate sees to that by itself. */
+static uint64_t most_of(const struct gs_entry *entry)
+{
+    if (gs_kind_guessed(entry->kind))
+        return 0;
+    return entry->kind == GS_KIND_MEMORY && entry->count & SMALL ? GS_BLOCK : entry->bytes;
 }
 
 /* Out of the table before the driver is asked: it may hand the address to another thread at once. */
@@ -168,6 +178,9 @@ void gs_freed(const struct gs_entry *entry)
         struct gs_entry entry;                                                                                         \
         int direct = gs_managed() && gs_table_take((uint64_t)(key_of), kind, &entry) == 0;                             \
         int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pooled_take((uint64_t)(key_of), &entry);                \
+        uint64_t leaving = direct ? most_of(&entry) : 0;                                                               \
+        if (leaving)                                                                                                   \
+            gs_underway(entry.card, (int64_t)leaving);                                                                 \
         CUresult rc = GS_REAL(name)(it);                                                                               \
         if (rc != CUDA_SUCCESS && (direct || pooled))                                                                  \
             (void)gs_table_put(&entry);                                                                                \
@@ -175,6 +188,8 @@ void gs_freed(const struct gs_entry *entry)
             gs_freed(&entry);                                                                                          \
         else if (pooled)                                                                                               \
             gs_pool_gone(entry.extra, entry.bytes), gs_pools_look();                                                   \
+        if (leaving)                                                                                                   \
+            gs_landed(entry.card, leaving);                                                                            \
         return rc;                                                                                                     \
     }
 

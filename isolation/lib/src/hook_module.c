@@ -39,7 +39,7 @@ static int arch_here(void)
 }
 
 /* Code of a context grows by `more` units, in whole blocks: `charged` bytes, an estimate for which the caller owes
- * gs_guess_end() once the driver has answered. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair
+ * gs_guess_landed() once the driver has answered. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair
  * with shrink(). */
 static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charged, const char *api)
 {
@@ -48,7 +48,7 @@ static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charge
     (void)gs_table_get(context, GS_KIND_CODE, &code);
     uint64_t all = (uint64_t)code.count + more, bytes = (all * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
     *charged = all > UINT32_MAX ? UINT64_MAX : bytes - code.bytes;
-    CUresult rc = *charged || card < 0 ? gs_charge_guess(card, *charged, api) : CUDA_SUCCESS;
+    CUresult rc = *charged || card < 0 ? gs_charge(card, *charged, api) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
         code.bytes = bytes;
         code.count = (uint32_t)all;
@@ -56,6 +56,13 @@ static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charge
     }
     gs_spin_leave(&code_lock);
     return rc;
+}
+
+/* The driver has answered; what failed is given back by shrink() all the same. */
+static void landed(int card, uint64_t charged)
+{
+    if (charged)
+        gs_guess_landed(card, charged);
 }
 
 static void shrink(uint64_t context, uint32_t less)
@@ -68,8 +75,7 @@ static void shrink(uint64_t context, uint32_t less)
         code.bytes = (code.count * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
         if (code.count)
             (void)gs_table_put(&code);
-        gs_guess_release(code.card, before - code.bytes);
-        gs_uncharge(code.card, before - code.bytes);
+        gs_guess_uncharge(code.card, before - code.bytes);
     }
     gs_spin_leave(&code_lock);
 }
@@ -87,7 +93,7 @@ static void shrink(uint64_t context, uint32_t less)
         if (rc != CUDA_SUCCESS)                                                                                        \
             return rc;                                                                                                 \
         rc = GS_REAL(name)(__VA_ARGS__);                                                                               \
-        gs_guess_end(card, charged, 1); /* what failed is given back with its estimate */                              \
+        landed(card, charged);                                                                                         \
         if (rc != CUDA_SUCCESS) {                                                                                      \
             shrink(entry.extra, entry.count);                                                                          \
             return rc;                                                                                                 \
@@ -187,7 +193,7 @@ static CUresult settle(const struct gs_entry *loaded, CUresult rc)
     struct gs_entry entry;
     int failed = rc == CUDA_ERROR_OUT_OF_MEMORY || rc == INVALID_IMAGE || rc == NO_BINARY_FOR_GPU || rc == INVALID_PTX;
     if (loaded->kind)
-        gs_guess_end(loaded->card, loaded->bytes, 1);
+        landed(loaded->card, loaded->bytes);
     if (failed && loaded->kind && gs_table_take(loaded->key, GS_KIND_LOADED, &entry) == 0)
         shrink(entry.extra, entry.count);
     return rc;

@@ -96,10 +96,12 @@ GS_API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct cu_m
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuMemCreate)(handle, bytes, wanted, flags);
-    if (rc == CUDA_SUCCESS)
-        adopt(*handle, card, bytes, OWN);
-    else
-        gs_uncharge(card, bytes);
+    if (rc != CUDA_SUCCESS) {
+        gs_charge_undo(card, bytes);
+        return rc;
+    }
+    gs_landed(card, bytes);
+    adopt(*handle, card, bytes, OWN);
     return rc;
 }
 

@@ -127,6 +127,8 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
     p->asked += guess->asked;
     leave();
     int rc = gs_charge_quietly(guess->card, guess->bytes);
+    if (rc == 0)
+        gs_underway(guess->card, (int64_t)(guess->underway = guess->bytes));
     enter();
     if (p->number == guess->number) { /* else the pool has ended meanwhile: gs_pool_end() gives it back */
         if (rc == 0)
@@ -191,6 +193,7 @@ void gs_pool_end(struct gs_guess *guess)
         }
     }
     leave();
+    gs_landed(guess->card, guess->underway);
     if (guess->edge >= 0)
         gs_close(guess->edge);
     guess->edge = -1;

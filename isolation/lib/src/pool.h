@@ -24,6 +24,7 @@ struct gs_guess {
     struct gs_pool *pool;
     uint64_t number, bytes, asked;
     int card; /* of the pool at that time: its place may be another pool's by now */
+    uint64_t underway; /* charged for this call */
     int edge; /* descriptor that holds the card's edge, or -1 */
 };
 

@@ -152,7 +152,7 @@ static void fill(struct gs_slot *slot)
     slot->taken_ns = gs_now_ns();
     slot->modules = slot->unknown = 0;
     for (int card = 0; card < GS_CARDS; card++)
-        slot->exported[card] = slot->imported[card] = slot->guessed[card] = slot->guessing[card] =
+        slot->exported[card] = slot->imported[card] = slot->guessed[card] = slot->underway[card] =
             slot->managed[card] = 0;
     char name[64] = {0};
     long got = gs_read_file("/proc/self/comm", name, sizeof name - 1);
@@ -209,7 +209,7 @@ static int clear(struct gs_region *region, uint32_t index, int fd, uint64_t *byt
         __atomic_fetch_add(&region->cards[card].released_granules, gs_granules(peek(&slot->guessed[card])),
                            __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->guessed[card], 0, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&slot->guessing[card], 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->underway[card], 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->managed[card], 0, __ATOMIC_SEQ_CST);
     }
     uint64_t given = gs_empty_slot(region, index, keep);

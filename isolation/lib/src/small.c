@@ -27,7 +27,7 @@ static void put_spare(int card)
         __atomic_compare_exchange_n(&cards[card].spare, &none, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
         (__atomic_load_n(&cards[card].live, __ATOMIC_SEQ_CST) > 0 || !take_spare(card)))
         return; /* else the last one went meanwhile, and found no spare to give back */
-    gs_uncharge(card, GS_BLOCK);
+    gs_charge_undo(card, GS_BLOCK);
 }
 
 /* Hold a block before the driver is asked. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach
@@ -38,8 +38,10 @@ CUresult gs_small_begin(int card, uint64_t bytes, const char *api)
         gs_look(gs_coarse_ns());
         return CUDA_SUCCESS;
     }
+    gs_underway(card, GS_BLOCK);
     if (gs_charge_quietly(card, GS_BLOCK) == 0)
         return CUDA_SUCCESS;
+    gs_landed(card, GS_BLOCK);
     gs_breach(card == GS_CARD_UNLISTED ? GS_BREACH_UNLISTED : GS_BREACH_DENIED, card, bytes, api);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -51,6 +53,8 @@ void gs_small_end(int card, int made, uint64_t at)
         __atomic_fetch_add(&cards[card].live, 1, __ATOMIC_ACQ_REL);
     if (!made || gs_table_count(at / GS_BLOCK, GS_KIND_BLOCK, 1) > 1)
         put_spare(card);
+    else
+        gs_landed(card, GS_BLOCK);
 }
 
 /* A small allocation is gone; the last one of a block gives it back, the last one of all the spare. */
@@ -59,7 +63,7 @@ void gs_small_freed(int card, uint64_t at)
     if (gs_table_count(at / GS_BLOCK, GS_KIND_BLOCK, -1) == 0)
         gs_uncharge(card, GS_BLOCK);
     if (__atomic_sub_fetch(&cards[card].live, 1, __ATOMIC_SEQ_CST) == 0 && take_spare(card))
-        gs_uncharge(card, GS_BLOCK);
+        gs_charge_undo(card, GS_BLOCK);
 }
 
 /* A forked child has none. */
