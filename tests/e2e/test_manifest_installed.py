@@ -283,7 +283,7 @@ def test_applied_again_nothing_changes_and_deleted_everything_is_gone(plane, tmp
                 await asyncio.sleep(0.5)
 
     before, again, left = asyncio.run(story())
-    assert len(before) == 10
+    assert len(before) == 11
     assert before == again
     assert [] == left
 
