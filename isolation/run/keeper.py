@@ -14,7 +14,6 @@ import ctypes
 import json
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -125,13 +124,14 @@ class _Watch:
         self.keep = keep
         self.pid = pid
         self.status: int | None = None
+        self.feeder = keep.feeder() if keep.feeder else None
         self.members: tuple[Process, ...] = ()
         self._written: tuple[Process, ...] | None = None
 
     def stay(self) -> None:
         """Until nobody is left."""
-        if self.keep.feeder is not None:
-            threading.Thread(target=self._feed, args=(self.keep.feeder,), daemon=True).start()
+        tick = self.feeder.seconds if self.feeder else ROUND_SECONDS
+        newer = partial(process.descends, root=os.getpid())
         due = linger = 0.0
         while not self._collect():
             now = time.monotonic()
@@ -143,19 +143,14 @@ class _Watch:
                 self._round()
                 # a look at a machine with thousands of processes is not for every second
                 due = now + max(ROUND_SECONDS, _SELDOM * (time.monotonic() - now))
-            wait = due - now if self.status is None or self.keep.talk < 0 else 0.01
+            if self.feeder is not None:
+                with contextlib.suppress(OSError, AbiError):  # unfed, the library goes by its promise
+                    self.feeder.turn(frozenset(member.pid for member in self.members), now, newer)
+            wait = min(tick, due - now) if self.status is None or self.keep.talk < 0 else 0.01
             signal.sigtimedwait({signal.SIGCHLD}, max(0.001, wait))
         with contextlib.suppress(OSError, BookError):  # the next run sees that nobody lives
             self.keep.close()
         self._report()
-
-    def _feed(self, make: Callable[[], Feeder]) -> None:
-        """In a thread of its own: a driver that does not answer must not keep the command's end from being told."""
-        feeder, newer = make(), partial(process.descends, root=os.getpid())
-        while True:
-            with contextlib.suppress(OSError, AbiError):  # unfed, the library goes by its promise
-                feeder.turn(frozenset(member.pid for member in self.members), time.monotonic(), newer)
-            time.sleep(feeder.seconds)
 
     def _collect(self) -> bool:
         """Bury the dead; whether nobody is left."""
