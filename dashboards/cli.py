@@ -6,11 +6,13 @@ The edge: paths and exit codes. What a dashboard shows is decided in `board`.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from dashboards.board import files
+from isolation import options
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,7 +58,12 @@ def check(folder: Path) -> None:
 
 
 @dashboards.command("list")
-def listed() -> None:
+@options.output(alias=False)
+def listed(output: str) -> None:
     """List the title, the Grafana path and the content of each dashboard."""
+    if output:
+        found = [{"uid": one.uid, "title": one.title, "path": one.address, "text": one.text} for one in files.BOARDS]
+        click.echo(json.dumps(found, indent=2))
+        return
     for board in files.BOARDS:
         click.echo(f"{board.title:<44}{board.address:<26}{board.text}")

@@ -17,7 +17,7 @@ ALLOWED = {
     "rights over the machine": (
         r"root|needs two users|give a folder away|mount namespace|control group|IPv6|cannot be added to lo|but loopback"
     ),
-    "a program of others, tried where there is one": r"^(Skipped: )?(git|java|node|perl) is not installed",
+    "a program of others, tried where there is one": r"^(Skipped: )?(fish|git|java|node|perl|zsh) is not installed",
 }
 """What CI cannot have, and the reasons that name it."""
 

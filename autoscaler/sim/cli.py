@@ -25,6 +25,7 @@ from autoscaler.sim.csvfile import TraceError
 from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds
 from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace
 from autoscaler.sim.workers import cores, replay_all
+from isolation import options
 from isolation.cluster.number import Number
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class BadInput(click.ClickException):
     help="Instead of a replay, measure how many cards rebalancing frees after most pods have ended, and compare "
     "autoscalers over one day.",
 )
+@options.output(text="Output format. json: runs and summary; same as --json -.", alias=False)
 @click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - writes to stdout.")
 @click.option(
     "--details", is_flag=True, help="With --json, add failure reasons, fragmentation and allocation curve of each run."
@@ -108,6 +110,7 @@ def sim(
     invented: bool,
     details: bool,
     churned: bool,
+    output: str,
 ) -> None:
     """
     Replay a workload under placement policies.
@@ -121,8 +124,9 @@ def sim(
     jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
     if len(jobs) > MOST_RUNS:
         raise click.UsageError(f"too many runs: {len(jobs)}, at most {MOST_RUNS}; give fewer policies or seeds")
+    json_out = STDOUT if output and json_out is None else json_out
     if details and json_out is None:
-        raise click.UsageError("--details needs --json; add --json OUT, or drop --details")
+        raise click.UsageError("--details needs JSON; add -o json or --json OUT, or drop --details")
     if json_out is not None and json_out == plot_out:
         where = "stdout" if json_out == STDOUT else json_out
         raise click.UsageError(f"--json and --plot cannot both write to {where}; give one of them another file")

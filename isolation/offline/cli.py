@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console
 
+from isolation import options
 from isolation.contract.quantity import UNITS
 from isolation.offline.fleet import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
 from isolation.offline.manifest import STDIN, ManifestError, read, wanted
@@ -72,7 +73,7 @@ class BadInput(click.ClickException):
     show_default=True,
     help="Memory of one unit of gpu-mem.",
 )
-@click.option("as_data", "--json", is_flag=True, help="Print the plan as JSON.")
+@options.output()
 @click.pass_context
 def place(  # noqa: PLR0917 (click calls by name)
     ctx: click.Context,
@@ -81,7 +82,7 @@ def place(  # noqa: PLR0917 (click calls by name)
     nodes_files: tuple[str, ...],
     policy: str,
     unit: str,
-    as_data: bool,  # noqa: FBT001 (click's flag)
+    output: str,
 ) -> None:
     """
     Show on which nodes and cards the pods of these manifests would be placed.
@@ -104,7 +105,7 @@ def place(  # noqa: PLR0917 (click calls by name)
     for note in (*fleet.notes, *asked.notes, *_caveats(asked.pods)):
         click.echo(f"note: {note}", err=True)
     result = plan(fleet.nodes, fleet.pods, asked.pods, policy)
-    if as_data:
+    if output:
         click.echo(json.dumps(as_json(result), indent=2))
     else:
         console = Console(highlight=False)
