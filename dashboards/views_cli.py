@@ -19,7 +19,7 @@ from dashboards.terminal.breach_values import measured
 from dashboards.terminal.breach_view import breach_lines, chosen
 from dashboards.terminal.documents import breach_document, dumped, top_document
 from dashboards.terminal.inspect_view import as_document, details, node_shares, summary
-from dashboards.terminal.options import EXIT_CODES, lines_left, taken, where_options, written
+from dashboards.terminal.options import EXIT_CODES, interactive, lines_left, taken, where_options, written
 from dashboards.terminal.paint import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines
 from dashboards.terminal.where import CannotReadError, NoSuchError, Reading, Where, read
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dashboards.terminal.paint import Paper
 
 _WATCH_SECONDS: Final = 5.0
+_LOCAL_SECONDS: Final = 2.0
+"""An exporter on the same machine reads its cards that often."""
 _HEAD_LINES: Final = 8
 """What a screen needs besides rows: head, heading, how many are missing, key, the next prompt."""
 FINDING: Final = 1
@@ -64,10 +66,11 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Show only pods of this namespace.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
+@click.option("--once", is_flag=True, help="Print one reading and exit, also on a terminal.")
 @click.option("--all", "whole", is_flag=True, help="Show all rows, even if they do not fit on the screen.")
 @click.option(
-    "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
-    help="Refresh every SECONDS; 5 if no value is given.",
+    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
+    help="Refresh every SECONDS; 5 if no value is given. In a pipe: print again and again.",
 )  # fmt: skip
 @click.option(
     "-o",
@@ -81,13 +84,29 @@ def top(**given: Any) -> None:
     """
     Show allocated, used and free memory of cards.
 
+    On a terminal: an interactive view (? for its keys, q to quit). In a pipe, with --once, --all or -o: a table.
+
     Reads the API server and the exporters of a cluster, or the exporter of one machine. A value that cannot
     be read is shown as ?, and a note gives the reason.
     """
     where, paper = taken(given)
     again = given["watch"]
+    if given["once"] and again:
+        raise click.UsageError("--once cannot be used with --watch")
+    if interactive() and not (given["once"] or given["whole"] or given["output"]):
+        _browse(where, paper, given)
+        return
     with suppress(KeyboardInterrupt) if again else nullcontext():
         _drawn(where, paper, given, again)
+
+
+def _browse(where: Where, paper: Paper, given: dict[str, Any]) -> None:
+    namespace = "" if given["everywhere"] else given["namespace"]
+    by = given["by"] or ("pod" if namespace else "card" if given["node"] else "")
+    of = namespace if by == "pod" else given["node"] if by == "card" else ""
+    seconds = given["watch"] or (_LOCAL_SECONDS if where.on_one_machine else _WATCH_SECONDS)
+    browse: Any = import_module("dashboards.browse.loop")  # not for a pipe
+    browse.browse(where, paper, (by, of, given["sort"] or "name"), given["node"], seconds)
 
 
 def _drawn(where: Where, paper: Paper, given: dict[str, Any], again: float | None) -> None:

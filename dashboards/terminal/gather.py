@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from dashboards.browse.process_values import Processes, processes_in
 from dashboards.terminal.breach_values import BreachError, breaches_in
 from dashboards.terminal.exposition import PageError, samples_of
 from dashboards.terminal.fleet import Fleet
@@ -249,6 +250,17 @@ async def _ask(access: Access, pod: tuple[str, str], what: str) -> bytes:
     namespace, name = (quote(part, safe="") for part in pod)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_EXPORTER_PORT}/proxy/{what}"
     return await access.send("GET", path, seconds=_EXPORTER_SECONDS)
+
+
+async def ask_processes(access: Access, node: str) -> Processes:
+    """The processes on one node's cards, by its exporter."""
+    try:
+        pod = (await _exporters(access)).get(node)
+        if pod is None:
+            return Processes(node, why="no exporter is running on the node")
+        return processes_in(await _ask(access, pod, "processes"), node)
+    except ClusterError as exc:
+        return Processes(node, why=str(exc))
 
 
 async def _exporters(access: Access) -> dict[str, tuple[str, str]]:

@@ -114,6 +114,15 @@ def paper(*, plain: bool) -> Paper:
     return Paper(min(_WIDEST, max(NARROWEST, width)), colour, unicode)
 
 
+def interactive() -> bool:
+    """Whether somebody sits before a terminal on which a screen can be drawn."""
+    try:
+        both = sys.stdin.isatty() and sys.stdout.isatty()
+    except ValueError:  # closed
+        return False
+    return both and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
 def lines_left(used: int) -> int | None:
     """Lines that a terminal has left for rows; None for a pipe."""
     return max(1, shutil.get_terminal_size().lines - used) if sys.stdout.isatty() else None

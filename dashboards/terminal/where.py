@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dashboards.browse.process_values import Processes, processes_in
 from dashboards.terminal.breach_values import Breached, BreachError, breaches_in
 from dashboards.terminal.exposition import PageError, samples_in_answer, samples_of
 from dashboards.terminal.fetch import FetchError, fetch
@@ -79,6 +80,20 @@ class Where:
         """This machine's exporter."""
         return self.local.removesuffix("/metrics") or LOCAL
 
+    @property
+    def shown(self) -> str:
+        """What is read, for people; without a password."""
+        if self.on_one_machine:
+            scheme, _, rest = self.exporter.partition("://")
+            return f"{scheme}://{rest.rpartition('@')[2]}"
+        return (
+            f"context {self.context}"
+            if self.context
+            else f"kubeconfig {self.kubeconfig}"
+            if self.kubeconfig
+            else "cluster"
+        )
+
 
 _NOTHING: Final = Usage()
 
@@ -120,6 +135,21 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
         return reading
     reading = _with_prometheus(where, reading)
     return _with_records(where, reading, gather, node) if breaches else reading
+
+
+def read_processes(where: Where, node: str) -> Processes:
+    """The processes on one node's cards; why not is part of the answer."""
+    if where.on_one_machine:
+        try:
+            return processes_in(fetch(where.exporter + "/processes", seconds=min(5.0, where.seconds)), node)
+        except FetchError as exc:
+            return Processes(node, why=str(exc))
+    gather: Any = import_module("dashboards.terminal.gather")
+    try:
+        found: Processes = through_api(where, lambda access: gather.ask_processes(access, node))
+    except CannotReadError as exc:
+        return Processes(node, why=exc.message)
+    return found
 
 
 def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
