@@ -105,8 +105,8 @@ def _browse(where: Where, paper: Paper, given: dict[str, Any]) -> None:
     by = given["by"] or ("pod" if namespace else "card" if given["node"] else "")
     of = namespace if by == "pod" else given["node"] if by == "card" else ""
     seconds = given["watch"] or (_LOCAL_SECONDS if where.on_one_machine else _WATCH_SECONDS)
-    browse: Any = import_module("dashboards.browse.loop")  # not for a pipe
-    browse.browse(where, paper, (by, of, given["sort"] or "name"), given["node"], seconds)
+    loop: Any = import_module("dashboards.browse.loop")  # not for a pipe
+    loop.browse(where, paper, loop.Begin(by, of, given["sort"] or "name", given["node"], seconds))
 
 
 def _drawn(where: Where, paper: Paper, given: dict[str, Any], again: float | None) -> None:

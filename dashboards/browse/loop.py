@@ -1,5 +1,5 @@
 """
-`gpushare top` on a terminal: keys and readings into frames, until somebody quits.
+Keys and readings into frames: `gpushare top` on a terminal, until somebody quits.
 
 Joins the reader, the state and the terminal; decides only when a frame is drawn, and where somebody begins.
 """
@@ -7,70 +7,104 @@ Joins the reader, the state and the terminal; decides only when a frame is drawn
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from dashboards.browse.history import History
 from dashboards.browse.reader import Reader
 from dashboards.browse.state import SORTS, Place, State, pressed
 from dashboards.browse.terminal import Terminal
-from dashboards.browse.view import Scene, Status, draw
+from dashboards.browse.view import Drawn, Scene, Status, draw
 from dashboards.terminal.where import NoSuchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dashboards.browse.model import Model
     from dashboards.terminal.paint import Paper
     from dashboards.terminal.where import Where
 
-_TICK_SECONDS: Final = 1.0
+TICK_SECONDS: Final = 1.0
 _MANY_CARDS: Final = 64
 """More than this are listed by node first."""
 
 
-def browse(where: Where, paper: Paper, begin: tuple[str, str, str], node: str, seconds: float) -> None:
-    """
-    Until q or Ctrl-C.
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where somebody begins, and how often is read."""
 
-    `begin`: list, the node or namespace to which it is limited, order; without a list: cards, or nodes where there are
-    many. Raises CannotReadError where not even the first reading succeeds, NoSuchError for a node that is not there.
-    """
-    by, of, sort = begin
-    state = State((Place(by or "card", of),), sort if sort in SORTS else "name")
-    history, seen = History(), None
+    by: str = ""
+    """List; empty: cards, or nodes where there are many."""
+    of: str = ""
+    """The node or namespace to which it is limited."""
+    sort: str = "name"
+    node: str = ""
+    seconds: float = 5.0
+
+
+class Browser:
+    """One source and whoever looks at it."""
+
+    def __init__(
+        self,
+        where: Where,
+        paper: Paper,
+        begin: Begin,
+        wake: Callable[[], None],
+        keys: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """`wake` is called where there is something new to draw; `keys` are further ones for the last line."""
+        self._where, self._paper, self._begin, self._keys = where, paper, begin, keys
+        self.state = State((Place(begin.by or "card", begin.of),), begin.sort if begin.sort in SORTS else "name")
+        self._history = History()
+        self._model: Model | None = None
+        self._drawn = Drawn([], [], 1)
+        namespace = begin.of if begin.by == "pod" else ""
+        self.reader = Reader(where, (namespace, begin.node), begin.seconds, wake)
+        self.reader.start()
+
+    def draw(self, size: tuple[int, int]) -> list[str]:
+        """The lines of a frame; raises what broke the reader, and NoSuchError for a node that is not there."""
+        if self.reader.broken is not None:
+            raise self.reader.broken
+        model = self.reader.model
+        if model is not None and model is not self._model:
+            if self._model is None:
+                self._begun(model)
+            self._model = model
+            self._history.add(model.reading.usage)
+        trouble = self.reader.trouble.message if self.reader.trouble else ""
+        clock = time.strftime("%H:%M:%S", time.localtime(model.reading.usage.read_at if model else None))
+        status = Status(self._where.shown, clock, trouble, self.reader.reading, self._keys)
+        self._drawn = draw(Scene(model, self.state, self._history, status, self._paper), size)
+        return self._drawn.lines
+
+    def press(self, key: str, size: tuple[int, int]) -> None:
+        """One key; what it changes is drawn at once, since the next key goes by it."""
+        self.state = pressed(self.state, key, self._drawn.rows, self._drawn.page)
+        self.reader.paused = self.state.paused
+        self.reader.want_processes(_node_of(self._model, self.state))
+        self.draw(size)
+
+    def _begun(self, model: Model) -> None:
+        """Where the first reading leads."""
+        node = self._begin.node
+        if node and all(one.name != node for one in model.reading.fleet.nodes):
+            raise NoSuchError(f"node {node} is unknown or has no cards")
+        if not self._begin.by and len(model.cards) > _MANY_CARDS:
+            self.state = replace(self.state, places=(Place("node"),))
+
+
+def browse(where: Where, paper: Paper, begin: Begin) -> None:
+    """Until q or Ctrl-C. Raises CannotReadError where not even the first reading succeeds."""
     with Terminal() as terminal:
-        namespace = of if by == "pod" else ""
-        reader = Reader(where, (namespace, node), seconds, terminal.wake)
-        reader.start()
-        while not state.done:
-            if reader.broken is not None:
-                raise reader.broken
-            model = reader.model
-            if model is None and reader.trouble is not None:
-                raise reader.trouble
-            if model is not None and model is not seen:
-                if seen is None:
-                    state = _begun(state, model, by, node)
-                seen = model
-                history.add(model.reading.usage)
-            reader.paused = state.paused
-            trouble = reader.trouble.message if reader.trouble else ""
-            clock = time.strftime("%H:%M:%S", time.localtime(model.reading.usage.read_at if model else None))
-            status = Status(where.shown, clock, trouble, reader.reading)
-            drawn = draw(Scene(model, state, history, status, paper), terminal.size())
-            terminal.show(drawn.lines)
-            for key in terminal.keys(_TICK_SECONDS):
-                state = pressed(state, key, drawn.rows, drawn.page)
-                drawn = draw(Scene(model, state, history, status, paper), terminal.size())
-            reader.want_processes(_node_of(model, state))
-
-
-def _begun(state: State, model: Model, by: str, node: str) -> State:
-    """Where the first reading leads."""
-    if node and all(one.name != node for one in model.reading.fleet.nodes):
-        raise NoSuchError(f"node {node} is unknown or has no cards")
-    if not by and len(model.cards) > _MANY_CARDS:
-        return replace(state, places=(Place("node"),))
-    return state
+        browser = Browser(where, paper, begin, terminal.wake)
+        while not browser.state.done:
+            if browser.reader.model is None and browser.reader.trouble is not None:
+                raise browser.reader.trouble
+            terminal.show(browser.draw(terminal.size()))
+            for key in terminal.keys(TICK_SECONDS):
+                browser.press(key, terminal.size())
 
 
 def _node_of(model: Model | None, state: State) -> str:

@@ -17,7 +17,7 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dashboards.browse.keys import keys_of
+from dashboards.browse.keys import INTERRUPT, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ _ESCAPE: Final = b"\x1b"
 _REST_SECONDS: Final = 0.03
 """For the rest of a key's bytes, where a network has torn them apart."""
 _MOST_BYTES: Final = 4096
-_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 _LOCAL_FLAGS, _INPUT_FLAGS, _CONTROLS = 3, 0, 6
 """Places in what tcgetattr returns."""
 
@@ -39,7 +38,9 @@ _LOCAL_FLAGS, _INPUT_FLAGS, _CONTROLS = 3, 0, 6
 class Terminal:
     """Standard input and output as a screen; for the main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Sequence[int] = (signal.SIGTERM, signal.SIGHUP)) -> None:
+        """`ends`: signals that end the process here; others are their owner's."""
+        self._ends = ends
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._modes: list[Any] = []
         self._handlers: dict[int, Any] = {}
@@ -50,7 +51,7 @@ class Terminal:
         os.set_blocking(self._woken, False)
 
     def __enter__(self) -> Self:
-        self._handlers = {number: signal.signal(number, self._ended) for number in _ENDS}
+        self._handlers = {number: signal.signal(number, self._ended) for number in self._ends}
         self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: self.wake())
         self._take()
         return self
@@ -85,7 +86,7 @@ class Terminal:
             return ()
         sent = os.read(self._in, _MOST_BYTES)
         if not sent:  # nobody is there any more
-            self._ended(signal.SIGHUP, None)
+            return (INTERRUPT,)
         if sent.endswith(_ESCAPE) and select.select([self._in], [], [], _REST_SECONDS)[0]:
             sent += os.read(self._in, _MOST_BYTES)
         if _SUSPEND in sent:

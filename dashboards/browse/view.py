@@ -47,6 +47,8 @@ class Status:
     trouble: str = ""
     """Why the last reading failed; empty: it did not."""
     reading: bool = False
+    keys: tuple[tuple[str, str], ...] = ()
+    """Further ones for the last line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,10 @@ def draw(scene: Scene, size: tuple[int, int]) -> Drawn:
         return Drawn(_filled([text], size), [], 1)
     if model is None:
         said = [paper.ink(line, BAD) for line in _wrapped(status.trouble, width)] or [f"reading {status.source} ..."]
-        return Drawn(_filled(["", *said], size, _foot(state, paper, width)), [], 1)
+        return Drawn(_filled(["", *said], size, _foot(state, status, paper, width)), [], 1)
     if state.help:
         lines = [*_head(model, status, width, paper), "", *_help(paper)]
-        return Drawn(_filled(lines, size, _foot(state, paper, width)), [], 1)
+        return Drawn(_filled(lines, size, _foot(state, status, paper, width)), [], 1)
     return _body(model, scene, size)
 
 
@@ -95,7 +97,7 @@ def _body(model: Model, scene: Scene, size: tuple[int, int]) -> Drawn:
     things = model.rows(state)
     keys = keys_in(things)
     above = [*_head(model, status, width, paper), _tabs(model, state, width, paper)]
-    below = [*_notes(model, state, status, width, paper), *_foot(state, paper, width)]
+    below = [*_notes(model, state, status, width, paper), *_foot(state, status, paper, width)]
     processes: list[str] = []
     inner = replace(paper, width=width - _GUTTER)
     on = Canvas(history, inner, place)
@@ -228,12 +230,12 @@ def _signs(paper: Paper) -> list[tuple[str, str]]:
     return [*found, (text.plain[reached:], "")]
 
 
-def _foot(state: State, paper: Paper, width: int) -> list[str]:
+def _foot(state: State, status: Status, paper: Paper, width: int) -> list[str]:
     if state.typing:
         keys = [("type", "to filter"), ("Enter", "keep"), ("Esc", "clear")]
     else:
-        keys = [("Enter", "open"), *([("Esc", "back")] if len(state.places) > 1 else [])]
-        keys += [("/", "filter"), ("s", "sort"), ("n c p m", "lists"), ("?", "help"), ("q", "quit")]
+        keys = [*status.keys, ("Enter", "open"), *([("Esc", "back")] if len(state.places) > 1 else [])]
+        keys += [("?", "help"), ("q", "quit"), ("/", "filter"), ("s", "sort"), ("n c p m", "lists")]
     line, used = "", 0
     for key, does in keys:
         cells = len(key) + 1 + len(does) + (2 if used else 0)

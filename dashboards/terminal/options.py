@@ -115,10 +115,10 @@ def paper(*, plain: bool) -> Paper:
 
 
 def interactive() -> bool:
-    """Whether somebody sits before a terminal on which a screen can be drawn."""
+    """Whether somebody sits before a terminal on which a screen can be drawn, and has not sent us to the background."""
     try:
-        both = sys.stdin.isatty() and sys.stdout.isatty()
-    except ValueError:  # closed
+        both = sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # closed, or another session's
         return False
     return both and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
