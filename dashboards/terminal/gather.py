@@ -67,6 +67,15 @@ class _ExporterPod(msgspec.Struct):
     spec: _Placed
 
 
+class _Known(msgspec.Struct):
+    uid: str = ""
+
+
+class _Identified(msgspec.Struct):
+    metadata: _Known
+
+
+_IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
 _EXPORTER: Final = msgspec.json.Decoder(_ExporterPod)
 
 
@@ -107,23 +116,34 @@ async def items(
         await asyncio.gather(coming, return_exceptions=True)
 
 
-async def read_fleet(access: Access, unit_bytes: int, namespace: str = "") -> Fleet:
-    """The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError."""
+async def read_fleet(
+    access: Access, unit_bytes: int, namespace: str = "", node_selector: str = "", pod_selector: str = ""
+) -> Fleet:
+    """
+    The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError.
+
+    Selectors are Kubernetes' label selectors: nodes that they leave out are not there, pods are counted all the same.
+    """
     try:
-        return await _read_fleet(access, unit_bytes, namespace)
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
     except GoneError:  # a page's version was compacted away while we read: once more
-        return await _read_fleet(access, unit_bytes, namespace)
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
 
 
-async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
+async def _read_fleet(access: Access, unit_bytes: int, namespace: str, node_selector: str, pod_selector: str) -> Fleet:
     lists = Lists(unit_bytes)
     notes: list[str] = []
     kept = asyncio.create_task(reservations(access, notes))
     first = first_page(access, PODS, _ALL_PODS)
     try:
-        nodes = [node async for raw in items(access, NODES, {}) if (node := lists.node(raw)) is not None]
+        nodes = [
+            node
+            async for raw in items(access, NODES, _selecting(node_selector))
+            if (node := lists.node(raw)) is not None
+        ]
         pods, partly = await _pods(access, lists, namespace, notes, first)
         stored = await kept
+        selected = await _selected(access, namespace, pod_selector) if pod_selector else None
     finally:
         kept.cancel()
         first.cancel()
@@ -131,7 +151,18 @@ async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
     notes += _complaints(lists, nodes, pods)
     used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
     standing = tuple(one for one in stored if one.name not in used and one.expires > now)
-    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes))
+    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes), selected)
+
+
+def _selecting(selector: str) -> dict[str, str]:
+    return {"labelSelector": selector} if selector else {}
+
+
+async def _selected(access: Access, namespace: str, selector: str) -> frozenset[str]:
+    """UIDs of the pods that the selector chooses."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else PODS
+    found = items(access, path, {**_ALL_PODS, **_selecting(selector)})
+    return frozenset([_IDENTIFIED.decode(raw).metadata.uid async for raw in found])
 
 
 async def _pods(

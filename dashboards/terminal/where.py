@@ -69,6 +69,10 @@ class Where:
     prometheus: str = ""
     seconds: float = 60.0
     unit_bytes: int = 1 << 30
+    impersonated: tuple[str, ...] = ()
+    """A user, and its groups."""
+    node_selector: str = ""
+    pod_selector: str = ""
 
     @property
     def on_one_machine(self) -> bool:
@@ -122,7 +126,9 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
     gather: Any = import_module("dashboards.terminal.gather")
 
     async def ask(access: Any) -> Reading:
-        fleet: Fleet = await gather.read_fleet(access, where.unit_bytes, namespace)
+        fleet: Fleet = await gather.read_fleet(
+            access, where.unit_bytes, namespace, where.node_selector, where.pod_selector
+        )
         if where.prometheus or not used:
             return Reading(fleet)
         nodes = [one.name for one in fleet.nodes if node in ("", one.name)]
@@ -161,7 +167,7 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
 
     async def run() -> None:
         # Not returned: asyncio (3.11) writes the result of what it runs as text, twice, and throws that away.
-        async with asyncio.timeout(where.seconds), access.Access(where.kubeconfig, where.context) as server:
+        async with asyncio.timeout(where.seconds), _access(access, where) as server:
             answer.append(await ask(server))
 
     try:
@@ -175,6 +181,10 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     except failure.ClusterError as exc:
         raise CannotReadError(f"cannot read the API server: {exc}; {_ELSEWHERE}") from None
     return answer[0]
+
+
+def _access(access: Any, where: Where) -> Any:
+    return access.Access(where.kubeconfig, where.context, impersonated=where.impersonated)
 
 
 def _read_local(where: Where, *, breaches: bool) -> Reading:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
 
 from isolation.cluster.credentials import identity_of
 from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
@@ -66,9 +67,17 @@ class Access:
     """The API server, as one identity. Close it at the end."""
 
     def __init__(
-        self, kubeconfig: Path | None = None, context: str | None = None, deadlines: Deadlines | None = None
+        self,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        deadlines: Deadlines | None = None,
+        impersonated: tuple[str, ...] = (),
     ) -> None:
+        """`impersonated`: a user and its groups, as kubectl's --as and --as-group; empty: nobody."""
         self._kubeconfig, self._context = kubeconfig, context
+        self._impersonated = [
+            ("Impersonate-Group" if at else "Impersonate-User", name) for at, name in enumerate(impersonated)
+        ]
         self._deadlines = deadlines or Deadlines()
         self._line: _Line | None = None
         self._retired: _Line | None = None
@@ -167,7 +176,8 @@ class Access:
         with self._translated(line):
             name = line.identity.server_name
             extra: dict[str, Any] = {"server_hostname": name} if name else {}
-            whole = {**await line.identity.headers(), **(headers or {})}
+            whole = CIMultiDict({**await line.identity.headers(), **(headers or {})})
+            whole.extend(self._impersonated)
             url = line.identity.host + path
             async with line.session.request(
                 method, url, headers=whole, allow_redirects=False, **extra, **more
