@@ -13,6 +13,7 @@ import click
 
 from dashboards.board import files
 from isolation import options
+from isolation.files import installed
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,6 +31,8 @@ def dashboards() -> None:
 )
 def build(out: Path) -> None:
     """Write all dashboards, one JSON file each."""
+    if installed(out):
+        raise click.UsageError(f"{out} belongs to an installed package: choose a directory of your own with --out")
     try:
         paths = files.written(out)
     except OSError as exc:

@@ -7,6 +7,7 @@ Also what a shell does to a command beside it: closed streams, a reader that lea
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import signal
 import subprocess
@@ -193,3 +194,82 @@ def test_a_box_in_use_is_not_replaced_by_mistake(tmp_path):
         assert "--force" in done.output
         assert 0 == CliRunner().invoke(main, [*create, "--force"]).exit_code
         process.stdin.close()
+
+
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: main, resources: {limits: {NAME: "1"}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("nvidia.com/mig-1g.10gb", 1),
+        ("amd.com/gpu", 1),
+        ("aliyun.com/gpu-memory", 1),
+        ("volcano.sh/vgpu-memory", 1),
+        ("huawei.com/Ascend910", 1),
+        ("example.com/licence", 0),
+        ("aliyun.com/gpu-mem", 0),
+    ],
+)
+def test_gpus_by_a_name_that_placement_does_not_know(name, status):
+    """Refused, with the name and those that it knows: the pod would be placed as if it needed no card."""
+    words = ["place", "-f", "-", "--node", "name=n1,cards=1,gib=15,mode=cgpu"]
+    done = CliRunner().invoke(main, words, input=POD.replace("NAME", name))
+    told = " ".join(done.output.split())
+    assert status == done.exit_code, told
+    assert (f"requests GPUs as resource {name}," in told.replace('"', "").replace("'", "")) is (status == 1)
+    assert ("use aliyun.com/gpu-mem (a share of a card) or nvidia.com/gpu" in told) is (status == 1)
+
+
+def test_policies_are_compared_where_nobody_names_one():
+    """One policy alone tells nobody anything."""
+    words = ["sim", "--synthetic", "--fleet-scale", "0.01", "--seeds", "1", "--json", "-"]
+    done = CliRunner().invoke(main, words)
+    assert {"best-fit", "binpack", "fgd", "potential"} == {one["policy"] for one in json.loads(done.stdout)["summary"]}
+
+
+# Files.
+
+
+@pytest.mark.parametrize("words", [["dashboards", "build"], ["rules", "build"]], ids=" ".join)
+def test_files_are_written_all_or_none(words, tmp_path):
+    """One of them cannot be: the others stay as they were, and no draft is left."""
+    assert 0 == CliRunner().invoke(main, [*words, "--out", str(tmp_path)]).exit_code
+    *first, last = sorted(tmp_path.iterdir())
+    for path in first:
+        path.write_text("mine")
+    last.unlink()
+    last.mkdir()
+    before = {path: path.read_text() for path in first}
+    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path)])
+    assert 1 == done.exit_code
+    assert f"cannot write {last}: Is a directory" in done.output
+    assert before == {path: path.read_text() for path in first}
+    assert sorted([*first, last]) == sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["dashboards", "build"], ["rules", "build"]], ids=" ".join)
+def test_nothing_is_written_into_an_installed_package(words, tmp_path):
+    """What pip wrote is pip's."""
+    inside = tmp_path / "lib" / "site-packages" / "dashboards" / "json"
+    inside.mkdir(parents=True)
+    done = CliRunner().invoke(main, [*words, "--out", str(inside)])
+    assert 2 == done.exit_code
+    assert "choose a directory of your own with --out" in " ".join(done.output.split())
+    assert [] == list(inside.iterdir())
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    """A full disk: the file of the last run is still whole."""
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    script = f"ulimit -f 1; {GPUSHARE} sim --synthetic --fleet-scale 0.01 --seeds 1-3 --details --json {out}"
+    done = shell(f"trap '' XFSZ; {script}")
+    assert 2 == done.returncode, done.stderr
+    assert "choose another path" in " ".join(done.stderr.split())
+    assert "old" == out.read_text()
+    assert [out] == list(tmp_path.iterdir())
