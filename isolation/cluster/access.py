@@ -24,6 +24,7 @@ from multidict import CIMultiDict
 
 from isolation.cluster.credentials import identity_of
 from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
+from isolation.cluster.network import certificate_error, network_error
 from isolation.cluster.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -204,9 +205,9 @@ class Access:
             raise
         except (aiohttp.ClientSSLError, ssl.SSLError) as exc:
             self._distrust(line)
-            raise UnreachableError(f"TLS: {exc}") from exc
+            raise UnreachableError(network_error(exc)) from exc
         except (aiohttp.ClientError, ConnectionError, socket.gaierror) as exc:
-            raise UnreachableError(f"{type(exc).__name__}: {exc}") from exc
+            raise UnreachableError(network_error(exc)) from exc
         except RuntimeError as exc:
             if not line.session.closed:
                 raise
@@ -248,7 +249,8 @@ def _unusable(exc: CredentialsError | OSError | ValueError) -> CredentialsError:
         return CredentialsError(
             f"reading credentials timed out after {_PLUGIN_SECONDS:.0f} s: check the exec plugin in the kubeconfig"
         )
-    return CredentialsError(f"cannot use the certificates in the kubeconfig ({exc}): generate the kubeconfig again")
+    why = certificate_error(exc)
+    return CredentialsError(f"cannot use the certificates in the kubeconfig ({why}): generate the kubeconfig again")
 
 
 def _patience(seconds: float) -> aiohttp.ClientTimeout:

@@ -10,6 +10,7 @@ import http.server
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -273,3 +274,157 @@ def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path):
     assert "choose another path" in " ".join(done.stderr.split())
     assert "old" == out.read_text()
     assert [out] == list(tmp_path.iterdir())
+
+
+# The network, and files of another kind.
+
+
+CLUSTER = """{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": %s}],
+ "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": %s}]}"""
+READERS = [
+    ["top"],
+    ["inspect"],
+    ["breaches"],
+    ["explain", "web", "-n", "x"],
+    ["doctor", "cluster"],
+    ["autoscaler", "plan"],
+]
+
+
+@pytest.fixture(scope="module")
+def strange_servers(tmp_path_factory):
+    """Ports that answer otherwise than somebody thinks: `plain` HTTP, `tls` with an unknown certificate, `silent`."""
+    folder = tmp_path_factory.mktemp("pair")
+    pair = ["-keyout", str(folder / "key"), "-out", str(folder / "cert"), "-days", "2", "-subj", "/CN=other"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *pair], check=True, capture_output=True)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    plain, tls = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+    tls.socket = context.wrap_socket(tls.socket, server_side=True)
+    for server in (plain, tls):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"PLAIN": plain.server_port, "TLS": tls.server_port, "CERT": str(folder / "cert")}
+    plain.shutdown()
+    tls.shutdown()
+
+
+RAW = ("_ssl.c", "[Errno", "ssl:default", "Traceback", "ClientConnector", "Protocol error", "Not Loaded", "Exception")
+"""Of clients and libraries: nothing that anybody could act on."""
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("told_of", "fix"),
+    [
+        (('{"server": "https://127.0.0.1:PLAIN"}', "{}"), "does not speak TLS on this port: use http://"),
+        (('{"server": "http://127.0.0.1:TLS"}', "{}"), "use https://"),
+        (('{"server": "https://127.0.0.1:TLS"}', "{}"), "is not trusted (self-signed certificate): use the CA"),
+        (('{"server": "https://127.0.0.1:TLS", "certificate-authority": "CERT"}', "{}"), "is for another name"),
+        (('{"server": "http://127.0.0.1:9"}', "{}"), "connection refused: nothing listens there"),
+        (('{"server": "http://no-such-host.invalid"}', "{}"), "cannot be resolved: check its spelling"),
+        (('{"server": "ftp://127.0.0.1"}', "{}"), "not a URL of http or https: correct it"),
+        (('{"server": "https://x", "certificate-authority-data": "aGVsbG8="}', "{}"), "contains no certificate"),
+        (
+            (
+                '{"server": "https://127.0.0.1:9"}',
+                '{"client-certificate-data": "aGVsbG8=", "client-key-data": "aGVsbG8="}',
+            ),
+            "client certificate or its key is not valid PEM",
+        ),
+        (('{"server": "https://127.0.0.1:9"}', '{"exec": {"command": "no-such-plugin"}}'), "is not installed"),
+        (('{"server": "https://127.0.0.1:9"}', '{"tokenFile": "/no/token"}'), "cannot read token file /no/token"),
+        (('{"server": "https://127.0.0.1:9", "certificate-authority": "/none"}', "{}"), "/none of kubeconfig"),
+    ],
+)
+def test_a_kubeconfig_that_leads_nowhere(words, told_of, fix, strange_servers, tmp_path):
+    """Status 3, and what to change, in every command that reads a cluster; nothing of a client's own text."""
+    cluster, user = told_of
+    for name, value in strange_servers.items():
+        cluster = cluster.replace(name, str(value))
+    path = tmp_path / "kubeconfig"
+    path.write_text(CLUSTER % (cluster, user))
+    done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("", "is empty: select another"),
+        ("hello", "is not a mapping: select another"),
+        ('{"a": [1,', "is not valid YAML: line 2"),
+        ('{"current-context": "gone"}', "has no context 'gone'; it has none"),
+        ('{"contexts": []}', "has no current-context: select one with --context"),
+    ],
+)
+def test_a_kubeconfig_that_is_none(words, text, fix, tmp_path):
+    """Broken in the ways in which files break."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("words", [["top", "--local"], ["breaches", "--local"], ["inspect", "--local"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "fix"),
+    [
+        ("https://127.0.0.1:PLAIN", "does not speak TLS on this port: use http://"),
+        ("http://127.0.0.1:TLS", "use https://"),
+        ("https://127.0.0.1:TLS", "is not trusted"),
+        ("http://127.0.0.1:9", "nothing listens there"),
+        ("http://no-such-host.invalid", "cannot be resolved"),
+        ("http://127.0.0.1:PLAIN", "is not a page of gpushare's exporter"),
+    ],
+)
+def test_an_exporter_that_is_not_there(words, url, fix, strange_servers):
+    """Status 3, and what to change."""
+    for name in ("PLAIN", "TLS"):
+        url = url.replace(name, str(strange_servers[name]))
+    done = CliRunner().invoke(main, [*words, url])
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\x00\xff" * 5000], ids=["empty", "text", "binary"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("run --simgpu FILE --gpu-mem 1 -- true", 125),
+        ("exporter --once --no-kubernetes --simgpu FILE", 3),
+        ("doctor machine --simgpu FILE", 1),
+        ("simgpu show FILE", 1),
+        ("simgpu set FILE seed=1", 1),
+        ("simgpu clock FILE", 1),
+        ("simgpu inject FILE lost 1", 1),
+    ],
+)
+def test_a_file_that_holds_no_cards(line, status, content, tmp_path):
+    """The file is named, and where such files come from."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    done = shell(f"{GPUSHARE} {line.replace('FILE', str(path))}")
+    told = " ".join((done.stderr + done.stdout).split())
+    assert status == done.returncode, told
+    assert f"{path}" in told
+    assert "gpushare simgpu create" in told
+    assert [] == [raw for raw in RAW if raw in told]
