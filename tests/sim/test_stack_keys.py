@@ -26,6 +26,8 @@ def test_keys(tmp_path):
         until(lambda: screen.shows("TENANT") and 2 == len(_CARD.findall(screen.text())))
         screen.press("2")
         screen.shows("[c]ards 2", "on ", "card 0", "CONTAINER")
+        screen.press("\r")
+        screen.shows("PID", "python", "power", "temperature")
         screen.press("p/stray\r")
         screen.shows("filter: stray", "stray")
         screen.press("3")
