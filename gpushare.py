@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ COMMANDS: Final = MappingProxyType(
             "Scale node pools card by card, and repack pods.",
         ),
         "breaches": ("dashboards.views_cli:breaches", "views", "List containers that exceed or bypass their promise."),
+        "completion": ("isolation.completion:completion", "", "Print the completion script of a shell."),
         "dashboards": ("dashboards.cli:dashboards", "dashboards", "Build the Grafana dashboards."),
         "doctor": ("isolation.doctor.cli:doctor", "doctor", "Check whether this machine or cluster can share cards."),
         "explain": (
@@ -67,6 +69,11 @@ COMMANDS: Final = MappingProxyType(
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "Create and control simulated NVIDIA cards."),
         "top": ("dashboards.views_cli:top", "views", "Show the memory of each card: allocated, used, free, stranded."),
         "up": ("autoscaler.sim.up:up", "up", "Run the full stack on one machine, with simulated cards."),
+        "version": (
+            "isolation.version_cli:version",
+            "",
+            "Print the versions of this program, of the isolation library and of the driver.",
+        ),
     }
 )
 
@@ -140,6 +147,11 @@ class Rooms(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in sorted(COMMANDS)])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The same for a shell: click's own way would import every room."""
+        found = [CompletionItem(name, help=COMMANDS[name][2]) for name in COMMANDS if name.startswith(incomplete)]
+        return found if incomplete[:1] != "-" else click.Command.shell_complete(self, ctx, incomplete)
+
 
 @click.group(cls=Rooms, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpushare")
@@ -157,7 +169,19 @@ def run() -> None:
 
 def kubectl() -> None:
     """`top`, `inspect`, `explain` and `breaches` as a plug-in of kubectl."""
-    _end(lambda: load("dashboards.views_cli:views", "views"), "kubectl gpushare", "views")
+    _end(_views, "kubectl gpushare", "views")
+
+
+def kubectl_complete() -> None:
+    """What kubectl runs to complete words after `kubectl gpushare`."""
+    with contextlib.suppress(click.ClickException):
+        sys.stdout.write("\n".join(load("isolation.completion:for_kubectl", "")(_views(), sys.argv[1:])) + "\n")
+
+
+def _views() -> click.Command:
+    views: click.Group = load("dashboards.views_cli:views", "views")
+    views.add_command(load("isolation.version_cli:version", ""))
+    return views
 
 
 _NAME: Final = "gpushare"
@@ -215,7 +239,9 @@ def _status(command: Callable[[], click.Command], name: str, extra: str) -> int 
 def _run(command: click.Command, name: str) -> int:
     """As click's own `main` does, which would hide a reader that has gone behind status 1."""
     if _COMPLETE in os.environ:
-        command(prog_name=name)
+        with contextlib.suppress(click.ClickException):  # a package that is missing: nothing to complete
+            command(prog_name=name, complete_var=_COMPLETE)
+        return 0
     with command.make_context(name, sys.argv[1:]) as context:
         command.invoke(context)
     return 0

@@ -6,11 +6,14 @@ The edge: paths and exit codes. What a dashboard shows is decided in `board`.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from dashboards.board import files
+from isolation import options
+from isolation.files import installed
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,6 +31,8 @@ def dashboards() -> None:
 )
 def build(out: Path) -> None:
     """Write all dashboards, one JSON file each."""
+    if installed(out):
+        raise click.UsageError(f"{out} belongs to an installed package: choose a directory of your own with --out")
     try:
         paths = files.written(out)
     except OSError as exc:
@@ -56,7 +61,12 @@ def check(folder: Path) -> None:
 
 
 @dashboards.command("list")
-def listed() -> None:
+@options.output(alias=False)
+def listed(output: str) -> None:
     """List the title, the Grafana path and the content of each dashboard."""
+    if output:
+        found = [{"uid": one.uid, "title": one.title, "path": one.address, "text": one.text} for one in files.BOARDS]
+        click.echo(json.dumps(found, indent=2))
+        return
     for board in files.BOARDS:
         click.echo(f"{board.title:<44}{board.address:<26}{board.text}")

@@ -19,10 +19,20 @@ from dashboards.terminal.breach_values import measured
 from dashboards.terminal.breach_view import breach_lines, chosen
 from dashboards.terminal.documents import breach_document, dumped, top_document
 from dashboards.terminal.inspect_view import as_document, details, node_shares, summary
-from dashboards.terminal.options import EXIT_CODES, lines_left, taken, where_options, written
+from dashboards.terminal.options import (
+    EXIT_CODES,
+    NO_HEADERS,
+    SELECTOR,
+    interactive,
+    lines_left,
+    selecting,
+    taken,
+    where_options,
+    written,
+)
 from dashboards.terminal.paint import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines
-from dashboards.terminal.where import CannotReadError, NoSuchError, Reading, Where, read
+from dashboards.terminal.where import CANNOT_READ, CannotReadError, NoSuchError, Reading, Where, read
 from isolation.cluster.number import Number
 
 if TYPE_CHECKING:
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
     from dashboards.terminal.paint import Paper
 
 _WATCH_SECONDS: Final = 5.0
+_LOCAL_SECONDS: Final = 2.0
+"""An exporter on the same machine reads its cards that often."""
 _HEAD_LINES: Final = 8
 """What a screen needs besides rows: head, heading, how many are missing, key, the next prompt."""
 FINDING: Final = 1
@@ -64,10 +76,11 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Show only pods of this namespace.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
+@click.option("--once", is_flag=True, help="Print one reading and exit, also on a terminal.")
 @click.option("--all", "whole", is_flag=True, help="Show all rows, even if they do not fit on the screen.")
 @click.option(
-    "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
-    help="Refresh every SECONDS; 5 if no value is given.",
+    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
+    help="Refresh every SECONDS; 5 if no value is given. In a pipe: print again and again.",
 )  # fmt: skip
 @click.option(
     "-o",
@@ -75,28 +88,52 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(("wide", "json", "yaml")),
     help="Output format. wide: more columns; json, yaml: for programs.",
 )
+@SELECTOR
+@NO_HEADERS
 @where_options
 @_view
 def top(**given: Any) -> None:
     """
     Show allocated, used and free memory of cards.
 
+    On a terminal: an interactive view (? for its keys, q to quit). In a pipe, with --once, --all or -o: a table.
+
     Reads the API server and the exporters of a cluster, or the exporter of one machine. A value that cannot
     be read is shown as ?, and a note gives the reason.
     """
     where, paper = taken(given)
+    by_pods = given["by"] in ("pod", "namespace") or (given["by"] is None and bool(given["namespace"]))
+    where = selecting(where, given["selector"], pods=by_pods)
     again = given["watch"]
-    with suppress(KeyboardInterrupt) if again else nullcontext():
-        _drawn(where, paper, given, again)
+    if given["once"] and again:
+        raise click.UsageError("--once cannot be used with --watch")
+    if interactive() and not (given["once"] or given["whole"] or given["output"] or not paper.headers):
+        _browse(where, paper, given)
+        return
+    _drawn(lambda: _top(where, paper, given), paper, again)
 
 
-def _drawn(where: Where, paper: Paper, given: dict[str, Any], again: float | None) -> None:
+def _browse(where: Where, paper: Paper, given: dict[str, Any]) -> None:
+    namespace = "" if given["everywhere"] else given["namespace"]
+    by = given["by"] or ("pod" if namespace else "card" if given["node"] else "")
+    of = namespace if by == "pod" else given["node"] if by == "card" else ""
+    seconds = given["watch"] or (_LOCAL_SECONDS if where.on_one_machine else _WATCH_SECONDS)
+    loop: Any = import_module("dashboards.browse.loop")  # not for a pipe
+    loop.browse(where, paper, loop.Begin(by, of, given["sort"] or "name", given["node"], seconds))
+
+
+def _drawn(read_lines: Callable[[], list[str]], paper: Paper, again: float | None) -> None:
     """Once, or until somebody interrupts."""
+    with suppress(KeyboardInterrupt) if again else nullcontext():
+        _draw(read_lines, paper, again)
+
+
+def _draw(read_lines: Callable[[], list[str]], paper: Paper, again: float | None) -> None:
     lines: list[str] = []
     while True:
         began = time.monotonic()
         try:
-            lines = _top(where, paper, given)
+            lines = read_lines()
             shown = lines
         except CannotReadError as exc:
             if not lines:
@@ -124,7 +161,15 @@ def _top(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
     choice = Choice(by, given["sort"] or "", given["output"] == "wide", namespace, given["node"], room)
     if given["output"] in ("json", "yaml"):
         return [dumped(top_document(reading.fleet, reading.usage, choice), given["output"])]
+    if not paper.headers:
+        _note(reading)
     return top_lines(reading.fleet, reading.usage, choice, paper)
+
+
+def _note(reading: Reading) -> None:
+    """What could not be read, where the output is rows alone."""
+    for note in reading.fleet.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -136,6 +181,8 @@ def _top(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
     type=click.Choice(("json", "yaml")),
     help="Output format: the answer of the classic extender's inspect endpoint.",
 )
+@click.option("--node", "named", default="", metavar="NAME", help="Same as NODE.")
+@SELECTOR
 @where_options
 @_view
 def inspect(**given: Any) -> None:
@@ -145,7 +192,10 @@ def inspect(**given: Any) -> None:
     NODE limits the output to one node. For the memory in use see `top`.
     """
     where, paper = taken(given)
-    only: str | None = given["node"]
+    where = selecting(where, given["selector"], pods=False)
+    only: str | None = given["node"] or given["named"] or None
+    if given["node"] and given["named"] not in ("", given["node"]):
+        raise click.UsageError(f"--node {given['named']} and {given['node']} are different nodes")
     fleet = read(where, used=False).fleet
     nodes = node_shares(fleet, where.unit_bytes, only)
     if given["output"]:
@@ -165,11 +215,17 @@ def inspect(**given: Any) -> None:
 @click.option("--ended", is_flag=True, help="Also show breaches that have ended.")
 @click.option("--exit-code", "strict", is_flag=True, help="Exit with status 1 if a breach is open.")
 @click.option(
+    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
+    help="Refresh every SECONDS; 5 if no value is given.",
+)  # fmt: skip
+@click.option(
     "-o",
     "--output",
     type=click.Choice(("wide", "json", "yaml")),
     help="Output format. wide: more columns; json, yaml: for programs.",
 )
+@SELECTOR
+@NO_HEADERS
 @where_options
 @click.pass_context
 @_view
@@ -181,20 +237,39 @@ def breaches(ctx: click.Context, **given: Any) -> None:
     library, or a process that uses a card without a promise.
     """
     where, paper = taken(given)
+    where = selecting(where, given["selector"], pods=True)
+    if given["watch"] and given["strict"]:
+        raise click.UsageError("--watch cannot be used with --exit-code")
+    status = [0]
+
+    def read_lines() -> list[str]:
+        lines, status[0] = _breaches(where, paper, given)
+        return lines
+
+    _drawn(read_lines, paper, given["watch"])
+    if status[0]:
+        ctx.exit(status[0])
+
+
+def _breaches(where: Where, paper: Paper, given: dict[str, Any]) -> tuple[list[str], int]:
+    """The lines, and the exit status."""
     namespace = "" if given["everywhere"] else given["namespace"]
     reading: Reading = read(where, namespace, given["node"], breaches=True)
     known = (*reading.breaches, *measured(reading.usage, reading.breaches))
     found = chosen(known, namespace, given["node"], ended=given["ended"])
+    if reading.fleet.selected is not None:
+        mine = {(pod.namespace, pod.name) for pod in reading.fleet.pods if pod.uid in reading.fleet.selected}
+        found = tuple(one for one in found if (one.namespace, one.pod) in mine)
     looked = bool(reading.usage.heard) or not (reading.fleet.nodes or where.on_one_machine)
+    wide, notes = given["output"] == "wide", reading.fleet.notes
     if given["output"] in ("json", "yaml"):
-        written([dumped(breach_document(found, reading.fleet.notes), given["output"])])
+        lines = [dumped(breach_document(found, notes), given["output"])]
     else:
-        wide = given["output"] == "wide"
-        written(breach_lines(found, time.time(), paper, reading.fleet.notes, wide=wide, looked=looked))
-    if not looked:
-        ctx.exit(3)
-    if given["strict"] and any(one.open for one in found):
-        ctx.exit(FINDING)
+        lines = breach_lines(found, time.time(), paper, notes, wide=wide, looked=looked)
+        if not paper.headers:
+            _note(reading)
+    open_now = given["strict"] and any(one.open for one in found)
+    return lines, CANNOT_READ if not looked else FINDING if open_now else 0
 
 
 @click.command(epilog=EXIT_CODES)

@@ -25,6 +25,7 @@ import click
 from exporter import settings
 from exporter.logs import FORMATS, set_up
 from exporter.settings import Settings
+from isolation import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,8 @@ _SWITCH_SECONDS: Final = 0.0005
 _LOOK_SECONDS: Final = 0.8
 """`--once` looks twice, so that there is something between to measure use over."""
 _PATH: Final = click.Path(path_type=Path)
+_CANNOT_READ: Final = 3
+"""Exit status: docs/commands.md."""
 _USUAL: Final = Settings(node="")
 _HEALTH_DIR: Final = Path("/run/gpushare-exporter")
 
@@ -75,6 +78,7 @@ class _How:
 )
 @click.option(
     "--listen",
+    "--metrics-listen",
     type=Parsed("address", settings.address),
     default=f"0.0.0.0:{settings.PORT}",
     show_default=True,
@@ -92,7 +96,7 @@ class _How:
     help="Interval between two readings of all sources.",
 )
 @click.option("--once", is_flag=True, help="Print one reading and exit: a table on a terminal, otherwise the metrics.")
-@click.option("--json", "as_data", is_flag=True, help="With --once: print the reading as JSON.")
+@options.output(text="With --once: output format. json: the reading, for programs.")
 @click.option(
     "--compat-metrics", type=click.Choice(["ack"]), multiple=True, help="Also expose metrics under ACK's names."
 )
@@ -212,10 +216,10 @@ def exporter(**given: Any) -> None:
     Works without Kubernetes. On a Kubernetes node it does not use the API server. Every option can also be set by an
     environment variable: GPUSHARE_EXPORTER_ and the name of the option, for example GPUSHARE_EXPORTER_INTERVAL=5s.
     """
-    if given["as_data"] and not given["once"]:
-        raise click.UsageError("--json requires --once")
+    if given["output"] and not given["once"]:
+        raise click.UsageError("-o json requires --once")
     set_up(given.pop("log_format"), given.pop("log_level"), once=given["once"])
-    how = _How(given.pop("once"), given.pop("as_data"), given.pop("web_config"))
+    how = _How(given.pop("once"), bool(given.pop("output")), given.pop("web_config"))
     chosen = _settings(given)
     sys.setswitchinterval(_SWITCH_SECONDS)
     if how.once:
@@ -244,7 +248,7 @@ def _health_dir(simulated: Path | None) -> Path:
 
 
 def _once(chosen: Settings, *, as_data: bool) -> None:
-    """Two looks, one print; status 1 where the cards cannot be read."""
+    """Two looks, one print; status 3 where the cards cannot be read."""
     from exporter import show  # noqa: PLC0415 (a server shows nothing)
     from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
 
@@ -263,7 +267,7 @@ def _once(chosen: Settings, *, as_data: bool) -> None:
     for error in errors:
         click.echo(f"gpushare exporter: {error}", err=True)
     if not told.snapshot.machine.ok:
-        sys.exit(1)
+        sys.exit(_CANNOT_READ)
 
 
 def _serve(chosen: Settings, web_config: Path | None) -> None:

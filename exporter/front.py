@@ -169,7 +169,7 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
         os._exit(status)
 
 
-DOCUMENTS: Final = ("/breaches",)
+DOCUMENTS: Final = ("/breaches", "/processes")
 """Paths of the JSON documents beside the metrics."""
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
+from exporter import processes
 from exporter.attribute import Place
 from exporter.compat import ack_families
 from exporter.compat_averages import Averages
@@ -80,7 +81,8 @@ class Node:
     def _publish(self, told: Told) -> None:
         self.pages.publish(told, told.snapshot.epoch, ready=True)
         if self._front is not None:
-            self._front.publish(self.pages.pages, {"/breaches": self.breaches()})
+            documents = {"/breaches": self.breaches(), "/processes": processes.to_json(told, self._node).encode()}
+            self._front.publish(self.pages.pages, documents)
 
     def breaches(self) -> bytes:
         """Recent breaches as a JSON document."""

@@ -18,7 +18,7 @@ ALLOWED = {
         r"root|needs two users|give a folder away|mount namespace|control group|IPv6|cannot be added to lo|but loopback"
     ),
     "a program of others, tried where there is one": (
-        r"^(Skipped: )?(apt-get|cargo|dpkg-deb|git|java|javac|mvn|node|perl) is not installed"
+        r"^(Skipped: )?(apt-get|cargo|dpkg-deb|fish|git|java|javac|mvn|node|perl|zsh) is not installed"
     ),
     "a version that a distribution has replaced": r"withdrawn by Debian: ",
 }

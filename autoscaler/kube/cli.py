@@ -1,8 +1,8 @@
 """
 `gpushare autoscaler`: pools, moves and figures on a real Kubernetes; `plan` says what it would do now.
 
-Reads options into `Options` and says every mistake at once; decides nothing about pods. Status 1: it cannot work
-(no cluster, no rights); status 2: options or a configuration that cannot be used.
+Reads options into `Options` and says every mistake at once; decides nothing about pods. Exit status:
+docs/commands.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
+from isolation import options
 from isolation.cluster import logs, process_options
 from isolation.cluster.failure import ClusterError
 from isolation.cluster.listen import Address, Listen
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_WORK = 3
+_WORK = 1
 """Status of `plan --exit-code` where there is something to do."""
 
 
@@ -39,6 +40,12 @@ class BadInput(click.ClickException):
     """A configuration that cannot be used."""
 
     exit_code = 2
+
+
+class CannotRead(click.ClickException):
+    """The cluster cannot be read."""
+
+    exit_code = 3
 
 
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
@@ -134,7 +141,7 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--config", type=_FILE, help="Configuration file; same as --config of `autoscaler`.")
 @click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; same as --kubeconfig of `autoscaler`.")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig; same as --context of `autoscaler`.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.output()
 @click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has actions.")
 @click.option(
     "--timeout",
@@ -144,14 +151,14 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
     help="Timeout for reading the cluster, in seconds.",
 )
 @click.pass_obj
-def print_plan(options: Options, /, *, as_json: bool, exit_code: bool, timeout: float, **where: Any) -> None:
+def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: float, **where: Any) -> None:
     """Show what the autoscaler would do now, and why; changes nothing and needs read access only."""
     from autoscaler.kube import app_plan, plan_view  # noqa: PLC0415 (numpy, gRPC and tables are for this only)
 
     options = replace(options, **{name: value for name, value in where.items() if value is not None})
     logging.getLogger().addHandler(logging.NullHandler())  # what is worth saying stands in the plan
     prospect = _guarded(lambda: asyncio.run(app_plan.looked(options, timeout)))
-    if as_json:
+    if output:
         click.echo(plan_view.as_json(prospect))
     else:
         plan_view.show(prospect, sys.stdout)
@@ -223,9 +230,9 @@ def _guarded(work: Callable[[], Any]) -> Any:
         return work()
     except (ConfigError, PoolsError, MissingError) as exc:
         raise BadInput(str(exc)) from exc
-    except (
-        ClusterError, CannotTellError, AliveError, ServingError, TlsError, TrustError, TakenError, OSError, ssl.SSLError
-    ) as exc:  # fmt: skip
+    except (ClusterError, CannotTellError) as exc:
+        raise CannotRead(str(exc)) from exc
+    except (AliveError, ServingError, TlsError, TrustError, TakenError, OSError, ssl.SSLError) as exc:
         raise click.ClickException(str(exc)) from exc
 
 

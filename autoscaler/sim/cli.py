@@ -25,13 +25,17 @@ from autoscaler.sim.csvfile import TraceError
 from autoscaler.sim.flags import MOST_RUNS, Policies, Seeds
 from autoscaler.sim.replay import Job, ReplayError, Run, RunError, Trace
 from autoscaler.sim.workers import cores, replay_all
+from isolation import options
 from isolation.cluster.number import Number
+from isolation.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGEST_DEMAND: Final = 100.0
 STDOUT: Final = "-"
+_COMPARED: Final = ("best-fit", "binpack", "fgd", "potential")
+"""Policies that pack: what somebody without files of their own wants to see side by side."""
 PIPE_WIDTH: Final = 100
 """Columns where no terminal says how many: enough that no figure is cut."""
 INTERRUPTED: Final = 130
@@ -66,7 +70,7 @@ class BadInput(click.ClickException):
     "--policy",
     "policies",
     type=Policies(),
-    show_default="potential; best-fit with --churn",
+    show_default="potential; with --synthetic best-fit, binpack, fgd and potential; with --churn best-fit",
     help="Placement policies, separated by commas.",
 )
 @click.option(
@@ -86,6 +90,7 @@ class BadInput(click.ClickException):
     help="Instead of a replay, measure how many cards rebalancing frees after most pods have ended, and compare "
     "autoscalers over one day.",
 )
+@options.output(text="Output format. json: runs and summary; same as --json -.", alias=False)
 @click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - writes to stdout.")
 @click.option(
     "--details", is_flag=True, help="With --json, add failure reasons, fragmentation and allocation curve of each run."
@@ -108,6 +113,7 @@ def sim(
     invented: bool,
     details: bool,
     churned: bool,
+    output: str,
 ) -> None:
     """
     Replay a workload under placement policies.
@@ -116,13 +122,14 @@ def sim(
     all cards. Pods never end, and a pod that fits somewhere is always placed. There is one run for each
     policy and seed; the table shows means over the seeds, ± one standard deviation.
     """
-    policies = policies or (("best-fit",) if churned else ("potential",))
+    policies = policies or (("best-fit",) if churned else _COMPARED if invented else ("potential",))
     seeds = seeds or (tuple(range(1, 6)) if churned else tuple(range(42, 52)))
     jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
     if len(jobs) > MOST_RUNS:
         raise click.UsageError(f"too many runs: {len(jobs)}, at most {MOST_RUNS}; give fewer policies or seeds")
+    json_out = STDOUT if output and json_out is None else json_out
     if details and json_out is None:
-        raise click.UsageError("--details needs --json; add --json OUT, or drop --details")
+        raise click.UsageError("--details needs JSON; give -o json or add --json OUT, or drop --details")
     if json_out is not None and json_out == plot_out:
         where = "stdout" if json_out == STDOUT else json_out
         raise click.UsageError(f"--json and --plot cannot both write to {where}; give one of them another file")
@@ -255,6 +262,6 @@ def _write(out: str, content: str) -> None:
         click.echo(content, nl=False)
         return
     try:
-        Path(out).write_text(content, encoding="utf-8")
+        write_whole({Path(out): content})
     except OSError as exc:
         raise BadInput(f"cannot write {out}: {exc.strerror or exc}; choose another path") from exc

@@ -31,6 +31,7 @@ from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
 from autoscaler.sim.stack.beside import Beside
 from autoscaler.sim.stack.stage import StackError
 from autoscaler.sim.stack.turns import Turns
+from isolation import options
 from isolation.cluster.number import Number
 from isolation.offline.manifest import ManifestError
 
@@ -156,9 +157,7 @@ class BadInput(click.ClickException):
     show_default=True,
     help="Random seed of the simulated cluster; the same seed gives the same events.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="At the end, print a summary and the final state as JSON on stdout."
-)
+@options.output(text="Output format. json: at the end, a summary and the final state on stdout.")
 @click.pass_obj
 def up(
     surfaces: Surfaces,
@@ -173,7 +172,7 @@ def up(
     no_stack: bool,
     addresses: Path | None,
     seed: int,
-    as_json: bool,
+    output: str,
 ) -> None:
     """
     Run the full stack on one machine, with simulated cards.
@@ -191,7 +190,7 @@ def up(
     for remark in scene.remarks:
         click.echo(remark, err=True)
     served = None if no_metrics else port
-    settings = Settings(speed or scene.speed, seconds, seed, served, as_json, addresses)
+    settings = Settings(speed or scene.speed, seconds, seed, served, bool(output), addresses)
     try:
         click.echo(show(scene.world, surfaces, settings, turns))
         sys.stdout.flush()

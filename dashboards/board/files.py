@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from dashboards.board import autoscaler, breaches, card, namespace, overview, own, pod
 from dashboards.board.encode import encoded
+from isolation.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,14 +41,11 @@ def text(board: Board) -> str:
 
 
 def written(folder: Path) -> list[Path]:
-    """Write every dashboard; what else lies in the folder stays."""
+    """Write every dashboard, or none; what else lies in the folder stays."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for board in BOARDS:
-        path = folder / f"{board.uid}.json"
-        path.write_text(text(board), encoding="utf-8")
-        paths.append(path)
-    return paths
+    texts = {folder / f"{board.uid}.json": text(board) for board in BOARDS}
+    write_whole(texts)
+    return list(texts)
 
 
 def stale(folder: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ import click
 from dashboards.rules.book import ALERTS, RECORDS
 from dashboards.rules.render import files
 from dashboards.rules.rule import RUNBOOKS
+from isolation.files import installed, write_whole
 
 COMMITTED: Final = Path(__file__).parent / "out"
 
@@ -47,15 +48,17 @@ def _web(address: str) -> str:
 @_runbooks
 def build(out: Path, runbooks: str) -> None:
     """Write gpushare.rules.yaml, and prometheusrule.yaml for the Prometheus operator."""
-    made = files(_web(runbooks))
+    made = {out / name: text for name, text in files(_web(runbooks)).items()}
+    if installed(out):
+        raise click.UsageError(f"{out} belongs to an installed package: choose a directory of your own with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in made.items():
-            (out / name).write_text(text, encoding="utf-8")
-            click.echo(out / name)
+        write_whole(made)
     except OSError as exc:
         hint = "choose another directory with --out"
-        raise click.ClickException(f"cannot write to {out}: {exc.strerror}; {hint}") from exc
+        raise click.ClickException(f"cannot write {exc.filename or out}: {exc.strerror}; {hint}") from exc
+    for path in made:
+        click.echo(path)
     click.echo(f"{len(ALERTS)} alerts, {len(RECORDS)} recorded series")
 
 

@@ -38,6 +38,8 @@ def breach_lines(
     """The table, with what each means below it; `looked`: somebody could tell."""
     remarks = [line for note in notes for line in sentence(paper, f"note: {note}", WARN)]
     if not breaches:
+        if not paper.headers and looked:
+            return []
         quiet = "no open breaches" if looked else "breaches are unknown: no exporter could be read"
         return [*sentence(paper, quiet, "" if looked else BAD), *remarks]
     columns = [Column("AGE"), Column("KIND"), Column("WHO", cut=True), Column("NODE", cut=True)]
@@ -45,6 +47,8 @@ def breach_lines(
     columns += [Column("SOURCE")]
     columns += [Column("CONTAINER", cut=True), Column("PROMISE"), Column("STARTED")] if wide else []
     lines = table(paper, columns, [_row(one, now, wide=wide) for one in breaches])
+    if not paper.headers:
+        return lines
     lines.append("")
     for one in breaches:
         lines += sentence(paper, f"{one.who} on {one.node}, card {one.card}: {one.text}")

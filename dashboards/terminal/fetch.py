@@ -13,11 +13,13 @@ import io
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 from dashboards.terminal.exposition import MOST_BYTES
 from dashboards.terminal.words import printable
+from isolation.cluster.network import network_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,9 +71,10 @@ def fetch(url: str, query: Mapping[str, str] | None = None, seconds: float = 10.
     except urllib.error.HTTPError as exc:
         raise FetchError(f"{shown} answers {exc.code} {_short(exc.reason)}") from None
     except urllib.error.URLError as exc:
-        raise FetchError(f"cannot connect to {shown}: {_short(exc.reason)}") from None
-    except (OSError, EOFError, ValueError) as exc:
-        raise FetchError(f"incomplete answer from {shown}: {_short(exc)}") from None
+        raise FetchError(f"cannot connect to {shown}: {_short(network_error(exc))}") from None
+    except (OSError, EOFError, ValueError, HTTPException) as exc:
+        why = str(exc) if isinstance(exc, ValueError) else network_error(exc)
+        raise FetchError(f"incomplete answer from {shown}: {_short(why)}") from None
 
 
 def _bounded(answer: HTTPResponse, ends: float) -> bytes:

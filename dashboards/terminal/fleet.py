@@ -89,3 +89,5 @@ class Fleet:
     """Not every pod could be read: what is promised is at least what is known."""
     notes: tuple[str, ...] = ()
     """What could not be read, for people."""
+    selected: frozenset[str] | None = None
+    """UIDs of the pods that are to be shown; None: all. What is promised counts them all."""

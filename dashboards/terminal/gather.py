@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from dashboards.browse.process_values import Processes, processes_in
 from dashboards.terminal.breach_values import BreachError, breaches_in
 from dashboards.terminal.exposition import PageError, samples_of
 from dashboards.terminal.fleet import Fleet
@@ -66,6 +67,15 @@ class _ExporterPod(msgspec.Struct):
     spec: _Placed
 
 
+class _Known(msgspec.Struct):
+    uid: str = ""
+
+
+class _Identified(msgspec.Struct):
+    metadata: _Known
+
+
+_IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
 _EXPORTER: Final = msgspec.json.Decoder(_ExporterPod)
 
 
@@ -106,23 +116,34 @@ async def items(
         await asyncio.gather(coming, return_exceptions=True)
 
 
-async def read_fleet(access: Access, unit_bytes: int, namespace: str = "") -> Fleet:
-    """The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError."""
+async def read_fleet(
+    access: Access, unit_bytes: int, namespace: str = "", node_selector: str = "", pod_selector: str = ""
+) -> Fleet:
+    """
+    The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError.
+
+    Selectors are Kubernetes' label selectors: nodes that they leave out are not there, pods are counted all the same.
+    """
     try:
-        return await _read_fleet(access, unit_bytes, namespace)
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
     except GoneError:  # a page's version was compacted away while we read: once more
-        return await _read_fleet(access, unit_bytes, namespace)
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
 
 
-async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
+async def _read_fleet(access: Access, unit_bytes: int, namespace: str, node_selector: str, pod_selector: str) -> Fleet:
     lists = Lists(unit_bytes)
     notes: list[str] = []
     kept = asyncio.create_task(reservations(access, notes))
     first = first_page(access, PODS, _ALL_PODS)
     try:
-        nodes = [node async for raw in items(access, NODES, {}) if (node := lists.node(raw)) is not None]
+        nodes = [
+            node
+            async for raw in items(access, NODES, _selecting(node_selector))
+            if (node := lists.node(raw)) is not None
+        ]
         pods, partly = await _pods(access, lists, namespace, notes, first)
         stored = await kept
+        selected = await _selected(access, namespace, pod_selector) if pod_selector else None
     finally:
         kept.cancel()
         first.cancel()
@@ -130,7 +151,18 @@ async def _read_fleet(access: Access, unit_bytes: int, namespace: str) -> Fleet:
     notes += _complaints(lists, nodes, pods)
     used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
     standing = tuple(one for one in stored if one.name not in used and one.expires > now)
-    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes))
+    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes), selected)
+
+
+def _selecting(selector: str) -> dict[str, str]:
+    return {"labelSelector": selector} if selector else {}
+
+
+async def _selected(access: Access, namespace: str, selector: str) -> frozenset[str]:
+    """UIDs of the pods that the selector chooses."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else PODS
+    found = items(access, path, {**_ALL_PODS, **_selecting(selector)})
+    return frozenset([_IDENTIFIED.decode(raw).metadata.uid async for raw in found])
 
 
 async def _pods(
@@ -249,6 +281,17 @@ async def _ask(access: Access, pod: tuple[str, str], what: str) -> bytes:
     namespace, name = (quote(part, safe="") for part in pod)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_EXPORTER_PORT}/proxy/{what}"
     return await access.send("GET", path, seconds=_EXPORTER_SECONDS)
+
+
+async def ask_processes(access: Access, node: str) -> Processes:
+    """The processes on one node's cards, by its exporter."""
+    try:
+        pod = (await _exporters(access)).get(node)
+        if pod is None:
+            return Processes(node, why="no exporter is running on the node")
+        return processes_in(await _ask(access, pod, "processes"), node)
+    except ClusterError as exc:
+        return Processes(node, why=str(exc))
 
 
 async def _exporters(access: Access) -> dict[str, tuple[str, str]]:

@@ -7,6 +7,8 @@ is `view`'s decision; how often, the caller's.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -16,6 +18,7 @@ from rich.text import Text
 from dashboards.terminal.bars import ASCII, BLOCKS
 from dashboards.terminal.figures import Tally
 from dashboards.terminal.lines import Lines
+from dashboards.terminal.options import interactive
 from dashboards.terminal.stack import machine
 from dashboards.terminal.view import screen
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TextIO
 
+    from dashboards.browse.stack_screen import StackScreen
     from dashboards.terminal.bars import Signs
     from isolation.contract.reading import Frame
     from isolation.contract.stack import Stack
@@ -70,9 +74,12 @@ class LiveScreen:
         self._live.update(Group(*lines), refresh=True)
 
 
-def screen_for(stream: TextIO, clock: Callable[[], float]) -> LiveScreen | Lines:
-    """A live screen if the stream is a terminal that can be drawn on, plain lines otherwise."""
+def screen_for(stream: TextIO, clock: Callable[[], float]) -> StackScreen | LiveScreen | Lines:
+    """A screen with keys if somebody sits there, a live one on other terminals, plain lines elsewhere."""
     console = Console(file=stream)
+    if stream is sys.stdout and interactive() and not console.is_dumb_terminal:
+        made: StackScreen = import_module("dashboards.browse.stack_screen").StackScreen(console)
+        return made
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console)
     return Lines(stream, clock)

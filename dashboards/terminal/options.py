@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -51,6 +52,10 @@ def where_options(command: F) -> F:
             help="Kubeconfig of the cluster. Default: $KUBECONFIG, the pod's service account or ~/.kube/config.",
         ),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
+        click.option("--as", "user", metavar="USER", help="User to impersonate, as for kubectl."),
+        click.option(
+            "--as-group", "groups", multiple=True, metavar="GROUP", help="Group to impersonate; repeat for several."
+        ),
         click.option(
             "--local",
             is_flag=False,
@@ -90,17 +95,44 @@ def where_options(command: F) -> F:
     return command
 
 
+NO_HEADERS: Final = click.option("--no-headers", "bare", is_flag=True, help="Print rows only: no heading, no totals.")
+SELECTOR: Final = click.option(
+    "-l", "--selector", default="", metavar="LABELS", help="Label selector, as for kubectl: only these."
+)
+
+
+def selecting(where: Where, selector: str, *, pods: bool) -> Where:
+    """With a selector of nodes, or of pods."""
+    if selector and where.on_one_machine:
+        raise click.UsageError("-l requires a cluster: use it with --kubeconfig and without --local")
+    return replace(where, pod_selector=selector) if pods else replace(where, node_selector=selector)
+
+
 def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
     """Where to look and what to write on, taken out of a command's options."""
     kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local")
     if local and (kubeconfig or context):
         raise click.UsageError("--local cannot be used with --kubeconfig or --context")
+    user, groups = given.pop("user"), given.pop("groups")
+    if groups and not user:
+        raise click.UsageError("--as-group requires --as")
+    impersonated = (user, *groups) if user else ()
+    if any(not name.strip() or not name.isprintable() for name in impersonated):
+        raise click.UsageError("--as and --as-group must be names without control characters")
     where = Where(
-        kubeconfig, context, local or "", given.pop("prometheus") or "", given.pop("seconds"), UNITS[given.pop("unit")]
+        kubeconfig,
+        context,
+        local or "",
+        given.pop("prometheus") or "",
+        given.pop("seconds"),
+        UNITS[given.pop("unit")],
+        impersonated,
     )
+    if impersonated and where.on_one_machine:
+        raise click.UsageError("--as requires a cluster: use it with --kubeconfig and without --local")
     if where.prometheus and where.on_one_machine:
         raise click.UsageError("--prometheus requires a cluster: use it with --kubeconfig and without --local")
-    return where, paper(plain=given.pop("plain"))
+    return where, replace(paper(plain=given.pop("plain")), headers=not given.pop("bare", False))
 
 
 def paper(*, plain: bool) -> Paper:
@@ -114,6 +146,15 @@ def paper(*, plain: bool) -> Paper:
     return Paper(min(_WIDEST, max(NARROWEST, width)), colour, unicode)
 
 
+def interactive() -> bool:
+    """Whether somebody sits before a terminal on which a screen can be drawn, and has not sent us to the background."""
+    try:
+        both = sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # closed, or another session's
+        return False
+    return both and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
 def lines_left(used: int) -> int | None:
     """Lines that a terminal has left for rows; None for a pipe."""
     return max(1, shutil.get_terminal_size().lines - used) if sys.stdout.isatty() else None
@@ -121,7 +162,7 @@ def lines_left(used: int) -> int | None:
 
 def written(lines: list[str]) -> None:
     """Put lines out; what the encoding cannot say is replaced."""
-    text = "\n".join(lines) + "\n"
+    text = "".join(f"{line}\n" for line in lines)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()

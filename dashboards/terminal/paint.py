@@ -59,6 +59,8 @@ class Paper:
     """Cells; None: a pipe, where nothing is cut."""
     colour: bool = False
     unicode: bool = True
+    headers: bool = True
+    """Whether tables have a heading, and there is anything but rows."""
 
     @property
     def signs(self) -> Signs:
@@ -98,7 +100,8 @@ def table(paper: Paper, columns: Sequence[Column], rows: Sequence[Sequence[Cell]
         _fitted(paper, one, width, (column, text))
         for one, width, column, text in zip(columns, widths, cells, texts, strict=True)
     ]
-    return [" ".join(line).rstrip() for line in zip(*fitted, strict=True)]
+    lines = [" ".join(line).rstrip() for line in zip(*fitted, strict=True)]
+    return lines if paper.headers else lines[1:]
 
 
 def sentence(paper: Paper, text: str, style: str = "", indent: int = 0) -> list[str]:

@@ -2,7 +2,7 @@
 The real processes of this machine in so many columns and lines: tenants, cards, alerts, addresses.
 
 Pure: (stack, width, room) -> lines. Decides what gives way where there is little room: tenants and
-alerts keep their least before cards and addresses do. How the embedded cluster looks is `view`'s.
+cards keep their least before alerts and addresses do. How the embedded cluster looks is `view`'s.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ DOES_CELLS: Final = 27
 """What a tenant does, in words: where there is room for it."""
 _WITH_WORDS: Final = 100
 _MOST_ALERTS: Final = 4
+_MOST_TENANTS: Final = 5
+_FEW_CARDS: Final = 4
+"""So many are shown however low the window is."""
 _LABEL_CELLS: Final = 13
 _WITH_HEADINGS: Final = 30
 """Lines from which there is room to say what is what."""
@@ -51,7 +54,7 @@ def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> lis
 def stack_lines(stack: Stack, width: int, room: int, signs: Signs = BLOCKS) -> list[Text]:
     """At most `room` lines of `width` cells at most."""
     blocks = [_tenants(stack, signs), _cards(stack, signs), _alerts(stack), _where(stack, width)]
-    order = (0, 2, 3, 1)  # of who is served first
+    order = (0, 1, 2, 3)  # of who is served first
     given = dict(zip(order, deal(room, [(blocks[i].least, blocks[i].most) for i in order]), strict=True))
     lines = [line for at, block in enumerate(blocks) for line in block.draw(width, given[at])[: given[at]]]
     for line in lines:
@@ -74,7 +77,7 @@ def _tenants(stack: Stack, signs: Signs) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
         return [_tenant_header(width), *(_tenant_row(p, r, largest, width, signs) for p, r in pairs[: lines - 1])]
 
-    return Block(min(len(pairs), 3) + 1, len(pairs) + 1, draw)
+    return Block(min(len(pairs), _MOST_TENANTS) + 1, len(pairs) + 1, draw)
 
 
 def _over(player: Player, one: ContainerReading | None) -> int:
@@ -137,7 +140,7 @@ def _cards(stack: Stack, signs: Signs) -> Block:
             return []  # some of the cards would look like all of them
         return [rows.card_header(width), *shown] if lines > len(shown) else shown
 
-    return Block(0, len(cards) + 1 if cards else 0, draw)
+    return Block(len(cards) if len(cards) <= _FEW_CARDS else 0, len(cards) + 1 if cards else 0, draw)
 
 
 def _alerts(stack: Stack) -> Block:

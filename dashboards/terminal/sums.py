@@ -255,7 +255,8 @@ def pod_sums(fleet: Fleet, usage: Usage) -> list[PodSum]:
     told: dict[str, list[TenantUsage]] = {}
     for one in usage.tenants:
         told.setdefault(one.key, []).append(one)
-    sums = [_pod_sum(pod, told.get(pod.key, ())) for pod in fleet.pods]
+    shown = (pod for pod in fleet.pods if fleet.selected is None or pod.uid in fleet.selected)
+    sums = [_pod_sum(pod, told.get(pod.key, ())) for pod in shown]
     return sorted(sums, key=lambda one: (-one.over, not one.pod.node, -one.promised, one.pod.key))
 
 

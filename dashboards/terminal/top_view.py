@@ -8,7 +8,7 @@ part has a plus.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +52,8 @@ def top_lines(fleet: Fleet, usage: Usage, choice: Choice, paper: Paper) -> list[
     fleet = _chosen(fleet, choice)
     cards = card_sums(fleet, usage)
     body = _VIEWS[choice.by](fleet, usage, cards, choice, paper)
+    if not paper.headers:
+        return body
     foot = _key(fleet, cards, paper) if choice.by in ("card", "node") and cards else []
     notes = [line for note in fleet.notes for line in sentence(paper, f"note: {note}", WARN)]
     return [*_head(fleet, cards, usage, paper), *body, *foot, *notes]
@@ -62,7 +64,7 @@ def _chosen(fleet: Fleet, choice: Choice) -> Fleet:
         return fleet
     nodes = tuple(node for node in fleet.nodes if node.name == choice.node)
     pods = tuple(pod for pod in fleet.pods if pod.node == choice.node)
-    return type(fleet)(nodes, pods, fleet.reservations, fleet.partly, fleet.notes)
+    return replace(fleet, nodes=nodes, pods=pods)
 
 
 def _head(fleet: Fleet, cards: Sequence[CardSum], usage: Usage, paper: Paper) -> list[str]:

@@ -7,9 +7,9 @@ known: an exporter tells of its own machine only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dashboards.terminal.fleet import Fleet, FleetNode, FleetPod, Wanted
 from isolation.contract import metrics
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.exposition import Sample
 
+_BUSY_SECONDS: Final = "gpushare_card_busy_seconds_total"
+_COMPUTE_SECONDS: Final = "gpushare_container_compute_seconds_total"
+_RATES: Final = MappingProxyType({"busy_seconds": "utilisation", "compute_seconds": "core_used"})
+"""What a counter's increase by second is called."""
 _CARD: Final = MappingProxyType(
     {
         metrics.CARD_TOTAL.name: "total",
@@ -31,6 +35,9 @@ _CARD: Final = MappingProxyType(
         metrics.CARD_UTILISATION.name: "utilisation",
         metrics.CARD_HEALTHY.name: "healthy",
         metrics.CARD_POWER.name: "power",
+        metrics.CARD_POWER_LIMIT.name: "power_limit",
+        metrics.CARD_TEMPERATURE.name: "temperature",
+        _BUSY_SECONDS: "busy_seconds",
         metrics.BREACHED.name: "breaches",
     }
 )
@@ -42,6 +49,7 @@ _TENANT: Final = MappingProxyType(
         metrics.CONTAINER_CORE_USED.name: "core_used",
         metrics.DENIED.name: "denied",
         metrics.OVER_LIMIT.name: "over_seconds",
+        _COMPUTE_SECONDS: "compute_seconds",
     }
 )
 FAMILIES: Final = frozenset(
@@ -111,6 +119,9 @@ class TenantUsage:
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
 
 
+T = TypeVar("T", CardUsage, TenantUsage)
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Everything that was told."""
@@ -171,6 +182,37 @@ def usage_of(samples: Iterable[Sample], node: str = "") -> Usage:
         min(times, default=None),
         frozenset({node} if node else {where for where, _ in facts}),
     )
+
+
+def with_rates(before: Usage, now: Usage) -> Usage:
+    """
+    Compute by the seconds counters' increase since an earlier reading: the whole time between both, not its end.
+
+    What has no counter, or a new one, keeps the gauge of the exporter's last cycle.
+    """
+    if before.read_at is None or now.read_at is None or now.read_at <= before.read_at:
+        return now
+    seconds = now.read_at - before.read_at
+    cards = {(one.node, one.uuid): one.figures for one in before.cards}
+    tenants = {_whose(one): one.figures for one in before.tenants}
+    return replace(
+        now,
+        cards=tuple(_rated(one, cards.get((one.node, one.uuid)), seconds) for one in now.cards),
+        tenants=tuple(_rated(one, tenants.get(_whose(one)), seconds) for one in now.tenants),
+    )
+
+
+def _whose(one: TenantUsage) -> tuple[str, ...]:
+    return one.node, one.uuid, one.namespace, one.pod, one.container
+
+
+def _rated(one: T, before: Mapping[str, float] | None, seconds: float) -> T:
+    rates = {
+        rate: min(1.0, (one.figures[counter] - before[counter]) / seconds)
+        for counter, rate in _RATES.items()
+        if before is not None and counter in one.figures and one.figures[counter] >= before.get(counter, float("inf"))
+    }
+    return replace(one, figures={**one.figures, **rates}) if rates else one
 
 
 def _tenant(key: tuple[str, ...], figures: Mapping[str, float], promise: str) -> TenantUsage:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dashboards.browse.process_values import Processes, processes_in
 from dashboards.terminal.breach_values import Breached, BreachError, breaches_in
 from dashboards.terminal.exposition import PageError, samples_in_answer, samples_of
 from dashboards.terminal.fetch import FetchError, fetch
@@ -68,6 +69,10 @@ class Where:
     prometheus: str = ""
     seconds: float = 60.0
     unit_bytes: int = 1 << 30
+    impersonated: tuple[str, ...] = ()
+    """A user, and its groups."""
+    node_selector: str = ""
+    pod_selector: str = ""
 
     @property
     def on_one_machine(self) -> bool:
@@ -78,6 +83,20 @@ class Where:
     def exporter(self) -> str:
         """This machine's exporter."""
         return self.local.removesuffix("/metrics") or LOCAL
+
+    @property
+    def shown(self) -> str:
+        """What is read, for people; without a password."""
+        if self.on_one_machine:
+            scheme, _, rest = self.exporter.partition("://")
+            return f"{scheme}://{rest.rpartition('@')[2]}"
+        return (
+            f"context {self.context}"
+            if self.context
+            else f"kubeconfig {self.kubeconfig}"
+            if self.kubeconfig
+            else "cluster"
+        )
 
 
 _NOTHING: Final = Usage()
@@ -107,7 +126,9 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
     gather: Any = import_module("dashboards.terminal.gather")
 
     async def ask(access: Any) -> Reading:
-        fleet: Fleet = await gather.read_fleet(access, where.unit_bytes, namespace)
+        fleet: Fleet = await gather.read_fleet(
+            access, where.unit_bytes, namespace, where.node_selector, where.pod_selector
+        )
         if where.prometheus or not used:
             return Reading(fleet)
         nodes = [one.name for one in fleet.nodes if node in ("", one.name)]
@@ -122,6 +143,21 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
     return _with_records(where, reading, gather, node) if breaches else reading
 
 
+def read_processes(where: Where, node: str) -> Processes:
+    """The processes on one node's cards; why not is part of the answer."""
+    if where.on_one_machine:
+        try:
+            return processes_in(fetch(where.exporter + "/processes", seconds=min(5.0, where.seconds)), node)
+        except FetchError as exc:
+            return Processes(node, why=str(exc))
+    gather: Any = import_module("dashboards.terminal.gather")
+    try:
+        found: Processes = through_api(where, lambda access: gather.ask_processes(access, node))
+    except CannotReadError as exc:
+        return Processes(node, why=exc.message)
+    return found
+
+
 def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     """What `ask` answers, given the API server; CannotReadError."""
     access: Any = import_module("isolation.cluster.access")
@@ -131,7 +167,7 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
 
     async def run() -> None:
         # Not returned: asyncio (3.11) writes the result of what it runs as text, twice, and throws that away.
-        async with asyncio.timeout(where.seconds), access.Access(where.kubeconfig, where.context) as server:
+        async with asyncio.timeout(where.seconds), _access(access, where) as server:
             answer.append(await ask(server))
 
     try:
@@ -145,6 +181,10 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     except failure.ClusterError as exc:
         raise CannotReadError(f"cannot read the API server: {exc}; {_ELSEWHERE}") from None
     return answer[0]
+
+
+def _access(access: Any, where: Where) -> Any:
+    return access.Access(where.kubeconfig, where.context, impersonated=where.impersonated)
 
 
 def _read_local(where: Where, *, breaches: bool) -> Reading:

@@ -194,13 +194,13 @@ def _start(hardware: Path | None) -> Any:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as exc:
-        raise SourceError(f"cannot initialize NVML: {exc}" + _advice(exc.value, hardware)) from None
+        fault = import_module("isolation.simgpu.hardware").fault_of(hardware) if hardware is not None else ""
+        advice = _advice(exc.value) if hardware is None else ""
+        raise SourceError(fault or f"cannot initialize NVML: {exc}{advice}") from None
     return nvml
 
 
-def _advice(status: int, hardware: Path | None) -> str:
-    if hardware is not None:
-        return ""
+def _advice(status: int) -> str:
     if status == 18:  # noqa: PLR2004 (NVML_ERROR_LIB_RM_VERSION_MISMATCH)
         return " (the driver was updated while the exporter was running: restart the exporter to load the new library)"
     return (

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
 
 from isolation.cluster.credentials import identity_of
 from isolation.cluster.failure import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
+from isolation.cluster.network import certificate_error, network_error
 from isolation.cluster.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -66,9 +68,17 @@ class Access:
     """The API server, as one identity. Close it at the end."""
 
     def __init__(
-        self, kubeconfig: Path | None = None, context: str | None = None, deadlines: Deadlines | None = None
+        self,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        deadlines: Deadlines | None = None,
+        impersonated: tuple[str, ...] = (),
     ) -> None:
+        """`impersonated`: a user and its groups, as kubectl's --as and --as-group; empty: nobody."""
         self._kubeconfig, self._context = kubeconfig, context
+        self._impersonated = [
+            ("Impersonate-Group" if at else "Impersonate-User", name) for at, name in enumerate(impersonated)
+        ]
         self._deadlines = deadlines or Deadlines()
         self._line: _Line | None = None
         self._retired: _Line | None = None
@@ -167,7 +177,8 @@ class Access:
         with self._translated(line):
             name = line.identity.server_name
             extra: dict[str, Any] = {"server_hostname": name} if name else {}
-            whole = {**await line.identity.headers(), **(headers or {})}
+            whole = CIMultiDict({**await line.identity.headers(), **(headers or {})})
+            whole.extend(self._impersonated)
             url = line.identity.host + path
             async with line.session.request(
                 method, url, headers=whole, allow_redirects=False, **extra, **more
@@ -194,9 +205,9 @@ class Access:
             raise
         except (aiohttp.ClientSSLError, ssl.SSLError) as exc:
             self._distrust(line)
-            raise UnreachableError(f"TLS: {exc}") from exc
+            raise UnreachableError(network_error(exc)) from exc
         except (aiohttp.ClientError, ConnectionError, socket.gaierror) as exc:
-            raise UnreachableError(f"{type(exc).__name__}: {exc}") from exc
+            raise UnreachableError(network_error(exc)) from exc
         except RuntimeError as exc:
             if not line.session.closed:
                 raise
@@ -238,7 +249,8 @@ def _unusable(exc: CredentialsError | OSError | ValueError) -> CredentialsError:
         return CredentialsError(
             f"reading credentials timed out after {_PLUGIN_SECONDS:.0f} s: check the exec plugin in the kubeconfig"
         )
-    return CredentialsError(f"cannot use the certificates in the kubeconfig ({exc}): generate the kubeconfig again")
+    why = certificate_error(exc)
+    return CredentialsError(f"cannot use the certificates in the kubeconfig ({why}): generate the kubeconfig again")
 
 
 def _patience(seconds: float) -> aiohttp.ClientTimeout:

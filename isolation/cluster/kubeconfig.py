@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +160,15 @@ def _user(said: Mapping[str, Any], chosen: Mapping[str, Any], file: str, *, secu
         if secure:
             raise
         return {}
+    plugin = user.get("exec")
+    command = plugin.get("command") if isinstance(plugin, dict) else None
+    if isinstance(command, str) and command:
+        # The official client writes its own complaint and goes on as nobody.
+        path = os.path.join(os.path.dirname(os.path.abspath(file)), command) if "/" in command else command  # noqa: PTH100, PTH118, PTH120
+        if shutil.which(path) is None:
+            hint = plugin.get("installHint") if isinstance(plugin, dict) else None
+            more = f" ({' '.join(hint.split())[:200]})" if isinstance(hint, str) and hint else ""
+            raise CredentialsError(f"exec plugin {command!r} of kubeconfig {file} is not installed{more}: install it")
     if _ELSEWHERE & user.keys():
         raise _UnusualError
     return user
@@ -174,7 +184,10 @@ def _authorization(user: Mapping[str, Any], base: str, file: str) -> str:
             with Path(path).open(encoding=None) as opened:
                 token = opened.read(_LARGEST)
         except (OSError, UnicodeDecodeError) as exc:
-            raise CredentialsError(f"cannot read token file {path} of kubeconfig {file}: {exc}") from None
+            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            raise CredentialsError(
+                f"cannot read token file {path} of kubeconfig {file} ({why}): correct the path"
+            ) from None
     if token:
         return f"Bearer {token}"
     if "username" in user and "password" in user:

@@ -30,6 +30,7 @@ def options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]], Calla
         ),
         click.option("--context", "kube_context", metavar="NAME", help="Kubeconfig context. Default: current-context."),
         click.option(
+            "--listen",
             "--metrics-listen",
             "metrics",
             type=Listen(),
@@ -40,7 +41,8 @@ def options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]], Calla
         click.option(
             "--metrics-port",
             type=click.IntRange(0, 65535),
-            help="Port for /metrics and health probes on all interfaces. Overrides --metrics-listen.",
+            hidden=True,
+            help="Port for /metrics and health probes on all interfaces: the older spelling of --listen 0.0.0.0:PORT.",
         ),
         click.option(
             "--memory-unit",

@@ -20,6 +20,7 @@ from isolation.contract.names import RUN_DIR
 from isolation.doctor import view
 from isolation.doctor.canary_pod import IMAGE, manifest
 from isolation.doctor.finding import exit_status
+from isolation.options import output
 
 if TYPE_CHECKING:
     from isolation.doctor.finding import Finding
@@ -55,7 +56,7 @@ PLACES: Final = ("machine", "cluster", "inside")
 )
 @click.option("--image", default=IMAGE, show_default=True, help="With --canary-pod: image that contains gpushare.")
 @click.option("--node", default="", metavar="NAME", help="With --canary-pod: node to run the pod on.")
-@click.option("--json", "as_data", is_flag=True, help="Print the findings as JSON.")
+@output()
 def doctor(**given: Any) -> None:
     """
     Show what is wrong with this machine or this cluster, and how to fix it.
@@ -63,7 +64,8 @@ def doctor(**given: Any) -> None:
     machine checks this machine; cluster checks the cluster; inside runs in a pod with a share of a card and checks
     that the share is limited. Default: machine, and also cluster if there are credentials.
 
-    Exit status: 0 no problem; 1 a problem; 2 no problem found, but a check could not be completed, or invalid input.
+    Exit status: 0 no problem; 1 a problem; 2 usage error; 3 no problem found, but a check could not be
+    completed.
     """
     if given["canary_pod"]:
         click.echo(json.dumps(manifest(given["image"], node=given["node"]), indent=2))
@@ -76,7 +78,7 @@ def doctor(**given: Any) -> None:
         findings += _machine(given)
     if where == "cluster" or (where is None and _credentials(given["kubeconfig"])):
         findings += asyncio.run(_cluster(given))
-    _tell(findings, as_data=given["as_data"])
+    _tell(findings, as_data=given["output"] == "json")
     sys.exit(exit_status(findings))
 
 

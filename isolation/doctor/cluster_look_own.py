@@ -34,7 +34,7 @@ _OPERATOR: Final = f"/apis/monitoring.coreos.com/v1/namespaces/{SYSTEM_NAMESPACE
 _PART_OF: Final = "app.kubernetes.io/part-of=gpushare"
 _DASHBOARD: Final = "grafana_dashboard=1"
 _POD: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-_PORT: Final = re.compile(r"--metrics-listen(?:-port)?=(?:.*:)?([0-9]{1,5})")
+_PORT: Final = re.compile(r"--(?:listen|metrics-listen|metrics-port)=(?:.*:)?([0-9]{1,5})")
 _USUAL_PORT: Final = "9448"
 _MOST_SECRETS: Final = 20
 

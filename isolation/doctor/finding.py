@@ -83,11 +83,11 @@ def counted(number: int, thing: str) -> str:
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """1: a problem; 2: none, and something that cannot be told; 0: neither."""
+    """1: a problem; 3: none, and something that cannot be told; 0: neither."""
     states = {finding.state for finding in findings}
     if State.PROBLEM in states:
         return 1
-    return 2 if State.UNKNOWN in states or not findings else 0
+    return 3 if State.UNKNOWN in states or not findings else 0
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.model import Card
+from isolation.simgpu.hardware import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,8 +157,9 @@ class NvmlMachine:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as exc:
-            hint = "install the NVIDIA driver or use simulated cards: --simgpu PATH" if self.hardware is None else ""
-            raise MachineError(f"cannot initialize NVML: {exc}" + (f" ({hint})" if hint else "")) from None
+            hint = "" if self.hardware else " (install the NVIDIA driver or use simulated cards: --simgpu PATH)"
+            fault = fault_of(self.hardware) if self.hardware else ""
+            raise MachineError(fault or f"cannot initialize NVML: {exc}{hint}") from None
         self._nvml = nvml
         return nvml
 

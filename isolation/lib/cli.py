@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from isolation import options
 from isolation.contract.abi import AbiError
 from isolation.lib import native
 
@@ -16,13 +17,13 @@ from isolation.lib import native
 @click.command("lib")
 @click.option("--strict", is_flag=True, help="Use the strict variant, which has the SONAME of libcuda.")
 @click.option("--path", "only_path", is_flag=True, help="Print only the path, for LD_PRELOAD.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.output()
 @click.option(
     "--reap",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Release the memory of dead processes in this region file and exit.",
 )
-def lib(*, strict: bool, only_path: bool, as_json: bool, reap: Path | None) -> None:
+def lib(*, strict: bool, only_path: bool, output: str, reap: Path | None) -> None:
     """Print path, version and self-check of libgpushare.so. Exit status 1 if a check fails."""
     try:
         path = native.library_path(strict=strict)
@@ -37,7 +38,7 @@ def lib(*, strict: bool, only_path: bool, as_json: bool, reap: Path | None) -> N
         told = native.version(strict=strict)
     except (native.LibraryMissingError, AbiError, OSError) as exc:
         raise click.ClickException(str(exc)) from exc
-    if as_json:
+    if output:
         found = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
         click.echo(json.dumps({"path": str(path), "version": told, "checks": found}))
     else:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from isolation.cluster import logs
+from isolation.cluster.listen import Address, Listen
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
 from isolation.node.inventory import Terms
@@ -30,7 +31,9 @@ _USUAL: Final = Settings(node="")
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX, "max_content_width": 110}
 )
 @click.option(
+    "--node",
     "--node-name",
+    "node_name",
     envvar=["NODE_NAME"],
     default="",
     metavar="NAME",
@@ -134,18 +137,17 @@ _USUAL: Final = Settings(node="")
     help="Memory in MiB beyond the promise on a card that --over-limit tolerates.",
 )
 @click.option(
-    "--metrics-host",
-    default=_USUAL.host,
+    "--listen",
+    "--metrics-listen",
+    type=Listen(),
+    default=f"{_USUAL.host}:{PORT}",
     show_default=True,
-    metavar="ADDRESS",
-    help="Listen address for /metrics, /healthz and /readyz.",
+    metavar="HOST:PORT",
+    help="Address for /metrics, /healthz and /readyz; port 0 picks a free port.",
 )
+@click.option("--metrics-host", hidden=True, metavar="ADDRESS", help="Older spelling: the host of --listen.")
 @click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="Port for /metrics, /healthz and /readyz; 0: any free port.",
+    "--metrics-port", type=click.IntRange(0, 65535), hidden=True, help="Older spelling: the port of --listen."
 )
 @click.option(
     "--kubeconfig",
@@ -184,7 +186,9 @@ def node(**given: Any) -> None:
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    simulated = given["simgpu"]
+    simulated, listen = given["simgpu"], given["listen"]
+    if not isinstance(listen, Address):
+        raise click.BadParameter("the kubelet probes the agent there: use HOST:PORT", param_hint="--listen")
     return Settings(
         node=given["node_name"],
         kubelet_dir=given["kubelet_dir"],
@@ -194,8 +198,8 @@ def _settings(given: dict[str, Any]) -> Settings:
         simgpu=simulated.absolute() if simulated else None,
         terms=Terms(UNITS[given["memory_unit"]], given["reserved_memory"] * MIB),
         backend=given["backend"],
-        host=given["metrics_host"],
-        port=given["metrics_port"],
+        host=listen.host if given["metrics_host"] is None else given["metrics_host"],
+        port=listen.port if given["metrics_port"] is None else given["metrics_port"],
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         ignore_xids=given["ignore_xids"].replace(" ", ""),

@@ -71,9 +71,9 @@ class Settings:
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
         if not self.node:
-            yield "--node-name is missing: set it, or set NODE_NAME in the environment (fieldRef spec.nodeName)"
+            yield "--node is missing: set it, or set NODE_NAME in the environment (fieldRef spec.nodeName)"
         elif not _NODE.fullmatch(self.node):
-            yield f"--node-name {self.node[:80]!r} is not a node name: use lower-case letters, digits, '-' and '.'"
+            yield f"--node {self.node[:80]!r} is not a node name: use lower-case letters, digits, '-' and '.'"
         if not self.kubelet_dir.is_dir():
             yield f"--kubelet-dir {self.kubelet_dir} is not a directory: run on a node and mount the directory"
         if not self.cgroup.is_dir():

@@ -56,7 +56,7 @@ async def serving(
             # A host that is no name of DNS is a UnicodeError.
             why = exc.strerror if isinstance(exc, OSError) else "not an address or host name"
             where = f"{settings.host[:80]}:{settings.port}"
-            other = "choose another --metrics-port or --metrics-host"
+            other = "choose another --listen"
             raise PortError(f"cannot listen on {where}: {why}: {other}") from None
         for address in runner.addresses:
             log.info("serving metrics at http://%s:%s/metrics", *address[:2])

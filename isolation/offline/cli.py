@@ -8,13 +8,18 @@ answer (0, or 1 if a pod was refused).
 from __future__ import annotations
 
 import json
+import re
 import sys
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
 
+from isolation import options
+from isolation.contract.model import Refusal, Why
+from isolation.contract.names import ACK
 from isolation.contract.quantity import UNITS
 from isolation.offline.fleet import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
 from isolation.offline.manifest import STDIN, ManifestError, read, wanted
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from isolation.contract.workloads import Planned
 
 _WIDTH: Final = 80
+_GPU: Final = re.compile(r"^resource .*(?:nvidia\.com/|gpu|cuda|npu|gaudi|ascend|dcu|mlu)", re.IGNORECASE)
+"""Extended resources of vendors' device plugins for accelerators, by the words that their names are made of."""
 
 
 class BadInput(click.ClickException):
@@ -72,7 +79,7 @@ class BadInput(click.ClickException):
     show_default=True,
     help="Memory of one unit of gpu-mem.",
 )
-@click.option("as_data", "--json", is_flag=True, help="Print the plan as JSON.")
+@options.output()
 @click.pass_context
 def place(  # noqa: PLR0917 (click calls by name)
     ctx: click.Context,
@@ -81,7 +88,7 @@ def place(  # noqa: PLR0917 (click calls by name)
     nodes_files: tuple[str, ...],
     policy: str,
     unit: str,
-    as_data: bool,  # noqa: FBT001 (click's flag)
+    output: str,
 ) -> None:
     """
     Show on which nodes and cards the pods of these manifests would be placed.
@@ -103,8 +110,8 @@ def place(  # noqa: PLR0917 (click calls by name)
         raise BadInput("; ".join(("no pods to place", *asked.notes)))
     for note in (*fleet.notes, *asked.notes, *_caveats(asked.pods)):
         click.echo(f"note: {note}", err=True)
-    result = plan(fleet.nodes, fleet.pods, asked.pods, policy)
-    if as_data:
+    result = plan(fleet.nodes, fleet.pods, tuple(map(_known, asked.pods)), policy)
+    if output:
         click.echo(json.dumps(as_json(result), indent=2))
     else:
         console = Console(highlight=False)
@@ -131,6 +138,16 @@ def _fleet(specs: tuple[str, ...], files: list[Fleet], unit_bytes: int) -> Fleet
         seen.add(node.name)
     pods = tuple(pod for fleet in files for pod in fleet.pods)
     return Fleet(tuple(nodes), pods, tuple(note for fleet in files for note in fleet.notes))
+
+
+def _known(pod: Planned) -> Planned:
+    """The pod, refused where it asks for GPUs by a name that placement does not know: it would never be counted."""
+    strange = [name for name in getattr(pod.request, "unmodelled", ()) if _GPU.search(name)]
+    if not strange:
+        return pod
+    known = f"{ACK.memory} (a share of a card) or {ACK.whole} (whole cards)"
+    reason = f"requests GPUs as {strange[0]}, which placement does not know: use {known}"
+    return replace(pod, request=Refusal(Why.INVALID, reason))
 
 
 def _caveats(pods: tuple[Planned, ...]) -> list[str]:

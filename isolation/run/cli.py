@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from isolation import options
 from isolation.contract.abi import Policy
 from isolation.contract.model import CardChoice
 from isolation.host import evidence
@@ -112,7 +113,7 @@ class Broken(click.ClickException):
     help=f"Directory of the allocation store. Default: {COMMON} or {ANYBODYS}.",
 )
 @click.option("listing", "--list", is_flag=True, help="List the allocations on this machine and exit.")
-@click.option("as_data", "--json", is_flag=True, help="With --list: print JSON.")
+@options.output(text="With --list: output format. json: for programs.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 def run(**given: Any) -> None:
     """
@@ -127,7 +128,7 @@ def run(**given: Any) -> None:
     book = _book(book_path, simulated)
     try:
         if given["listing"]:
-            _list(_looked(book, book_path, simulated), as_data=given["as_data"])
+            _list(_looked(book, book_path, simulated), as_data=bool(given["output"]))
             return
         code = carry_out(_options(given), machine, book)
     except NoRoomError as exc:
@@ -164,8 +165,8 @@ def _options(given: dict[str, Any]) -> Options:
     """Check what can be checked before anybody looks at a card."""
     ask = placing()
     name, policy, core = given["name"] or "", given["policy"], given["core"] or 0
-    if given["as_data"]:
-        raise click.UsageError("--json requires --list")
+    if given["output"]:
+        raise click.UsageError("-o json requires --list")
     if not given["units"]:
         raise click.UsageError("--gpu-mem GIB is missing")
     if not given["command"] or not given["command"][0]:

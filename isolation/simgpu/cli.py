@@ -8,11 +8,13 @@ libraries they load (`create --driver` puts links there).
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from isolation import options
 from isolation.simgpu.hardware import (
     DRIVER,
     LIBRARIES,
@@ -144,16 +146,16 @@ def create_command(  # noqa: PLR0917 (click passes each option)
 
 @simgpu.command("show", short_help="Show memory and GPU time of every process.")
 @PATH
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@options.output(text="Output format. json: everything, for programs.")
 @click.option("--all", "everybody", is_flag=True, help="Include processes that have exited.")
-def show_command(path: Path, as_json: bool, everybody: bool) -> None:  # noqa: FBT001 (click passes flags so)
+def show_command(*, path: Path, output: str, everybody: bool) -> None:
     """Show memory and GPU time of every process on the cards of PATH, as the simulator counts them."""
 
     def act() -> None:
         with opened(path) as box:
             box.settle()
             books = document(box)
-        if as_json:
+        if output:
             click.echo(json.dumps(books, indent=2))
         else:
             for line in lines(books, everybody=everybody):
@@ -180,10 +182,11 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
 @PATH
 @click.argument("word", type=click.Choice(("show", "stop", "step", "resume")), default="show")
 @click.argument("ns", type=click.IntRange(0, LONGEST_STEP), required=False, metavar="[NANOSECONDS]")
-def clock_command(path: Path, word: str, ns: int | None) -> None:
-    """Stop the clock of the cards of PATH, step it by NANOSECONDS while it is stopped, or resume it (go); print it."""
+@options.output(alias=False)
+def clock_command(path: Path, word: str, ns: int | None, output: str) -> None:
+    """Stop the clock of the cards of PATH, step it by NANOSECONDS while it is stopped, or resume it; print it."""
     if (word == "step") is (ns is None):
-        raise click.UsageError("`step` needs NANOSECONDS; show, stop and go take no number")
+        raise click.UsageError("`step` needs NANOSECONDS; show, stop and resume take no number")
 
     def act() -> None:
         with opened(path) as box:
@@ -193,7 +196,10 @@ def clock_command(path: Path, word: str, ns: int | None) -> None:
                 box.go()
             elif ns is not None:
                 box.step(ns)
-            click.echo(f"{box.now} {'stopped' if box.stands else 'running'}")
+            if output:
+                click.echo(json.dumps({"nanoseconds": box.now, "stopped": bool(box.stands)}))
+            else:
+                click.echo(f"{box.now} {'stopped' if box.stands else 'running'}")
 
     _guarded(act)
 
@@ -220,19 +226,24 @@ def break_command(path: Path, card: int, what: str, value: int) -> None:
 
 
 @simgpu.command("parameters")
-def parameters_command() -> None:
+@options.output(alias=False)
+def parameters_command(output: str) -> None:
     """List the parameters and their defaults."""
 
     def act() -> None:
-        for name, value in parameters().items():
-            click.echo(f"{name}={value}")
+        known = parameters()
+        click.echo(json.dumps(known, indent=2) if output else "\n".join(f"{name}={known[name]}" for name in known))
 
     _guarded(act)
 
 
 @simgpu.command("models")
-def models_command() -> None:
+@options.output(alias=False)
+def models_command(output: str) -> None:
     """List the card models."""
+    if output:
+        click.echo(json.dumps([{"model": name, **asdict(model)} for name, model in MODELS.items()], indent=2))
+        return
     for name, model in MODELS.items():
         divided = f", {model.instances} x {model.profile}" if model.instances else ""
         click.echo(f"{name:14} {model.name}, {model.memory_mib} MiB, {model.sms} SMs{divided}")

@@ -337,6 +337,15 @@ class Box:
             index += 1
 
 
+def fault_of(path: Path) -> str:
+    """Why the file holds no cards; empty: it does."""
+    try:
+        Box(path).close()
+    except SimulatorError as exc:
+        return str(exc)
+    return ""
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Box]:
     """A box for the length of a block."""

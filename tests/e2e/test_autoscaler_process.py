@@ -300,7 +300,7 @@ def test_a_plan_needs_rights_to_read_only_and_writes_nothing(plane, tmp_path):
             return table, status, await machines.replicas("gpu-a"), [one["metadata"]["name"] for one in maps["items"]]
 
     (status, out, err), with_work, replicas, maps = asyncio.run(story())
-    assert (0, "", 3, 0) == (status, err, with_work, replicas)
+    assert (0, "", 1, 0) == (status, err, with_work, replicas)
     state = "(ConfigMap gpushare-system/gpushare-autoscaler-state)"
     assert f"condition: cannot read the saved state of the running autoscaler {state}" in out
     assert "cannot use the switch ConfigMap gpushare-system/gpushare-autoscaler: the API server refused the read" in out

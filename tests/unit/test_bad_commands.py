@@ -7,8 +7,10 @@ Also what a shell does to a command beside it: closed streams, a reader that lea
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -65,7 +67,7 @@ LINES = list(lines())
 
 def test_there_are_enough_of_them():
     """The table grows with the commands."""
-    assert len(LINES) >= 200
+    assert len(LINES) >= 300
     assert set(COMMANDS) == {words[0] for words, _ in LEAVES}
 
 
@@ -193,3 +195,236 @@ def test_a_box_in_use_is_not_replaced_by_mistake(tmp_path):
         assert "--force" in done.output
         assert 0 == CliRunner().invoke(main, [*create, "--force"]).exit_code
         process.stdin.close()
+
+
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: main, resources: {limits: {NAME: "1"}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("nvidia.com/mig-1g.10gb", 1),
+        ("amd.com/gpu", 1),
+        ("aliyun.com/gpu-memory", 1),
+        ("volcano.sh/vgpu-memory", 1),
+        ("huawei.com/Ascend910", 1),
+        ("example.com/licence", 0),
+        ("aliyun.com/gpu-mem", 0),
+    ],
+)
+def test_gpus_by_a_name_that_placement_does_not_know(name, status):
+    """Refused, with the name and those that it knows: the pod would be placed as if it needed no card."""
+    words = ["place", "-f", "-", "--node", "name=n1,cards=1,gib=15,mode=cgpu"]
+    done = CliRunner().invoke(main, words, input=POD.replace("NAME", name))
+    told = " ".join(done.output.split())
+    assert status == done.exit_code, told
+    assert (f"requests GPUs as resource {name}," in told.replace('"', "").replace("'", "")) is (status == 1)
+    assert ("use aliyun.com/gpu-mem (a share of a card) or nvidia.com/gpu" in told) is (status == 1)
+
+
+def test_policies_are_compared_where_nobody_names_one():
+    """One policy alone tells nobody anything."""
+    words = ["sim", "--synthetic", "--fleet-scale", "0.01", "--seeds", "1", "--json", "-"]
+    done = CliRunner().invoke(main, words)
+    assert {"best-fit", "binpack", "fgd", "potential"} == {one["policy"] for one in json.loads(done.stdout)["summary"]}
+
+
+# Files.
+
+
+@pytest.mark.parametrize("words", [["dashboards", "build"], ["rules", "build"]], ids=" ".join)
+def test_files_are_written_all_or_none(words, tmp_path):
+    """One of them cannot be: the others stay as they were, and no draft is left."""
+    assert 0 == CliRunner().invoke(main, [*words, "--out", str(tmp_path)]).exit_code
+    *first, last = sorted(tmp_path.iterdir())
+    for path in first:
+        path.write_text("mine")
+    last.unlink()
+    last.mkdir()
+    before = {path: path.read_text() for path in first}
+    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path)])
+    assert 1 == done.exit_code
+    assert f"cannot write {last}: Is a directory" in done.output
+    assert before == {path: path.read_text() for path in first}
+    assert sorted([*first, last]) == sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["dashboards", "build"], ["rules", "build"]], ids=" ".join)
+def test_nothing_is_written_into_an_installed_package(words, tmp_path):
+    """What pip wrote is pip's."""
+    inside = tmp_path / "lib" / "site-packages" / "dashboards" / "json"
+    inside.mkdir(parents=True)
+    done = CliRunner().invoke(main, [*words, "--out", str(inside)])
+    assert 2 == done.exit_code
+    assert "choose a directory of your own with --out" in " ".join(done.output.split())
+    assert [] == list(inside.iterdir())
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    """A full disk: the file of the last run is still whole."""
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    script = f"ulimit -f 1; {GPUSHARE} sim --synthetic --fleet-scale 0.01 --seeds 1-3 --details --json {out}"
+    done = shell(f"trap '' XFSZ; {script}")
+    assert 2 == done.returncode, done.stderr
+    assert "choose another path" in " ".join(done.stderr.split())
+    assert "old" == out.read_text()
+    assert [out] == list(tmp_path.iterdir())
+
+
+# The network, and files of another kind.
+
+
+CLUSTER = """{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": %s}],
+ "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": %s}]}"""
+READERS = [
+    ["top"],
+    ["inspect"],
+    ["breaches"],
+    ["explain", "web", "-n", "x"],
+    ["doctor", "cluster"],
+    ["autoscaler", "plan"],
+]
+
+
+@pytest.fixture(scope="module")
+def strange_servers(tmp_path_factory):
+    """Ports that answer otherwise than somebody thinks: `plain` HTTP, `tls` with an unknown certificate, `silent`."""
+    folder = tmp_path_factory.mktemp("pair")
+    pair = ["-keyout", str(folder / "key"), "-out", str(folder / "cert"), "-days", "2", "-subj", "/CN=other"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *pair], check=True, capture_output=True)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    plain, tls = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+    tls.socket = context.wrap_socket(tls.socket, server_side=True)
+    for server in (plain, tls):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"PLAIN": plain.server_port, "TLS": tls.server_port, "CERT": str(folder / "cert")}
+    plain.shutdown()
+    tls.shutdown()
+
+
+RAW = ("_ssl.c", "[Errno", "ssl:default", "Traceback", "ClientConnector", "Protocol error", "Not Loaded", "Exception")
+"""Of clients and libraries: nothing that anybody could act on."""
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("told_of", "fix"),
+    [
+        (('{"server": "https://127.0.0.1:PLAIN"}', "{}"), "does not speak TLS on this port: use http://"),
+        (('{"server": "http://127.0.0.1:TLS"}', "{}"), "use https://"),
+        (('{"server": "https://127.0.0.1:TLS"}', "{}"), "is not trusted (self-signed certificate): use the CA"),
+        (('{"server": "https://127.0.0.1:TLS", "certificate-authority": "CERT"}', "{}"), "is for another name"),
+        (('{"server": "http://127.0.0.1:9"}', "{}"), "connection refused: nothing listens there"),
+        (('{"server": "http://no-such-host.invalid"}', "{}"), "cannot be resolved: check its spelling"),
+        (('{"server": "ftp://127.0.0.1"}', "{}"), "not a URL of http or https: correct it"),
+        (('{"server": "https://x", "certificate-authority-data": "aGVsbG8="}', "{}"), "contains no certificate"),
+        (
+            (
+                '{"server": "https://127.0.0.1:9"}',
+                '{"client-certificate-data": "aGVsbG8=", "client-key-data": "aGVsbG8="}',
+            ),
+            "client certificate or its key is not valid PEM",
+        ),
+        (('{"server": "https://127.0.0.1:9"}', '{"exec": {"command": "no-such-plugin"}}'), "is not installed"),
+        (('{"server": "https://127.0.0.1:9"}', '{"tokenFile": "/no/token"}'), "cannot read token file /no/token"),
+        (('{"server": "https://127.0.0.1:9", "certificate-authority": "/none"}', "{}"), "/none of kubeconfig"),
+    ],
+)
+def test_a_kubeconfig_that_leads_nowhere(words, told_of, fix, strange_servers, tmp_path):
+    """Status 3, and what to change, in every command that reads a cluster; nothing of a client's own text."""
+    cluster, user = told_of
+    for name, value in strange_servers.items():
+        cluster = cluster.replace(name, str(value))
+    path = tmp_path / "kubeconfig"
+    path.write_text(CLUSTER % (cluster, user))
+    done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("", "is empty: select another"),
+        ("hello", "is not a mapping: select another"),
+        ('{"a": [1,', "is not valid YAML: line 2"),
+        ('{"current-context": "gone"}', "has no context 'gone'; it has none"),
+        ('{"contexts": []}', "has no current-context: select one with --context"),
+    ],
+)
+def test_a_kubeconfig_that_is_none(words, text, fix, tmp_path):
+    """Broken in the ways in which files break."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("words", [["top", "--local"], ["breaches", "--local"], ["inspect", "--local"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "fix"),
+    [
+        ("https://127.0.0.1:PLAIN", "does not speak TLS on this port: use http://"),
+        ("http://127.0.0.1:TLS", "use https://"),
+        ("https://127.0.0.1:TLS", "is not trusted"),
+        ("http://127.0.0.1:9", "nothing listens there"),
+        ("http://no-such-host.invalid", "cannot be resolved"),
+        ("http://127.0.0.1:PLAIN", "is not a page of gpushare's exporter"),
+    ],
+)
+def test_an_exporter_that_is_not_there(words, url, fix, strange_servers):
+    """Status 3, and what to change."""
+    for name in ("PLAIN", "TLS"):
+        url = url.replace(name, str(strange_servers[name]))
+    done = CliRunner().invoke(main, [*words, url])
+    told = " ".join(done.output.split())
+    assert 3 == done.exit_code, told
+    assert fix in told
+    assert [] == [raw for raw in RAW if raw in told]
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\x00\xff" * 5000], ids=["empty", "text", "binary"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("run --simgpu FILE --gpu-mem 1 -- true", 125),
+        ("exporter --once --no-kubernetes --simgpu FILE", 3),
+        ("doctor machine --simgpu FILE", 1),
+        ("simgpu show FILE", 1),
+        ("simgpu set FILE seed=1", 1),
+        ("simgpu clock FILE", 1),
+        ("simgpu inject FILE lost 1", 1),
+    ],
+)
+def test_a_file_that_holds_no_cards(line, status, content, tmp_path):
+    """The file is named, and where such files come from."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    done = shell(f"{GPUSHARE} {line.replace('FILE', str(path))}")
+    told = " ".join((done.stderr + done.stdout).split())
+    assert status == done.returncode, told
+    assert f"{path}" in told
+    assert "gpushare simgpu create" in told
+    assert [] == [raw for raw in RAW if raw in told]

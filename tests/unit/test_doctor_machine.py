@@ -26,10 +26,10 @@ def state(found, check):
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        ([], 2),
+        ([], 3),
         (["ok"], 0),
         (["ok", "warning"], 0),
-        (["ok", "unknown"], 2),
+        (["ok", "unknown"], 3),
         (["unknown", "problem"], 1),
     ],
 )

@@ -29,7 +29,7 @@ def test_every_mistake_is_told_at_once(tmp_path):
     given = [f"--kubelet-dir={tmp_path}/none", "--simgpu=/none/cards", "--state-dir=/with space", "--node-name=Not_One"]
     done = CliRunner().invoke(node, [*given, f"--cgroup={tmp_path}/gone"], env={"NODE_NAME": ""})
     assert 2 == done.exit_code
-    said = ("--node-name 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces, quotes", "--cgroup")
+    said = ("--node 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces, quotes", "--cgroup")
     assert [] == [word for word in said if word not in done.output]
 
 
@@ -58,7 +58,7 @@ def test_an_address_that_is_none_is_told_with_what_to_change(host):
         async with serving(Settings("n1", host=host, port=0), lambda: b"", lambda: "", lambda: ""):
             pass
 
-    with pytest.raises(PortError, match="choose another --metrics-port or --metrics-host"):
+    with pytest.raises(PortError, match="choose another --listen"):
         asyncio.run(story())
 
 
@@ -69,7 +69,7 @@ def test_the_nodes_name_comes_from_the_environment(tmp_path):
     without = CliRunner().invoke(node, [f"--kubelet-dir={tmp_path}"], env={"NODE_NAME": ""})
     assert "fieldRef spec.nodeName" in without.output
     named = CliRunner().invoke(node, [f"--kubelet-dir={tmp_path}/none"], env={"NODE_NAME": "n1"})
-    assert "--node-name is missing" not in named.output
+    assert "--node is missing" not in named.output
     assert "--kubelet-dir" in named.output
 
 

@@ -327,7 +327,7 @@ def test_a_dumb_terminal_gets_no_colour():
     """
     with serving(exporter(PAGE)) as (url, _):
         shown = [
-            on_terminal("top", "--local", url, *words, **env)[1]
+            on_terminal("top", "--once", "--local", url, *words, **env)[1]
             for words, env in (([], {"TERM": "dumb"}), ([], {"NO_COLOR": "1"}), (["--no-color"], {}))
         ]
     assert 1 == len(set(shown))

@@ -86,11 +86,11 @@ def test_cards_on_pseudo_terminals_and_in_a_pipe(count):
     _, usage = fleet_of_cards(count)
     with serving(exporter(page_of(usage))) as (url, _):
         for columns in (80, 160):
-            status, shown = on_terminal("top", "--local", url, columns=columns)
+            status, shown = on_terminal("top", "--once", "--local", url, columns=columns)
             assert 0 == status
             check(f"views/local-{count}-terminal-{columns}.txt", shown)
             assert max(len(CODES.sub("", line)) for line in shown.splitlines()) <= columns
-        _, plain = on_terminal("top", "--local", url, columns=160, NO_COLOR="1")
+        _, plain = on_terminal("top", "--once", "--local", url, columns=160, NO_COLOR="1")
         assert CODES.sub("", shown) == plain
         done = [piped("top", "--local", url, COLUMNS=columns) for columns in ("80", "160")]
     assert [(0, "")] * 2 == [(one.returncode, one.stderr) for one in done]
@@ -115,7 +115,7 @@ def test_five_thousand_nodes_on_a_pseudo_terminal(large_cluster, tmp_path, colum
     The first screen of a large cluster: as many nodes as fit, how many more there are, and that no exporter was asked.
     """
     url, asked = large_cluster
-    status, shown = on_terminal("top", "--kubeconfig", kubeconfig(url, tmp_path), lines=24, columns=columns)
+    status, shown = on_terminal("top", "--once", "--kubeconfig", kubeconfig(url, tmp_path), lines=24, columns=columns)
     assert 0 == status
     check(f"views/cluster-5000-terminal-{columns}.txt", shown)
     assert 24 >= shown.count("\n") + 1

@@ -1,0 +1,35 @@
+"""
+Options that mean the same in every command.
+
+Decides their spelling, once; kubectl's where kubectl has the option. What a command prints is its own decision.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOR_PROGRAMS = "Output format. json: for programs."
+
+
+def output(*more: str, text: str = FOR_PROGRAMS, alias: bool = True) -> Callable[[Callable[..., Any]], Any]:
+    """
+    `-o FORMAT`: json and `more`; the command gets it as `output`, empty where it is not given.
+
+    `alias`: `--json` is taken as well, the older spelling of `-o json`.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("-o", "--output", type=click.Choice((*more, "json")), help=text)
+        @wraps(command)
+        def given(*args: Any, output: str | None, older: bool = False, **options: Any) -> Any:
+            return command(*args, output="json" if older else output or "", **options)
+
+        return click.option("--json", "older", is_flag=True, hidden=True)(given) if alias else given
+
+    return decorate
