@@ -366,3 +366,41 @@ def test_books_balance_through_random_work_and_kills(make_box, run, seed):
 
     assert ({}, 0) == books(box)
     assert [0] == list({c.total_bytes for c in box.clients(0)})
+
+
+UNSEEN = """
+class Table(c.Structure):
+    _fields_ = [("bytes", c_size_t)] + [(name, c.CFUNCTYPE(c_int, *words)) for name, words in [
+        ("primary_retain", (c_void_p, c_int)), ("primary_release", (c_int,)), ("module_load", (c_void_p, c_void_p)),
+        ("module_unload", (c_void_p,)), ("memory_alloc", (c_void_p, c_size_t)), ("memory_free", (c_uint64,))]]
+table, none = c.POINTER(Table)(), c_void_p(1)
+"""
+
+
+def test_a_private_table_takes_what_the_public_calls_take(make_box, run):
+    """
+    For runtimes whose contexts, modules and memory no interposer sees; no other table is there.
+    """
+    box = make_box()
+    client = run(
+        box,
+        UNSEEN
+        + """
+do("cuInit", 0)
+assert call("cuGetExportTable", byref(none), b"of-the-vendor-00") and not none
+do("cuGetExportTable", byref(table), b"simgpu-unseen-01")
+t, context, module, at = table.contents, c_void_p(), c_void_p(), c_uint64()
+assert t.bytes == c.sizeof(Table)
+assert not t.primary_retain(byref(context), 0)
+do("cuCtxSetCurrent", context)
+assert not t.module_load(byref(module), IMAGE) and not t.memory_alloc(byref(at), 50 << 20)
+say("up"); wait()
+assert not t.memory_free(at) and not t.module_unload(module) and not t.primary_release(0)
+say("down"); wait()
+""",
+    )
+    assert "up" == client.line()
+    assert CONTEXT + 52 * MIB == books(box)[1]
+    client.tell()
+    assert "down" == client.line()
+    assert 0 == books(box)[1]

@@ -387,4 +387,7 @@ static inline struct hw_card *sim_card_locked(struct sim_device *device)
 #define CARD_LOCKED(device) \
     struct hw_card *card_ __attribute__((cleanup(sim_card_left), unused)) = sim_card_locked(device)
 
+/* unseen.c */
+const void *sim_export_table(const void *id);
+
 #endif

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 5u
+#define HW_VERSION 6u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -59,6 +59,7 @@
     X(nvml_status, 0)            /* NVML answers this error until it is started anew */         \
     X(nvml_hang, 0)              /* 1: NVML does not answer until this is 0 again */            \
     X(nvml_no_bytes, 0)          /* 1: processes are listed, their bytes are not available */   \
+    X(nvml_imports, 0)           /* 1: shared memory counts at each process that has it, not once */ \
     X(accounting, 0)             /* 1: NVML keeps accounts of processes, the gone included */    \
     X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */
 
@@ -286,6 +287,7 @@ int hw_hold(struct hw_card *card, struct hw_client *client, uint64_t object, uin
 void hw_drop(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t object);
 void hw_drop_all(struct hw *hw, struct hw_card *card, struct hw_client *client);
 void hw_sweep_exports(struct hw *hw, struct hw_card *card, int probe);
+uint64_t hw_imported(const struct hw_card *card, const struct hw_client *client);
 
 /* engine.c: execution; the card's lock is held */
 void hw_advance(struct hw *hw, struct hw_card *card, uint64_t now);

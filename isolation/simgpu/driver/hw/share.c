@@ -170,3 +170,15 @@ void hw_sweep_exports(struct hw *hw, struct hw_card *card, int probe)
         if (card->object[i].state == TAKEN)
             end_if_unheld(hw, card, &card->object[i], probe);
 }
+
+/* Bytes that the client has and that stand in another one's books. */
+uint64_t hw_imported(const struct hw_card *card, const struct hw_client *client)
+{
+    uint64_t bytes = 0, who = index_of(card, client);
+    for (uint64_t i = 0; i < card->objects; i++) {
+        const struct hw_object *object = &card->object[i];
+        for (int h = 0; object->state == TAKEN && object->owner != who && h < HW_HOLDERS; h++)
+            bytes += object->holder[h] >> 32 == who ? object->bytes : 0;
+    }
+    return bytes;
+}

@@ -15,7 +15,9 @@ static void list_card(const struct hw_card *card, struct nvml_process *out, unsi
         const struct hw_client *client = &card->client[i];
         if (client->state != HW_LIVE || !client->total_bytes)
             continue;
-        uint64_t bytes = nvml_hw.file->params.nvml_no_bytes ? UINT64_MAX : client->total_bytes;
+        uint64_t bytes = client->total_bytes;
+        bytes += nvml_hw.file->params.nvml_imports ? hw_imported(card, client) : 0;
+        bytes = nvml_hw.file->params.nvml_no_bytes ? UINT64_MAX : bytes;
         if (out && *found < room)
             out[*found] = (struct nvml_process){(unsigned)client->pid, bytes, gi, ci};
         ++*found;
