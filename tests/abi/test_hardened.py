@@ -14,6 +14,8 @@ OBJECTS = (
     "isolation/simgpu/_hardware.so",
     "isolation/simgpu/lib/libcuda.so.1",
     "isolation/simgpu/lib/libnvidia-ml.so.1",
+    "isolation/simgpu/lib/libcudart.so.12",
+    "isolation/simgpu/lib/libcudart.so.13",
     "isolation/lib/libgpushare.so",
     "isolation/lib/libgpushare-strict.so",
 )
@@ -47,7 +49,7 @@ INPUTS = (
     ROOT / "setup.py",
     ROOT / "isolation/lib/build.py",
     *(ROOT / "isolation" / part for part in ("lib/src", "lib/include", "placement/kernel")),
-    *(ROOT / "isolation/simgpu/driver" / part for part in ("hw", "cuda", "nvml")),
+    *(ROOT / "isolation/simgpu" / part for part in ("driver/hw", "driver/cuda", "driver/nvml", "runtime")),
 )
 
 

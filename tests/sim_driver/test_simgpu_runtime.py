@@ -498,7 +498,7 @@ def test_what_it_does_not_do_is_said(make_box, rt):
 
 
 def test_another_driver_is_refused(make_box, rt, tmp_path):
-    """It is for simulated cards alone: a driver without the private entry is as good as none."""
+    """It is for simulated cards alone: a driver without its private table is as good as none."""
     source = tmp_path / "other.c"
     source.write_text("int cuInit(unsigned flags) { return flags != 0; }\n")
     command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1"), str(source)]

@@ -112,7 +112,7 @@ static cudaError_t load(struct image *image, int device)
     if (result)
         return result;
     char *text = description(image, rt_image_bytes(image->wrapper, major * 10 + minor));
-    result = cu.cuModuleLoadData(&image->module[device], text);
+    result = rt_unseen->module_load(&image->module[device], text);
     free(text);
     return result;
 }

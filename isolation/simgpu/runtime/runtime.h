@@ -6,6 +6,8 @@
 #ifndef SIMGPU_RUNTIME_H
 #define SIMGPU_RUNTIME_H
 
+#include "../driver/cuda/unseen.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -70,11 +72,14 @@ struct cu_copy2 { /* CUDA_MEMCPY2D */
 /* The driver's functions, by the names of its own interface. */
 struct rt_driver {
 #define D(name, version, ...) int (*name)(__VA_ARGS__);
-#define H(name, version, ...) int (*name)(__VA_ARGS__);
 #include "driver.def"
 };
 
 extern struct rt_driver cu;
+
+/* The simulated driver's private table: contexts are made and modules loaded past every hook, as NVIDIA's
+ * runtime does it through tables of its own. */
+extern const struct sim_unseen *rt_unseen;
 
 /* start.c */
 cudaError_t rt_start(void);

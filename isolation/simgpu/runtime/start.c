@@ -8,6 +8,7 @@
 #include <string.h>
 
 struct rt_driver cu;
+const struct sim_unseen *rt_unseen;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -18,11 +19,10 @@ static __thread int chosen; /* device of a thread that has no context yet */
 
 static const struct {
     const char *name;
-    int version, hidden;
+    int version;
     size_t offset;
 } WANTED[] = {
-#define D(name, version, ...) {#name, version, 0, offsetof(struct rt_driver, name)},
-#define H(name, version, ...) {#name, version, 1, offsetof(struct rt_driver, name)},
+#define D(name, version, ...) {#name, version, offsetof(struct rt_driver, name)},
 #include "driver.def"
 };
 
@@ -61,26 +61,24 @@ static void *load_driver(void)
 static void start(void)
 {
     void *driver = load_driver();
-    int (*hidden)(const char *, void **, int) = NULL;
     int (*find)(const char *, void **, int, uint64_t, int *) = NULL;
-    void *symbol = driver ? dlsym(driver, "simgpuGetHiddenProcAddress") : NULL;
-    memcpy(&hidden, &symbol, sizeof hidden);
-    symbol = driver ? dlsym(driver, "cuGetProcAddress_v2") : NULL;
+    void *symbol = driver ? dlsym(driver, "cuGetProcAddress_v2") : NULL;
     memcpy(&find, &symbol, sizeof find);
-    if (!hidden || !find)
+    if (!find)
         return;
     for (size_t i = 0; i < sizeof WANTED / sizeof *WANTED; i++) {
         void *function = NULL;
-        if (WANTED[i].hidden)
-            hidden(WANTED[i].name, &function, WANTED[i].version);
-        else
-            find(WANTED[i].name, &function, WANTED[i].version, 0, NULL);
+        find(WANTED[i].name, &function, WANTED[i].version, 0, NULL);
         int (*missing)(void) = not_supported;
         if (!function)
             memcpy(&function, &missing, sizeof function);
         memcpy((char *)&cu + WANTED[i].offset, &function, sizeof function);
     }
-    started = cu.cuInit(0);
+    const void *table = NULL;
+    if (!cu.cuGetExportTable(&table, SIM_UNSEEN_ID)) {
+        rt_unseen = table;
+        started = cu.cuInit(0);
+    }
 }
 
 /* Load and start the driver, once per process. */
@@ -108,7 +106,7 @@ cudaError_t rt_primary(int device, void **context)
         return cudaErrorInvalidDevice;
     rt_lock();
     if (!primary[device])
-        result = cu.cuDevicePrimaryCtxRetain(&primary[device], device);
+        result = rt_unseen->primary_retain(&primary[device], device);
     *context = primary[device];
     rt_unlock();
     return result;

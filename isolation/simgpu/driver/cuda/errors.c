@@ -24,17 +24,6 @@ API CUresult cuGetProcAddress(const char *name, void **function, int version, ui
     return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }
 
-/* The simulator's own: a function by a name that no hook knows. NVIDIA's runtime makes its contexts and loads
- * its modules through private tables that nobody stands in front of; ours does it through this. */
-API CUresult simgpuGetHiddenProcAddress(const char *name, void **function, int version)
-{
-    int driver = 13050;
-    if (!name || !function)
-        return CUDA_ERROR_INVALID_VALUE;
-    cuDriverGetVersion(&driver);
-    return sim_entry(name, version, driver, 0, function) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
-}
-
 /* None of NVIDIA's private tables is here; one of our own is (unseen.h). */
 API CUresult cuGetExportTable(const void **table, const void *id)
 {
