@@ -202,6 +202,31 @@ ok(cu.cuMemFree_v2(much))
     assert (str(OOM), 0, "0") == (refused, truth, rest.strip()), err
 
 
+@pytest.mark.parametrize("mib", [1024, 310])
+def test_where_programs_are_loaded_eagerly_a_library_is_charged_when_it_is_made(machine, mib):
+    """CUDA_MODULE_LOADING=EAGER: on the card at once, or refused; and not charged again when it is used."""
+    one = machine()
+    one.promise("a", (0, mib))
+    code = (
+        LIBRARY.split("ok(cu.cuLibraryLoadData", maxsplit=1)[0]
+        + """
+rc = cu.cuLibraryLoadData(byref(library), image, None, None, 0, None, None, 0)
+say([rc, used()])
+sys.stdin.readline()
+ok(rc or cu.cuLibraryGetModule(byref(module), library))
+say(used())
+"""
+    )
+    process = one.start("a", image(FIVE) + code, CUDA_MODULE_LOADING="EAGER")
+    made, truth = json.loads(process.stdout.readline()), held(one)
+    again, _ = process.communicate("\n", timeout=120)
+
+    if mib == 310:
+        assert ([OOM, 0], 0) == (made, truth)
+    else:
+        assert ([0, 8 * MIB], 8 * MIB, str(8 * MIB)) == (made, truth, again.strip())
+
+
 def test_a_library_of_each_device_is_charged_there(machine):
     """Two cards: each by its architecture, when it is used there; a primary context that ends gives it back."""
     one = machine("v100-16g", "h100-80g")

@@ -122,6 +122,7 @@ GS_CU(cuModuleLoadData, CUmodule *, const void *);
 GS_CU(cuModuleLoadDataEx, CUmodule *, const void *, unsigned, void *, void **);
 GS_CU(cuModuleLoadFatBinary, CUmodule *, const void *);
 GS_CU(cuModuleUnload, CUmodule);
+GS_CU(cuModuleGetLoadingMode, int *);
 GS_CU(cuLibraryLoadData, CUlibrary *, const void *, void *, void **, unsigned, void *, void **, unsigned);
 GS_CU(cuLibraryLoadFromFile, CUlibrary *, const char *, void *, void **, unsigned, void *, void **, unsigned);
 GS_CU(cuLibraryUnload, CUlibrary);

@@ -22,7 +22,8 @@
 #define GS_FEED_MAGIC 0x3144454648535047ULL   /* "GPSHFED1" */
 #define GS_REGION_MAGIC 0x3147455248535047ULL /* "GPSHREG1" */
 #define GS_ABI_MAJOR 1
-#define GS_ABI_MINOR 1 /* 1: memory as the driver counts it; own time of long kernels */
+/* Minor 1: memory as the driver counts it; own time of long kernels. */
+#define GS_ABI_MINOR 1
 
 #define GS_CARDS 16   /* cards of one container */
 #define GS_SLOTS 1024 /* processes of one container with a CUDA context */

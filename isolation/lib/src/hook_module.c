@@ -10,6 +10,7 @@
 #define UNIT 256ULL /* bytes; the books of a context's code count these */
 #define DEVICES 64
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
+enum { EAGER = 1 }; /* CUmoduleLoadingMode */
 enum { INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, INVALID_PTX = 218 };
 
 uint32_t gs_kernels;
@@ -126,11 +127,32 @@ GS_API CUresult cuModuleUnload(CUmodule it)
 /* A library on a card. Handles are addresses of a program: their upper byte is free. */
 static uint64_t key_of(CUlibrary library, int card) { return (uint64_t)library | (uint64_t)card << 56; }
 
-/* A library was made, and is loaded nowhere: remember what it will take of each card. */
-static CUresult made(CUresult rc, CUlibrary *library, const void *image, const char *path)
+static uint64_t library_bytes(const void *image, const char *path, int arch)
+{
+    return path ? gs_image_file_bytes(path, arch) : gs_image_bytes(image, UINT64_MAX, arch);
+}
+
+/* Where programs are loaded eagerly a library is in the current context as soon as it is made: charge it before.
+ * `now` is what made() wants to know; its kind is GS_KIND_NONE where nothing is loaded yet. */
+static CUresult begin(struct gs_entry *now, const void *image, const char *path, const char *api)
+{
+    int mode = 0, card;
+    *now = (struct gs_entry){0};
+    if (!gs_managed() || !GS_HAS(cuModuleGetLoadingMode) ||
+        GS_REAL(cuModuleGetLoadingMode)(&mode) != CUDA_SUCCESS || mode != EAGER || (card = gs_card_here()) < 0)
+        return CUDA_SUCCESS;
+    *now = (struct gs_entry){.card = (int16_t)card, .kind = GS_KIND_LOADED, .extra = gs_context_here(),
+                             .count = units(library_bytes(image, path, arch_here()))};
+    return grow(card, now->extra, now->count, api);
+}
+
+/* A library was made: remember what it will take of each card. */
+static CUresult made(CUresult rc, struct gs_entry *now, CUlibrary *library, const void *image, const char *path)
 {
     int devices = 0, known = -1;
     uint64_t bytes = 0;
+    if (rc != CUDA_SUCCESS && now->kind)
+        shrink(now->extra, now->count);
     if (rc != CUDA_SUCCESS || !gs_managed() || GS_REAL(cuDeviceGetCount)(&devices) != CUDA_SUCCESS)
         return rc;
     for (CUdevice device = 0; device < devices && device < DEVICES; device++) {
@@ -138,27 +160,31 @@ static CUresult made(CUresult rc, CUlibrary *library, const void *image, const c
         if (card < 0)
             continue;
         if (arch != known)
-            bytes = path ? gs_image_file_bytes(path, arch) : gs_image_bytes(image, UINT64_MAX, arch);
+            bytes = library_bytes(image, path, arch);
         known = arch;
         struct gs_entry entry = {.key = key_of(*library, card), .card = (int16_t)card, .kind = GS_KIND_LIBRARY,
                                  .count = units(bytes), .extra = (uint64_t)*library};
         (void)gs_table_put(&entry);
     }
+    now->key = key_of(*library, now->card);
+    if (now->kind)
+        (void)gs_table_put(now);
     return rc;
 }
 
-GS_API CUresult cuLibraryLoadData(CUlibrary *it, const void *code, void *jit, void **jit_values, unsigned jits,
-                                  void *options, void **values, unsigned number)
-{
-    return made(GS_REAL(cuLibraryLoadData)(it, code, jit, jit_values, jits, options, values, number), it, code, NULL);
-}
+#define LIBRARY(name, parameters, image, path, ...)                                                                    \
+    GS_API CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        struct gs_entry now;                                                                                           \
+        CUresult rc = begin(&now, image, path, __func__);                                                              \
+        return rc ? rc : made(GS_REAL(name)(__VA_ARGS__), &now, it, image, path);                                      \
+    }
+#define HOW void *jit, void **jit_values, unsigned jits, void *options, void **values, unsigned number
 
-GS_API CUresult cuLibraryLoadFromFile(CUlibrary *it, const char *path, void *jit, void **jit_values, unsigned jits,
-                                      void *options, void **values, unsigned number)
-{
-    return made(GS_REAL(cuLibraryLoadFromFile)(it, path, jit, jit_values, jits, options, values, number), it, NULL,
-                path);
-}
+LIBRARY(cuLibraryLoadData, (CUlibrary * it, const void *code, HOW), code, NULL, it, code, jit, jit_values, jits,
+        options, values, number)
+LIBRARY(cuLibraryLoadFromFile, (CUlibrary * it, const char *path, HOW), NULL, path, it, path, jit, jit_values, jits,
+        options, values, number)
 
 /* The driver may load this library into the current context: charge it if that is the first time on this device.
  * `loaded` is what settle() wants to know; its kind is GS_KIND_NONE where there is nothing to settle. */
@@ -301,6 +327,7 @@ GS_API CUresult cuLibraryUnload(CUlibrary it)
 /* A forked child has none. */
 void gs_modules_forget(void)
 {
+    if (gs_kernels) /* pages that were never used stay untouched */
+        gs_kernels_forget();
     code_lock = load_lock = gs_kernels = 0;
-    gs_kernels_forget();
 }

@@ -12,6 +12,7 @@
 #define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
 #define CAPTURE_RELAXED 2
 #define UNCHANGED (-1)
+#define SAID_NS 10000000000LL /* a program that waits longer than this is told why */
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
 static struct gs_meter meters[GS_CARDS];
@@ -97,7 +98,7 @@ static uint64_t wait_for_turn(struct gs_meter *m, int card)
     uint64_t now = gs_now_ns();
     attend(m, card, now);
     int64_t early = too_early(m, shared, now, LEAD_NS);
-    if (GS_UNLIKELY(early > (int64_t)GS_OVERRUN_NS))
+    if (GS_UNLIKELY(early > SAID_NS))
         gs_say("launches wait for a long kernel that took more than the promised compute", "");
     while (early > 0) {
         __atomic_store_n(&shared->wanted_ns, now, __ATOMIC_RELAXED);

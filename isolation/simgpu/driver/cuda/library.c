@@ -15,6 +15,20 @@ static struct sim_module *library_check(void *handle)
     return library && library->tag == SIM_MODULE && !library->context ? library : NULL;
 }
 
+/* The library's module in the current context, loaded now if it was not. */
+static CUresult module_in(struct sim_module *library, struct sim_context *context, struct sim_module **module)
+{
+    struct sim_module **slot = &library->loaded[context->device];
+    if (!*slot) {
+        TRY(sim_module_load(context, library->image, slot));
+        (*slot)->library = library;
+    }
+    *module = *slot;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleGetLoadingMode(int *mode);
+
 API CUresult cuLibraryLoadData(struct sim_module **made, const void *image, int *jit, void **jit_values,
                                unsigned jit_count, int *options, void **values, unsigned count)
 {
@@ -33,8 +47,17 @@ API CUresult cuLibraryLoadData(struct sim_module **made, const void *image, int 
     const char *text = image;
     int is_text = !strncmp(text, "simgpu", 6) || strstr(text, ".version");
     library->image = is_text ? strdup(text) : (void *)image; /* binary images stay the caller's */
-    *made = library;
-    return CUDA_SUCCESS;
+    struct sim_context *context;
+    struct sim_module *module;
+    int mode = 0;
+    TRY(cuModuleGetLoadingMode(&mode));
+    if (mode == 1 && !sim_current(&context)) /* eager: into the current context at once */
+        result = module_in(library, context, &module);
+    if (result)
+        library->tag = SIM_DEAD;
+    else
+        *made = library;
+    return result;
 }
 
 API CUresult cuLibraryLoadFromFile(struct sim_module **made, const char *path, int *jit, void **jit_values,
@@ -48,18 +71,6 @@ API CUresult cuLibraryLoadFromFile(struct sim_module **made, const char *path, i
     fclose(file);
     return got ? cuLibraryLoadData(made, text, jit, jit_values, jit_count, options, values, count)
                : CUDA_ERROR_INVALID_IMAGE;
-}
-
-/* The library's module in the current context, loaded now if it was not. */
-static CUresult module_in(struct sim_module *library, struct sim_context *context, struct sim_module **module)
-{
-    struct sim_module **slot = &library->loaded[context->device];
-    if (!*slot) {
-        TRY(sim_module_load(context, library->image, slot));
-        (*slot)->library = library;
-    }
-    *module = *slot;
-    return CUDA_SUCCESS;
 }
 
 API CUresult cuLibraryUnload(void *handle)
