@@ -106,7 +106,7 @@ def _body(model: Model, scene: Scene, size: tuple[int, int]) -> Drawn:
     elif place.kind == "one pod":
         above += pod_facts(model.pod(place.of), on, height)
     if place.kind in ("one card", "one pod"):
-        processes = process_lines(model, place, inner)[: max(2, min(_MOST_PROCESSES, height // 3))]
+        processes = ["", *_first(process_lines(model, place, inner), max(3, min(_MOST_PROCESSES, height // 3)), paper)]
     page = max(1, height - len(above) - len(below) - len(processes) - 1)
     first = shown_from(place, keys, page)
     shown = things[first : first + page]
@@ -119,8 +119,15 @@ def _body(model: Model, scene: Scene, size: tuple[int, int]) -> Drawn:
         rows.append(paper.ink(f"  no {how.noun} {'matches the filter' if place.filter else 'here'}", DIM))
     if len(things) > page:
         rows[0] = _beside(rows[0], paper.ink(f"{first + 1}-{first + len(shown)} of {len(things):,}", DIM), width)
-    more = ["", *processes] if processes else _preview(model, scene, keys, inner, page - len(shown))
+    more = processes or _preview(model, scene, keys, inner, page - len(shown))
     return Drawn(_filled([*above, *rows, *more], size, below), keys, page)
+
+
+def _first(lines: list[str], most: int, paper: Paper) -> list[str]:
+    """No more lines than that; the last one says how many are missing."""
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], "  " + paper.ink(f"and {len(lines) - most + 1} more", DIM)]
 
 
 def _preview(model: Model, scene: Scene, keys: list[str], paper: Paper, room: int) -> list[str]:

@@ -49,6 +49,11 @@ def small():
     return Model(Reading(fleet, replace(told, cards=cards)), processes_in(json.dumps(PROCESSES).encode(), "n-0"))
 
 
+def replace_processes(model, processes):
+    """The same reading with other processes."""
+    return Model(model.reading, processes)
+
+
 def scene(model, state=State(), paper=Paper(), history=None):  # noqa: B008 (frozen)
     """What a frame is made of."""
     seen = history or History()
@@ -181,6 +186,17 @@ def test_one_card():
     strange = next(line for line in shown.splitlines() if "666" in line)
     assert "mi?[2Jner" in strange
     assert "nobody's" in strange
+
+
+def test_processes_that_do_not_fit_are_counted():
+    """Above the last line of the window, and none of them behind it."""
+    model = small()
+    one = model.processes.all[0]
+    many = replace(model.processes, all=tuple(replace(one, pid=5000 + at) for at in range(30)))
+    shown = text_of(replace_processes(model, many), keys.ENTER, size=(80, 24))
+    pids = [line for line in shown.splitlines() if re.match(r" +50\d\d ", line)]
+    assert 6 == len(pids)
+    assert "and 24 more" in shown
 
 
 def test_one_pod():
