@@ -5,6 +5,7 @@ Kinds of memory that are easily missed, and what is recorded instead of run: the
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 from lib_machine import machines
@@ -355,3 +356,39 @@ say(need=[need, room], found=[rc, count.value, pids[0] == os.getpid()])
 """)
 
     assert ([7, 1], [0, 1, True]) == (done["need"], done["found"])
+
+
+TABLES = r"""
+#include <stddef.h>
+int nvmlInit_v2(void) { return 0; }
+static const size_t machine[512] = {sizeof machine};
+int nvmlInternalGetExportTable(const void **table, const unsigned char *id)
+{
+    *table = machine;
+    return id[15] == 0xff ? 6 : 0;
+}
+"""
+LOOK = """
+import ctypes, json
+nv = ctypes.CDLL({library!r})
+def size(text):
+    table = ctypes.POINTER(ctypes.c_size_t)()
+    return [nv.nvmlInternalGetExportTable(ctypes.byref(table), bytes.fromhex(text)), table[0]]
+print(json.dumps([size("c4fe3e6cc98f6c4ea327ee696e12f7c4"), size("c4" * 16), size("ff" * 16)]))
+"""
+
+
+def test_the_private_table_of_nvidia_smi_is_empty_under_a_promise(machine, tmp_path):
+    """
+    By it nvidia-smi would find cards and processes of the whole machine. Any other table, and any error, is NVML's own.
+    """
+    (tmp_path / "nvml.c").write_text(TABLES)
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True, timeout=60)
+    one = machine()
+    one.promise("a", (0, 2048))
+    look = LOOK.format(library=str(library))
+    inside, outside = (json.loads(one.start("a", look, **env).communicate()[0]) for env in ({}, {"LD_PRELOAD": ""}))
+
+    assert [[0, 8], [0, 4096], [6, 4096]] == inside
+    assert [[0, 4096], [0, 4096], [6, 4096]] == outside

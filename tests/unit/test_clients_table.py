@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clients import pins, table
+from clients import get, pins, table
 
 PAGE = """# Title
 
@@ -61,6 +61,34 @@ def test_a_pin_that_moves_moves_the_place_in_the_cache(monkeypatch, tmp_path):
 )
 def test_the_sources_of_this_machine_are_read_with_more_components(suffix, text, expected):
     """In both forms of apt's files; a comment stays one."""
-    from clients.get import with_components  # noqa: PLC0415 (it is a program)
+    assert expected == get.with_components(text, suffix)
 
-    assert expected == with_components(text, suffix)
+
+def test_a_set_that_was_left_half_done_is_fetched_anew_and_a_whole_one_stays(monkeypatch, tmp_path, capsys):
+    """
+    One that fails hides no other; one whose toolchain is missing is left out by name, and that is no failure.
+    """
+    built = []
+
+    def build(folder):
+        built.append(folder.name)
+        assert [] == list(folder.iterdir())
+
+    def fail(_folder):
+        raise OSError("no network")
+
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "rest").touch()
+    known = {
+        "broken": (tmp_path / "broken", fail, ()),
+        "strange": (tmp_path / "strange", build, ("no-such-toolchain",)),
+        "half": (half, build, ()),
+    }
+    monkeypatch.setattr(get, "sets", lambda: known)
+
+    assert [1, 1, 0] == [get.main([]), get.main([]), get.main(["half", "strange"])]
+    assert ["half"] == built
+    said = capsys.readouterr().out
+    assert "strange: left out: no-such-toolchain is not installed" in said
+    assert "broken: could not be fetched: no network" in said

@@ -44,6 +44,7 @@ GS_NVML(nvmlDeviceGetHandleBySerial, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetHandleByPciBusId, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *, nvmlDevice *);
 GS_NVML(nvmlDeviceGetIndex, nvmlDevice, unsigned *);
+GS_NVML(nvmlInternalGetExportTable, const void **, const uint8_t *);
 GS_NVML(nvmlDeviceGetMigMode, nvmlDevice, unsigned *, unsigned *);
 GS_NVML(nvmlDeviceGetMaxMigDeviceCount, nvmlDevice, unsigned *);
 GS_NVML(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice, unsigned, nvmlDevice *);

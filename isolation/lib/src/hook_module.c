@@ -39,18 +39,20 @@ static int arch_here(void)
     return GS_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? arch_of(device) : 0;
 }
 
-/* Code of a context grows by `more` units, in whole blocks: `charged` bytes, an estimate for which the caller owes
- * gs_guess_landed() once the driver has answered. CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair
- * with shrink(). */
+/* Code of a context grows by `more` units, in whole blocks; `bytes` is what that charged. CUDA_SUCCESS, or
+ * CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair with grown(), and then with shrink(). */
 static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charged, const char *api)
 {
     struct gs_entry code = {.key = context, .card = (int16_t)card, .kind = GS_KIND_CODE, .extra = context};
     gs_spin_enter(&code_lock);
     (void)gs_table_get(context, GS_KIND_CODE, &code);
     uint64_t all = (uint64_t)code.count + more, bytes = (all * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
-    *charged = all > UINT32_MAX ? UINT64_MAX : bytes - code.bytes;
-    CUresult rc = *charged || card < 0 ? gs_charge(card, *charged, api) : CUDA_SUCCESS;
+    CUresult rc = CUDA_SUCCESS;
+    *charged = 0;
+    if (bytes > code.bytes || card < 0)
+        rc = gs_charge(card, all > UINT32_MAX ? UINT64_MAX : bytes - code.bytes, api);
     if (rc == CUDA_SUCCESS) {
+        *charged = bytes - code.bytes;
         code.bytes = bytes;
         code.count = (uint32_t)all;
         (void)gs_table_put(&code);
@@ -59,8 +61,8 @@ static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charge
     return rc;
 }
 
-/* The driver has answered; what failed is given back by shrink() all the same. */
-static void landed(int card, uint64_t charged)
+/* The driver has answered: a sample may correct the charge from now on. */
+static void grown(int card, uint64_t charged)
 {
     if (charged)
         gs_guess_landed(card, charged);
@@ -94,7 +96,7 @@ static void shrink(uint64_t context, uint32_t less)
         if (rc != CUDA_SUCCESS)                                                                                        \
             return rc;                                                                                                 \
         rc = GS_REAL(name)(__VA_ARGS__);                                                                               \
-        landed(card, charged);                                                                                         \
+        grown(card, charged);                                                                                          \
         if (rc != CUDA_SUCCESS) {                                                                                      \
             shrink(entry.extra, entry.count);                                                                          \
             return rc;                                                                                                 \
@@ -143,7 +145,7 @@ static CUresult begin(struct gs_entry *now, const void *image, const char *path,
         return CUDA_SUCCESS;
     *now = (struct gs_entry){.card = (int16_t)card, .kind = GS_KIND_LOADED, .extra = gs_context_here(),
                              .count = units(library_bytes(image, path, arch_here()))};
-    return grow(card, now->extra, now->count, api);
+    return grow(card, now->extra, now->count, &now->bytes, api);
 }
 
 /* A library was made: remember what it will take of each card. */
@@ -151,6 +153,8 @@ static CUresult made(CUresult rc, struct gs_entry *now, CUlibrary *library, cons
 {
     int devices = 0, known = -1;
     uint64_t bytes = 0;
+    grown(now->card, now->bytes);
+    now->bytes = 0;
     if (rc != CUDA_SUCCESS && now->kind)
         shrink(now->extra, now->count);
     if (rc != CUDA_SUCCESS || !gs_managed() || GS_REAL(cuDeviceGetCount)(&devices) != CUDA_SUCCESS)
@@ -218,8 +222,7 @@ static CUresult settle(const struct gs_entry *loaded, CUresult rc)
 {
     struct gs_entry entry;
     int failed = rc == CUDA_ERROR_OUT_OF_MEMORY || rc == INVALID_IMAGE || rc == NO_BINARY_FOR_GPU || rc == INVALID_PTX;
-    if (loaded->kind)
-        landed(loaded->card, loaded->bytes);
+    grown(loaded->card, loaded->bytes);
     if (failed && loaded->kind && gs_table_take(loaded->key, GS_KIND_LOADED, &entry) == 0)
         shrink(entry.extra, entry.count);
     return rc;
