@@ -112,7 +112,7 @@ def page(cards: int, pods: int) -> dict[str, Any]:
         now.at += PERIOD
         cycle.turn()
     body, packed = pages.page().body, pages.page(Form(openmetrics=True, gzip=True)).body
-    found = {"cards": cards, "pods": pods, "samples": samples(body), "most": 10 * pods + 30 * cards + 60}
+    found = {"cards": cards, "pods": pods, "samples": samples(body), "most": 11 * pods + 60 * cards + 60}
     return found | {"kib": len(body) / 1024, "gzip_kib": len(packed) / 1024}
 
 

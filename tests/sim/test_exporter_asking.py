@@ -88,7 +88,7 @@ def test_names_from_the_pods_api_where_there_is_one():
 
 @pytest.mark.parametrize("pods", [1, 6])
 def test_samples_stay_within_their_budget(pods):
-    """At most 10 for each container and card, 30 for each card and 60 besides."""
+    """At most 11 for each container and card, 60 for each card and 60 besides."""
     with node_world("t4", "t4") as world:
         for at in range(pods):
             world.pod(f"pod-{at}", {"main": {0: 1, 1: 1}}, policy="fixed", core=10)
@@ -96,4 +96,4 @@ def test_samples_stay_within_their_budget(pods):
             world.turn()
         found = sum(len(series) for series in world.samples().values())
 
-        assert found <= 10 * 2 * pods + 30 * 2 + 60
+        assert found <= 11 * 2 * pods + 60 * 2 + 60

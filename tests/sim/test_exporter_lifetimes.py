@@ -172,7 +172,7 @@ def test_a_region_that_is_cut_and_grown_while_it_is_read():
             tenant.join()
         assert len(spoilt) >= 100
         assert {"bad"} >= {one["pod"] for one in breaches(world) if one["kind"] != "missing_library"}
-        assert sum(len(series) for series in world.samples().values()) <= 2 * 10 + 30 + 60
+        assert sum(len(series) for series in world.samples().values()) <= 2 * 11 + 60 + 60
 
 
 def spoil(path, stop, done):

@@ -11,8 +11,13 @@ import pytest
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
 from node_world import GIB, node_world
+from waiting import until
 
 from exporter.cycle import Clock
+from isolation.host.alarms import NvmlAlarms
+from isolation.host.health import HealthTerms
+from isolation.host.health_record import RECORD
+from isolation.node.alarms import AlarmWatch
 
 
 @pytest.fixture
@@ -101,3 +106,44 @@ def test_pods_without_devices_are_asked_for_seldom(world):
         ahead += 2
 
     assert world.kubelet.calls["Get"] - before <= 30, "of 20 turns: one a turn shows whether the kubelet answers"
+
+
+def test_exporter_and_agent_on_one_node(tmp_path):
+    """
+    Shares, whole cards, shares; an XID 48 that both hear; the agent leaves, the exporter restarts: each pod has its
+    series as long as it lives, and the card is unhealthy, for the same reason, until somebody says so.
+    """
+    with node_world("t4", "t4", health_dir=tmp_path / "own") as world:
+        alarms = NvmlAlarms(world.box.path)
+        agent = AlarmWatch(alarms, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
+
+        def health():
+            page = world.samples()
+            why = {labels[0]: labels[2] for labels in page.get("gpushare_card_unhealthy_info", {})}
+            healthy = {labels[0]: bool(value) for labels, value in page["gpushare_card_healthy"].items()}
+            assert healthy == {card: card not in why for card in ("0", "1")}
+            return why
+
+        first = world.pod("web-0", {"main": {0: 5}})
+        agent.turn(time.monotonic())
+        assert ({"web-0": ("shared", 5)}, {}) == (allocated(world), health())
+
+        world.box.inject(0, "xid", 48)
+        assert until(lambda: agent.turn(time.monotonic()) or agent.reasons())
+        assert ({"web-0": ("shared", 5)}, {"0": "xid"}) == (allocated(world), health())
+
+        world.again()  # the exporter, amid the XID
+        assert ({"web-0": ("shared", 5)}, {"0": "xid"}) == (allocated(world), health())
+
+        world.end(first)  # the mode changes: the agent is taken away, the vendor's plugin comes
+        alarms.close()
+        (world.run_dir / RECORD).unlink()
+        second = world.whole("web-0", [1])
+        assert ({"web-0": ("exclusive", 15)}, {"0": "xid"}) == (allocated(world), health())
+        world.again()
+        assert ({"web-0": ("exclusive", 15)}, {"0": "xid"}) == (allocated(world), health())
+
+        world.end(second)  # and back
+        world.pod("web-0", {"main": {1: 3}})
+        (tmp_path / "own" / RECORD).unlink()  # somebody has seen to the card
+        assert ({"web-0": ("shared", 3)}, {}) == (allocated(world), health())

@@ -57,6 +57,7 @@ def test_adapter_configuration_asks_for_what_exists():
         name = rule["seriesQuery"].partition("{")[0]
         words = {"Series": name, "LabelMatchers": 'namespace="a",pod=~"b|c"', "GroupBy": "pod"}
         query = re.sub(r"<<\.(\w+)>>", lambda match, words=words: words[match[1]], rule["metricsQuery"])
-        assert [] == problems(rule["seriesQuery"])
+        found = problems(rule["seriesQuery"])  # finds names, takes no values: a counter may stand there as it is
+        assert [] == [one for one in found if "wants rate or increase" not in one]
         assert [] == problems(query)
         assert set(rule["resources"]["overrides"]) <= KNOWN[name].labels
