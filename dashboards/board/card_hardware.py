@@ -51,7 +51,7 @@ WORK: Final = Section(
                 "Fraction of the card's compute that each container uses, top ten containers.",
                 (
                     Query(
-                        f"topk(10, {rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS))})",
+                        most(rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS))),
                         "{{namespace}} {{pod}} on {{node}} card {{card}}",
                     ),
                 ),

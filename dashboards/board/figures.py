@@ -6,6 +6,7 @@ Pure text over the catalogue, within the variables of the dashboard that asks.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from dashboards.board.frame import ASK
@@ -17,6 +18,7 @@ from isolation.contract.quantity import GIB
 if TYPE_CHECKING:
     from dashboards.promql import Scope
 
+_SELECTOR: Final = re.compile(r"\{[^{}]*\}(\[[^\]]*\])?")
 _ASKED: Final = f"(${ASK} * {GIB})"
 
 
@@ -64,8 +66,13 @@ def waiting(scope: Scope) -> str:
 
 
 def most(expr: str) -> str:
-    """The ten largest at each moment: a page about everything stays readable, one about a few shows them all."""
-    return f"topk(10, {expr})"
+    """
+    The ten that are largest at the end of the time shown, over all of it: never more lines than ten.
+
+    The largest at each moment would be others all the time: 50 lines in an hour.
+    """
+    last = _SELECTOR.sub(r"\g<0> @ end()", expr)
+    return f"({expr}) and topk(10, {last})"
 
 
 def of_cards(expr: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.figures import in_pool, waiting, waste
+from dashboards.board.figures import in_pool, most, waiting, waste
 from dashboards.board.frame import to_namespace, to_node
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
@@ -217,7 +217,7 @@ WORK: Final = Section(
                 "Fraction of the card's memory in use, top ten cards.",
                 (
                     Query(
-                        f"topk(10, {in_pool(SCOPE, f'{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}')})",
+                        most(in_pool(SCOPE, f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}")),
                         "{{node}} card {{card}}",
                     ),
                 ),

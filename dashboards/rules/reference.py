@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 from dashboards.rules.book import GROUPS
 from dashboards.rules.rule import AUTOSCALER_JOB, EXPORTER_JOB, NODE_JOB, SCHEDULER_JOB, SCRAPE_SECONDS, Alert, Record
+from dashboards.rules.slo import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.rules.rule import Group
 
+_OBJECTIVES: Final = "\n".join(
+    (
+        "| objective | goal | |",
+        "|---|---|---|",
+        *(f"| {one.name} | {one.goal:.1%} | {one.text} |" for one in OBJECTIVES),
+    )
+)
 _HEAD: Final = f"""<!-- Printed by `python -m dashboards.rules.reference`; change dashboards/rules/*.py instead. -->
 # Alerts
 
@@ -27,7 +35,7 @@ page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ig
 |---|---|
 | Prometheus operator | the component `manifests/components/monitoring`, which contains `prometheusrule.yaml` |
 | plain Prometheus | `dashboards/rules/out/gpushare.rules.yaml` in `rule_files` |
-| runbooks on your own site | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
+| runbooks elsewhere | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
 
 The scrape jobs must be named `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
 `honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s. The ServiceMonitors of gpushare set this. Only
@@ -43,6 +51,15 @@ the schedulers of two clusters for two leaders, and two nodes of the same name f
 - A missing series makes its alerts silent, never false. Missing series have alerts of their own.
 - A process that exceeds its promise causes an alert in Alertmanager in less than a minute. This is tested with real
   processes (`tests/sim/test_rules_fire.py`). Each alert has unit tests for promtool (`tests/golden/rules`).
+
+## Objectives
+Over 30 days. An alert tells when the error budget is used up 14.4 times (1 h and 5 min) or 6 times (6 h and 30 min) too
+fast, a slower one when it does not last (3 days and 6 h).
+
+{_OBJECTIVES}
+
+Placement is measured by the autoscaler, minute by minute, up to the choice of a node: pulling images and starting a
+container are the kubelet's.
 
 ## Alertmanager
 This example sends one message per problem: `namespace` names the affected tenant, and consequences of a worse problem

@@ -16,6 +16,8 @@ from dashboards.board import asked, files
 
 SECONDS = 60.0
 NOTHING = {
+    ("gpushare-card", "Throttled", "A"): "no card is throttled here, and what did not happen is not drawn",
+    ("gpushare-card", "Errors", "C"): "no packet is sent twice here, and what did not happen is not drawn",
     ("gpushare-card", "Errors", "D"): "these cards have no NVLink",
     ("gpushare-autoscaler", "gRPC requests", "A"): "neither cluster-autoscaler nor KEDA asks here",
 }

@@ -50,6 +50,15 @@ def test_a_legend_with_a_line_for_each_object_scrolls_beside_its_graph():
     assert all(panel["options"]["legend"]["width"] <= 250 for panel in beside)
 
 
+def test_a_line_for_each_of_the_largest_is_never_more_than_ten_lines():
+    """The ten at one moment, the end; the ten at each moment were 58 cards in two minutes."""
+    (panel,) = (one for one in asked.panels(DASHBOARDS["gpushare-overview"]) if one["title"] == "Fullest cards")
+    kept, _, chosen = panel["targets"][0]["expr"].rpartition(" and topk(10, ")
+
+    assert "@" not in kept
+    assert chosen.count("}") == chosen.count("@ end()") == 3
+
+
 def test_the_first_error_of_a_series_is_shown():
     """`increase` alone takes the first value for what it always was."""
     for uid, title in (("gpushare-card", "Errors"),):
