@@ -143,12 +143,12 @@ def costs(*, realtime: bool) -> Iterator[Cost]:
         place = _Place(Path(folder))
         for live in (1, 1000, 100_000):
             text = f"alloc+free, {live:,} live"
-            rows = {text: ("alloc+free", 0, 150.0), f"{text}, mean": ("alloc+free", 1, 150.0)}
+            rows = {text: ("alloc+free", 0, 100.0), f"{text}, mean": ("alloc+free", 1, 150.0)}
             if live == 1:
                 rows["cuMemGetInfo over the driver's"] = ("meminfo", 0, 100.0)
-                rows["launch, no compute limit"] = ("launch", 0, 20.0)
+                rows["launch, no compute limit"] = ("launch", 0, 10.0)
             yield from _calls(place, NO_LIMIT, live, rows)
-        limited = {"launch, compute limit": ("launch", 0, 60.0), "launch, compute limit, mean": ("launch", 1, 250.0)}
+        limited = {"launch, compute limit": ("launch", 0, 50.0), "launch, compute limit, mean": ("launch", 1, 250.0)}
         yield from _calls(place, LIMIT, 1, limited)
         runs = [(_started(place, preload=True), _started(place, preload=False)) for _ in range(3)]
         more = tuple(with_it - without for with_it, without in runs)

@@ -51,6 +51,10 @@ class CardWatch:
                 after = files.read_cards(region)
             except (OSError, abi.AbiError):  # nothing to correct: a library that cannot book refuses everything
                 self._correction.forget()
+                memory = machine.memory(self._uuid)
+                if memory is not None and not memory.served:
+                    self.used_bytes = counted(_users(memory.users, belongs), (), self._at, 0)
+                    self.own_bytes = self.used_bytes or 0
                 return None
             if memory is None:
                 break
