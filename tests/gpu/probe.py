@@ -85,6 +85,14 @@ class Nvml:
         self._do("nvmlDeviceGetMemoryInfo_v2", self._card, byref(memory))
         return memory.used
 
+    def settled(self) -> int:
+        """The same once it stands still for a second: memory of a process that has ended comes back late."""
+        end, seen = time.monotonic() + 20, [self.used()]
+        while time.monotonic() < end and (len(seen) < 6 or len(set(seen[-6:])) > 1):
+            time.sleep(0.2)
+            seen.append(self.used())
+        return seen[-1]
+
     def listed(self) -> int | None:
         """Bytes of all processes on it, by NVML's list; None where it has no bytes."""
         found, count = (Process * 256)(), c_uint(256)
@@ -115,7 +123,7 @@ def kernel(driver: Driver, loaded: c_void_p, name: bytes) -> c_void_p:
 def costs() -> dict[str, Any]:
     """Growth of the card's figure, and of the processes' figures for managed memory that the card has touched."""
     nvml = Nvml()
-    marks = [nvml.used()]
+    marks = [nvml.settled()]
     driver = Driver()
     marks.append(nvml.used())
     module(driver)

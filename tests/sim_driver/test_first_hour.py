@@ -28,7 +28,7 @@ def test_every_question_gets_an_answer_or_a_reason(make_box, tmp_path):
     """
     What the box was made with comes out as measured; what it cannot decide says why, and hides nothing else.
     """
-    box, out = make_box("a10", context_bytes=300 * MIB), tmp_path / "answers.json"
+    box, out = make_box("a10", context_bytes=300 * MIB, teardown_ns=20_000_000), tmp_path / "answers.json"
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "nvidia-smi"
     fake.write_text("#!/bin/sh\necho a driver that is gone >&2\nexit 9\n")
