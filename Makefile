@@ -64,7 +64,7 @@ kubelet: tools   ## test the node agent under a real kubelet and containerd, as 
 keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, plus 15 for the first build
 	@$(BIN)/python tests/stages.py keda
 
-clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 10 minutes, plus 5 for the first fetch
+clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 15 minutes, plus 15 to fetch 10 GiB once
 	@$(BIN)/python tests/stages.py clients
 
 gpu:             ## ask a real card what simulated ones cannot tell; no network, 20 minutes at most (PYTHON=python that has PyTorch)
