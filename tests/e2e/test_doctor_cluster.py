@@ -92,7 +92,7 @@ def test_who_may_ask_nothing_is_told_that_nothing_is_known(installed):
 
     guesses = {check: said for check, said in found.items() if said[0] not in {"unknown", "ok"}}
     assert {} == guesses
-    assert 2 == status
+    assert 3 == status
     assert {"cluster.server_version"} == {check for check, said in found.items() if said[0] == "ok"}
 
 
@@ -102,4 +102,4 @@ def test_a_server_that_is_not_there_is_unknown_within_its_deadline(installed):
     """
     found, status = examined(installed.kubeconfig_for("admin", port=1))
 
-    assert (2, {"cluster.server_version"}) == (status, set(found))
+    assert (3, {"cluster.server_version"}) == (status, set(found))

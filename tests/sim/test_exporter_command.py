@@ -83,14 +83,14 @@ def test_once_on_a_terminal(box):
 
 
 def test_once_without_cards_says_why(tmp_path):
-    """Status 1, the reason and what to do on standard error; what is known is printed all the same."""
+    """Status 3, the reason and what to do on standard error; what is known is printed all the same."""
 
     class Nothing:
         path = tmp_path / "none"
 
     done = go(Nothing, "--once")
 
-    assert 1 == done.returncode
+    assert 3 == done.returncode
     assert "nvml" in done.stderr
     assert f"gpushare simgpu create {tmp_path / 'none'}" in done.stderr
     assert ({"collector": "nvml"}, 0.0) in samples(done.stdout)["gpushare_exporter_collector_success"]

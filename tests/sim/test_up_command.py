@@ -98,8 +98,8 @@ def reconcile(page):
 
 
 def test_json_is_alone_on_stdout():
-    """With --json stdout is one line of JSON; what happens meanwhile goes to stderr."""
-    result = invoke("--for", "1", "--speed", "60", "--no-metrics", "--json", "--seed", "7")
+    """With -o json stdout is one line of JSON; what happens meanwhile goes to stderr."""
+    result = invoke("--for", "1", "--speed", "60", "--no-metrics", "-o", "json", "--seed", "7")
 
     assert 0 == result.exit_code
     assert 1 == result.stdout.count("\n")
@@ -243,5 +243,5 @@ def test_help_explains_every_option():
     """The help names what a user can turn."""
     result = invoke("--help")
 
-    for option in ("--manifest", "--nodes-csv", "--speed", "--for", "--port", "--seed", "--json", "--no-metrics"):
+    for option in ("--manifest", "--nodes-csv", "--speed", "--for", "--port", "--seed", "--output", "--no-metrics"):
         assert option in result.stdout
