@@ -133,7 +133,8 @@ def test_the_exporter_is_scraped_through_its_pod_on_simulated_cards(plane, tmp_p
     box.mkdir(parents=True)
     create(box / "hardware", ["t4"] * 2)
     hosts = {"/sys/fs/cgroup": "/sys/fs/cgroup", "/var/lib/gpushare/demo": str(box)}
-    for path in ("/var/lib/gpushare", "/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods-api", "/run/gpushare-exporter"):
+    kubelet = "/var/lib/kubelet"
+    for path in ("/var/lib/gpushare", f"{kubelet}/pod-resources", f"{kubelet}/pods-api", "/run/gpushare-exporter"):
         hosts[path] = str(tmp_path / "gpushare")
     for part in ("containers", "pods"):
         (tmp_path / "log" / part).mkdir(parents=True)
