@@ -33,7 +33,7 @@ def test_what_is_missing_is_named_with_the_remedy(plane, tmp_path):
             return denied, without, wrong, await machines.replicas("gpu-a"), maps
 
     denied, without, wrong, replicas, maps = asyncio.run(story())
-    assert 1 == denied[0]
+    assert 3 == denied[0]
     assert "these credentials cannot read /api/v1/nodes, /api/v1/pods, " in denied[2]
     assert "grant list and watch on these resources" in denied[2]
     assert (0, 0) == (without[0], wrong[0])

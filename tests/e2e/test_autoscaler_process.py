@@ -167,7 +167,7 @@ def test_a_third_of_the_nodes_unwell_stops_everything_and_says_so(plane, tmp_pat
 
     before, status, told = asyncio.run(story())
     assert (0, None) == before
-    assert 1 == status
+    assert 3 == status
     assert "3 of 3 nodes are not ready" in told
 
 
