@@ -8,7 +8,7 @@ from node_facts import GIB, Node, region
 
 from exporter.breach import LINGER_SECONDS
 from isolation.contract.abi import Breach as Reported
-from isolation.contract.abi import BreachRecord
+from isolation.contract.ring import BreachRecord
 
 
 def denying(denied, *records):

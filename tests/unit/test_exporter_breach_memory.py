@@ -16,7 +16,7 @@ from exporter.breach import LINGER_SECONDS, MOST_GONE
 from exporter.episodes import MOST_OPEN, ONE_OWNER, RING, BreachKind, Episodes, Finding, follow, to_json
 from exporter.facts import RegionFacts
 from isolation.contract.abi import Breach as Reported
-from isolation.contract.abi import BreachRecord
+from isolation.contract.ring import BreachRecord
 
 
 def test_counters_outlive_a_gap():
