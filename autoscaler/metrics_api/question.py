@@ -131,6 +131,8 @@ def _objects(
     match rest:
         case ["namespaces", namespace, "pods", name, metric] if namespace and name:
             asked = PodsAsked(version, namespace, name, metric, selector, parts)
+        case ["namespaces", name, "metrics", _] if name == ALL:
+            return Problem(HTTPStatus.BAD_REQUEST, "metrics of all namespaces are not available; name one")
         case ["namespaces", name, "metrics", metric] if name:
             asked = GroupAsked(version, NAMESPACE, name, metric, parts)
         case ["nodes", name, metric] if name:

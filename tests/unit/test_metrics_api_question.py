@@ -97,6 +97,7 @@ def test_what_the_aggregator_asks_is_understood_or_not_found(name, expected):
         (f"{BASE}/pods/*/nothing", 404),
         (f"{BASE}/nodes/n1/gpu_mem_used_bytes", 404),
         (f"{BASE}/metrics/nothing", 404),
+        (f"/apis/{CUSTOM}/v1beta2/namespaces/%2A/metrics/gpu_mem_used_bytes", 400),
         (f"{BASE}/services/web/gpu_mem_used_bytes", 404),
         (f"{BASE}/metrics/gpu_mem_used_bytes?labelSelector=team%3Da", 400),
         (f"{BASE}/metrics/gpu_mem_used_bytes?metricLabelSelector=app%3Dweb", 400),
@@ -118,7 +119,7 @@ def test_what_the_aggregator_asks_is_understood_or_not_found(name, expected):
         (f"{BASE}/pods/{'x' * 20000}/gpu_mem_used_bytes", 400),
         (f"{POOLS}/gpu_mem_largest_free_bytes?labelSelector=namespace%3Da", 400),
     ],
-    ids=range(23),
+    ids=range(24),
 )
 def test_what_cannot_be_asked_is_refused(target, status):
     """
