@@ -245,7 +245,7 @@ class KubeWorld:
         pods = MappingProxyType({namespace: tuple(uses) for namespace, uses in found.items()})
         rooms = rooms_of(seen)
         await asyncio.sleep(0)
-        self._parts.board.put(Picture(at, pods, rooms, waiting_of(seen)))
+        self._parts.board.put(Picture(at, pods, rooms, waiting_of(seen), frozenset(seen.engine.nodes)))
 
 
 def batched(things: Iterable[T], size: int) -> Iterator[list[T]]:

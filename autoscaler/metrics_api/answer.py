@@ -9,16 +9,19 @@ wall's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.metrics_api.catalogue import POD_METRICS, POOL_METRICS, PodMetric
-from autoscaler.metrics_api.question import ALL, Discovery, PodsAsked
-from autoscaler.metrics_api.shapes import CUSTOM, PodValue, Problem, Reply, external_values, pod_values, resources
+from autoscaler.metrics_api.question import ALL, NODE, Discovery, GroupAsked, PodsAsked
+from autoscaler.metrics_api.shapes import CUSTOM, ObjectValue, Problem, Reply, external_values, object_values, resources
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autoscaler.metrics_api.question import PoolsAsked, Question
     from autoscaler.metrics_api.readings import Picture, PodUse
 
@@ -51,6 +54,8 @@ def answer(asked: Question, picture: Picture, now: Moment) -> Reply | Problem:
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster state is {_age(picture.at, now, 'unknown')}")
     if isinstance(asked, PodsAsked):
         return _pods(asked, picture, now)
+    if isinstance(asked, GroupAsked):
+        return _groups(asked, picture, now)
     return _pools(asked, picture, now)
 
 
@@ -63,31 +68,67 @@ def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
     if not found and asked.pod != ALL:
         return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with GPUs")
     metric = POD_METRICS[asked.metric]
-    values = [value for pod in found if (value := _value(asked, metric, pod, picture, now)) is not None]
+    values = [value for pod in found if (value := _value(asked, metric, (pod,), picture, now)) is not None]
     if found and not values:
-        return _nothing(asked, metric, found, now)
-    return pod_values(asked.version, asked.metric, asked.parts, values)
+        why = _nothing(asked, metric, found, now)
+        return _unknown(f"{asked.metric}: no value for any of {len(found)} pods; {why}")
+    return object_values(asked.version, asked.metric, asked.parts, values)
 
 
-def _value(asked: PodsAsked, metric: PodMetric, pod: PodUse, picture: Picture, now: Moment) -> PodValue | None:
-    at = pod.measured if metric.measured else picture.at
-    if at is None or not now.fresh(at):
+def _groups(asked: GroupAsked, picture: Picture, now: Moment) -> Reply | Problem:
+    """A node or namespace of which part is unknown has no figure: part of a sum is no sum."""
+    if asked.kind == NODE:
+        on: dict[str, list[PodUse]] = {name: [] for name in picture.nodes if asked.name in (ALL, name)}
+        for pod in chain.from_iterable(picture.pods.values()):
+            if asked.name in (ALL, pod.node):
+                on.setdefault(pod.node, []).append(pod)
+    else:
+        on = {asked.name: list(picture.pods.get(asked.name, ()))}
+    if not on and asked.name != ALL:
+        return Problem(HTTPStatus.NOT_FOUND, f"{asked.name} is not a node with GPUs")
+    metric = POD_METRICS[asked.metric]
+    values = [
+        replace(value, kind=asked.kind, namespace="", name=name)
+        for name, pods in sorted(on.items())
+        if (value := _value(asked, metric, pods, picture, now)) is not None
+    ]
+    if values or not on:
+        return object_values(asked.version, asked.metric, asked.parts, values)
+    pods = next(iter(on.values()))
+    why = _nothing(asked, metric, pods, now) if pods else "no running pod with GPUs"
+    return _unknown(f"{asked.metric} of {asked.kind} {next(iter(on))}: {why}")
+
+
+def _value(
+    asked: PodsAsked | GroupAsked, metric: PodMetric, pods: Sequence[PodUse], picture: Picture, now: Moment
+) -> ObjectValue | None:
+    """Of these pods together, named as the first of them."""
+    times = [pod.measured if metric.measured else picture.at for pod in pods] or [picture.at]
+    known = [at for at in times if at is not None and now.fresh(at)]
+    # Nobody runs: together they use nothing, but nothing has no ratio.
+    figure = metric.of_all(pods, asked.parts) if pods else 0.0 if metric.base is None else None
+    if len(known) < len(times) or figure is None:
         return None
-    figure = metric.of(pod, asked.parts)
-    window = max((use.window for use in pod.uses), default=0.0) if metric.averaged else 0.0
-    return None if figure is None else PodValue(pod.namespace, pod.name, figure, now.stamp(at), window)
+    window = max((use.window for pod in pods for use in pod.uses), default=0.0) if metric.averaged else 0.0
+    namespace, name = (pods[0].namespace, pods[0].name) if pods else ("", "")
+    return ObjectValue(namespace, name, figure, now.stamp(min(known)), window)
 
 
-def _nothing(asked: PodsAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> Problem:
-    """Why none of the pods has a figure: the reason of the first, and how many there are."""
-    pod = min(found, key=lambda each: each.name)
+def _nothing(asked: PodsAsked | GroupAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> str:
+    """Why these pods have no figure: the reason of the first one that has none."""
+    stale = [pod for pod in found if metric.measured and not now.fresh(pod.measured)]
+    unknown = [pod for pod in found if metric.of(pod, asked.parts) is None]
+    pod = min(stale or unknown or found, key=lambda each: each.name)
     if metric.measured and not now.fresh(pod.measured):
         why = f"its measurement from the exporter on node {pod.node} is {_age(pod.measured, now, 'missing')}"
     else:
         selected = f" for metricLabelSelector {asked.parts.text!r}" if asked.parts.text else ""
         why = f"its value{selected} is unknown"
-    text = f"{asked.metric}: no value for any of {len(found)} pods; {pod.namespace}/{pod.name}: {why}"
-    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, text)
+    return f"{pod.namespace}/{pod.name}: {why}"
+
+
+def _unknown(why: str) -> Problem:
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)
 
 
 def _pools(asked: PoolsAsked, picture: Picture, now: Moment) -> Reply | Problem:

@@ -1,9 +1,10 @@
 """
 The metrics that are served, and how each follows from a reading.
 
-Pure. A metric of pods is a figure of one pod over those of its (container, card) parts that were
-selected; one that cannot be told is None. A metric of pools is a list of labelled figures, chosen so that
-HorizontalPodAutoscaler, which adds up what it gets, adds up something that makes sense.
+Pure. A metric of pods is a figure of one pod, or of all on a node or in a namespace together, over those
+of its (container, card) parts that were selected; one that cannot be told is None. A metric of pools is a
+list of labelled figures, chosen so that HorizontalPodAutoscaler, which adds up what it gets, adds up
+something that makes sense.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class PodMetric:
 
     name: str
     text: str
-    figure: Callable[[Sequence[Use]], float | None]
+    amount: Callable[[Sequence[Use]], float | None]
+    base: Callable[[Sequence[Use]], float | None] | None = None
+    """What the amount is a part of; None: the amount is the figure."""
     measured: bool = True
     """Needs the exporter; else it follows from what Kubernetes itself knows."""
     averaged: bool = False
@@ -37,8 +40,18 @@ class PodMetric:
 
     def of(self, pod: PodUse, selector: Selector) -> float | None:
         """The pod's figure; None where it cannot be told, or nothing of the pod is selected."""
-        parts = [use for use in pod.uses if selector.matches(labels_of(pod, use))] if selector.terms else pod.uses
-        return self.figure(parts) if parts else None
+        return self.of_all((pod,), selector)
+
+    def of_all(self, pods: Sequence[PodUse], selector: Selector) -> float | None:
+        """The same of several pods together: a ratio of sums, not a sum of ratios; None where one pod's is unknown."""
+        if not all(pod.uses for pod in pods):
+            return None  # whole cards that their node has not named yet
+        selected = [parts for pod in pods if (parts := _selected(pod, selector))]
+        amount = _sum(self.amount(parts) for parts in selected) if selected else None
+        if self.base is None or amount is None:
+            return amount
+        base = _sum(self.base(parts) for parts in selected)
+        return amount / base if base else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,10 @@ def labels_of(pod: PodUse, use: Use) -> dict[str, str]:
     return {"container": use.container, "uuid": use.uuid, "card": str(use.card), "node": pod.node}
 
 
+def _selected(pod: PodUse, selector: Selector) -> Sequence[Use]:
+    return [use for use in pod.uses if selector.matches(labels_of(pod, use))] if selector.terms else pod.uses
+
+
 def _sum(values: Iterable[float | None]) -> float | None:
     """A sum with an unknown part is unknown."""
     total = 0.0
@@ -78,17 +95,14 @@ def _used(uses: Sequence[Use]) -> float | None:
     return _sum(use.used_bytes for use in uses)
 
 
-def _used_ratio(uses: Sequence[Use]) -> float | None:
-    used, allocated = _used(uses), _allocated(uses)
-    return used / allocated if used is not None and allocated else None
+def _core_used(uses: Sequence[Use]) -> float | None:
+    return _sum(use.used_core for use in uses)
 
 
-def _core_ratio(uses: Sequence[Use]) -> float | None:
-    """Of what was promised; where no compute was promised to any container, of the whole cards."""
-    used = _sum(use.used_core for use in uses)
+def _core_allocated(uses: Sequence[Use]) -> float | None:
+    """What was promised; where no compute was promised to any container, the whole cards."""
     promised = _sum(use.allocated_core for use in uses if use.allocated_core is not None)
-    whole = promised or len({use.uuid for use in uses})
-    return used / whole if used is not None and promised is not None else None
+    return promised or len({use.uuid for use in uses}) if promised is not None else None
 
 
 def _pending(picture: Picture, namespace: str, selector: Selector) -> list[Labelled]:
@@ -120,12 +134,16 @@ _POD_METRICS: Final = (
     PodMetric("gpu_mem_used_bytes", "Card memory used by the pod.", _used),
     PodMetric("gpu_mem_allocated_bytes", "Card memory allocated to the pod.", _allocated, measured=False),
     PodMetric(
-        "gpu_mem_used_ratio", "Used card memory as a ratio of the allocated memory; above 1 is a breach.", _used_ratio
+        "gpu_mem_used_ratio",
+        "Used card memory as a ratio of the allocated memory; above 1 is a breach.",
+        _used,
+        _allocated,
     ),
     PodMetric(
         "gpu_core_used_ratio",
         "Used compute as a ratio of the allocated compute, or of whole cards if none is allocated; a minute's average.",
-        _core_ratio,
+        _core_used,
+        _core_allocated,
         averaged=True,
     ),
 )

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 ALL: Final = "*"
+NODE: Final = "Node"
+NAMESPACE: Final = "Namespace"
 MOST_LETTERS: Final = 16384
 _LONGEST_NAME: Final = 253
 _MOST_FIELDS: Final = 32
 _GROUP_SEGMENTS: Final = 3
+_OBJECTS: Final = "a HorizontalPodAutoscaler can describe a Pod or its own Namespace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,19 @@ class PodsAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAsked:
+    """A metric of the pods on a node, or in a namespace, together: of a root-scoped object."""
+
+    version: str
+    kind: str
+    """`NODE` or `NAMESPACE`."""
+    name: str
+    """A name; of nodes also `ALL`."""
+    metric: str
+    parts: Selector
+
+
+@dataclass(frozen=True, slots=True)
 class PoolsAsked:
     """A metric of pools, in the eyes of a namespace."""
 
@@ -58,7 +74,7 @@ class PoolsAsked:
     selector: Selector
 
 
-Question = Discovery | PodsAsked | PoolsAsked
+Question = Discovery | PodsAsked | GroupAsked | PoolsAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +90,14 @@ class Attributes:
     name: str = ""
 
 
-def attributes_of(asked: PodsAsked | PoolsAsked) -> Attributes:
+def attributes_of(asked: PodsAsked | GroupAsked | PoolsAsked) -> Attributes:
     """As kube-apiserver reads the same path: a GET without a name is a list."""
     if isinstance(asked, PodsAsked):
         return Attributes("get", CUSTOM, asked.version, asked.namespace, "pods", asked.metric, asked.pod)
+    if isinstance(asked, GroupAsked):
+        if asked.kind == NODE:
+            return Attributes("get", CUSTOM, asked.version, "", "nodes", asked.metric, asked.name)
+        return Attributes("get", CUSTOM, asked.version, asked.name, "metrics", name=asked.metric)
     return Attributes("list", EXTERNAL, asked.version, asked.namespace, asked.metric)
 
 
@@ -100,21 +120,37 @@ def question_of(target: str, groups: Collection[str]) -> Question | Problem:
     selectors = _selectors(query)
     if isinstance(selectors, Problem):
         return selectors
-    asked = _pods(version, rest, *selectors) if group == CUSTOM else _pools(version, rest, selectors[0])
+    asked = _objects(version, rest, *selectors) if group == CUSTOM else _pools(version, rest, selectors[0])
     return asked or _unknown(raw)
 
 
-def _pods(version: str, rest: list[str], selector: Selector, parts: Selector) -> PodsAsked | Problem | None:
+def _objects(
+    version: str, rest: list[str], selector: Selector, parts: Selector
+) -> PodsAsked | GroupAsked | Problem | None:
+    asked: PodsAsked | GroupAsked
     match rest:
         case ["namespaces", namespace, "pods", name, metric] if namespace and name:
-            if metric not in POD_METRICS:
-                return _no_metric(metric, POD_METRICS)
-            if strange := parts.keys - PART_LABELS:
-                return _no_label(strange, PART_LABELS)
-            return PodsAsked(version, namespace, name, metric, selector, parts)
+            asked = PodsAsked(version, namespace, name, metric, selector, parts)
+        case ["namespaces", name, "metrics", _] if name == ALL:
+            return Problem(HTTPStatus.BAD_REQUEST, "metrics of all namespaces are not available; name one")
+        case ["namespaces", name, "metrics", metric] if name:
+            asked = GroupAsked(version, NAMESPACE, name, metric, parts)
+        case ["nodes", name, metric] if name:
+            asked = GroupAsked(version, NODE, name, metric, parts)
+        case ["namespaces", namespace, "nodes", _, metric] if namespace:
+            # As HorizontalPodAutoscaler asks of a Node; what other tenants use there is no namespace's business.
+            return Problem(HTTPStatus.NOT_FOUND, f"{metric} of nodes is not available within a namespace; {_OBJECTS}")
         case ["namespaces", namespace, _, _, metric] if namespace:
-            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is available for pods only")
-    return None
+            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is not available for this kind; {_OBJECTS}")
+        case _:
+            return None
+    if asked.metric not in POD_METRICS:
+        return _no_metric(asked.metric, POD_METRICS)
+    if strange := parts.keys - PART_LABELS:
+        return _no_label(strange, PART_LABELS)
+    if isinstance(asked, GroupAsked) and selector.terms:
+        return Problem(HTTPStatus.BAD_REQUEST, f"{asked.kind} objects cannot be selected by labels; name one")
+    return asked
 
 
 def _pools(version: str, rest: list[str], selector: Selector) -> PoolsAsked | Problem | None:

@@ -85,6 +85,8 @@ class Picture:
     """By namespace."""
     pools: tuple[PoolRoom, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    nodes: frozenset[str] = frozenset()
+    """Names of all nodes with cards."""
 
 
 class Readings(Protocol):

@@ -101,7 +101,8 @@ class Server:
                 return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")
             if refused is not None:
                 resource = "/".join(filter(None, (wish.resource, wish.subresource)))
-                text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} in namespace "{wish.namespace}"'
+                where = f'in namespace "{wish.namespace}"' if wish.namespace else "at the cluster scope"
+                text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} {where}'
                 return Problem(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
             if why := self._closed():
                 return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)

@@ -24,6 +24,8 @@ EXTERNAL: Final = "external.metrics.k8s.io"
 VERSIONS: Final = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 """Of each group, the preferred one first."""
 _LIST: Final = {CUSTOM: "MetricValueList", EXTERNAL: "ExternalMetricValueList"}
+_OBJECTS: Final = {"pods/": True, "nodes/": False, "namespaces/": False}
+"""What custom metrics describe, and whether it is namespaced."""
 _REASONS: Final = {
     HTTPStatus.BAD_REQUEST: "BadRequest",
     HTTPStatus.UNAUTHORIZED: "Unauthorized",
@@ -66,30 +68,33 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class PodValue:
-    """One pod's figure."""
+class ObjectValue:
+    """The figure of a pod, a node or a namespace."""
 
     namespace: str
-    pod: str
+    """Empty: the object is root-scoped."""
+    name: str
     value: float
     at: float
     """Seconds since 1970."""
     window: float = 0.0
     """Seconds up to then over which it is an average; 0: it is none."""
+    kind: str = "Pod"
 
 
 def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
     """What the group has, for discovery."""
-    prefix = "pods/" if group == CUSTOM else ""
+    objects = _OBJECTS if group == CUSTOM else {"": True}
     named = [
         {
             "name": f"{prefix}{name}",
             "singularName": "",
-            "namespaced": True,
+            "namespaced": namespaced,
             "kind": _LIST[group],
             "verbs": ["get"],
         }
         for name in metrics
+        for prefix, namespaced in objects.items()
     ]
     body = {
         "kind": "APIResourceList",
@@ -100,9 +105,9 @@ def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
     return Reply(HTTPStatus.OK, _text(body))
 
 
-def pod_values(version: str, metric: str, selector: Selector, values: Iterable[PodValue]) -> Reply:
-    """Figures of pods."""
-    return _listed(CUSTOM, version, [_pod_item(version, metric, selector, value) for value in values])
+def object_values(version: str, metric: str, selector: Selector, values: Iterable[ObjectValue]) -> Reply:
+    """Figures of pods, nodes or namespaces."""
+    return _listed(CUSTOM, version, [_object_item(version, metric, selector, value) for value in values])
 
 
 def external_values(version: str, metric: str, figures: Iterable[tuple[dict[str, str], float]], at: float) -> Reply:
@@ -135,10 +140,11 @@ def _stamp(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _pod_item(version: str, metric: str, selector: Selector, value: PodValue) -> dict[str, Any]:
+def _object_item(version: str, metric: str, selector: Selector, value: ObjectValue) -> dict[str, Any]:
+    scope = {"namespace": value.namespace} if value.namespace else {}
     chosen = {"selector": _selector(selector)} if selector.terms else {}
     item: dict[str, Any] = {
-        "describedObject": {"kind": "Pod", "namespace": value.namespace, "name": value.pod, "apiVersion": "/v1"},
+        "describedObject": {"kind": value.kind, **scope, "name": value.name, "apiVersion": "/v1"},
         "timestamp": timestamp(value.at),
         "value": quantity(value.value),
     }

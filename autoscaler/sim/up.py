@@ -28,6 +28,7 @@ from autoscaler.sim.csvfile import TraceError
 from autoscaler.sim.fleet import SupplyError
 from autoscaler.sim.pace import Progress, run
 from autoscaler.sim.scene import Scene, demo, from_manifests, from_trace
+from autoscaler.sim.seconds import ComputeSeconds
 from autoscaler.sim.stack.beside import Beside
 from autoscaler.sim.stack.stage import StackError
 from autoscaler.sim.stack.turns import Turns
@@ -221,6 +222,7 @@ def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | No
 def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns | None = None) -> str:
     """Run to the end, with the stack where `turns` watches the loop; returns what is to be said about it."""
     beside = Beside(settings.port, turns=turns, note=settings.addresses, say=lambda text: click.echo(text, err=True))
+    compute = ComputeSeconds()
     with ExitStack() as held:
         stop = held.enter_context(Stop())
         endpoint: Exposition | None = None
@@ -236,7 +238,7 @@ def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns |
             frame = world.frame()
             beside.look(world, time.monotonic())
             if endpoint is not None:
-                endpoint.publish(frame)
+                endpoint.publish(compute.add(frame, time.monotonic()))
             screen.show(frame, notes(settings.speed, progress, endpoint.url if endpoint else None), beside.now)
 
         ran = run(world, draw, speed=settings.speed, seconds=settings.seconds, clock=time.monotonic, wait=stop.wait)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.figures import most, of_cards, over
+from dashboards.board.figures import longest_over, most, most_events, of_cards, over
 from dashboards.board.frame import Board, to_node, to_pod
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
@@ -170,11 +170,11 @@ _COURSE: Final = Section(
             ),
             lines(
                 "Over promise",
-                "By pod, top ten; 0 while all pods keep their promises.",
+                "By pod, the ten that were over for longest; 0 while all pods keep their promises.",
                 (
                     Query(
                         or_zero(
-                            f"topk(10, {total(over(_SCOPE), 'namespace', 'pod')})",
+                            longest_over(_SCOPE, "namespace", "pod"),
                             _SCOPE(m.CONTAINER_ALLOCATED),
                             "pod",
                             "none",
@@ -196,8 +196,8 @@ _COURSE: Final = Section(
             8,
             lines(
                 "Denied allocations",
-                "By pod, per interval, top ten.",
-                (Query(f"topk(10, {total(increase(_SCOPE(m.DENIED)), 'namespace', 'pod')})", "{{namespace}} {{pod}}"),),
+                "By pod, per interval, the ten with the most.",
+                (Query(most_events(_SCOPE, m.DENIED, "namespace", "pod"), "{{namespace}} {{pod}}"),),
             ),
             lines(
                 "Open breaches by kind",

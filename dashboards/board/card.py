@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.board import marks
+from dashboards.board.card_collected import COLLECTED, HEALTH
 from dashboards.board.card_hardware import CARD, HARDWARE, SCOPE, WORK
 from dashboards.board.figures import free, most, of_cards, stranded
 from dashboards.board.frame import ASK, Board, to_card, to_pod
@@ -29,7 +30,7 @@ from dashboards.board.panel import (
     stat,
     table,
 )
-from dashboards.promql import total
+from dashboards.promql import rate, total
 from isolation.contract import metrics as m
 
 _BY_CARD: Final = (
@@ -37,6 +38,7 @@ _BY_CARD: Final = (
     Key("card", "Card", width=70),
     Key("uuid", "UUID", to_card(), "This card alone"),
 )
+_BY_CONTAINER: Final = ("node", "card", "namespace", "pod", "container", "mode")
 
 
 def _of_node(spec: m.MetricSpec) -> str:
@@ -44,7 +46,7 @@ def _of_node(spec: m.MetricSpec) -> str:
 
 
 def _by_container(spec: m.MetricSpec) -> str:
-    return total(SCOPE(spec), "node", "card", "namespace", "pod", "container", "mode")
+    return total(SCOPE(spec), *_BY_CONTAINER)
 
 
 _NOW: Final = Section(
@@ -95,7 +97,7 @@ _NOW: Final = Section(
                         Column("Used", of_cards(SCOPE(m.CARD_USED)), "bytes"),
                         Column("Stranded", of_cards(stranded(SCOPE)), "bytes", steps=(Step(GREY), Step(ORANGE, 1))),
                         Column("Containers", of_cards(SCOPE(m.CARD_HOLDERS)), "short"),
-                        Column("Busy", of_cards(SCOPE(m.CARD_UTILISATION)), "percentunit"),
+                        Column("Busy", of_cards(rate(SCOPE(m.CARD_BUSY_SECONDS))), "percentunit"),
                         Column("Healthy", of_cards(SCOPE(m.CARD_HEALTHY)), "short", words=YES_NO),
                     ),
                     sort="Promised",
@@ -177,7 +179,11 @@ _MEMORY: Final = Section(
                         Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
                         Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
-                        Column("Compute used", _by_container(m.CONTAINER_CORE_USED), "percentunit"),
+                        Column(
+                            "Compute used",
+                            total(rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS)), *_BY_CONTAINER),
+                            "percentunit",
+                        ),
                     ),
                     sort="Promised",
                 ),
@@ -191,6 +197,6 @@ BOARD: Final = Board(
     "gpushare / Node and card",
     "The cards of a node: promises, use, owners of memory, load, hardware.",
     ("cluster", "job", "node", "uuid", ASK),
-    (_NOW, _MEMORY, WORK, HARDWARE),
+    (_NOW, _MEMORY, WORK, HARDWARE, HEALTH, COLLECTED),
     marks=marks.CARD,
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.board.figures import most
+from dashboards.board.figures import most, most_events
 from dashboards.board.grid import Section, even
 from dashboards.board.panel import (
     GREEN,
@@ -15,16 +15,11 @@ from dashboards.board.panel import (
     Step,
     lines,
 )
-from dashboards.promql import RATE, Scope, begun, rate, total
+from dashboards.promql import Scope, rate, total
 from isolation.contract import metrics as m
 
 SCOPE: Final = Scope(("cluster", "job", "node", "uuid"))
 CARD: Final = "{{node}} card {{card}}"
-
-
-def _events(spec: m.MetricSpec, *by: str) -> str:
-    """What happened, the first event of a series too; the ten most frequent, and none that did not happen."""
-    return f"topk(10, {total(begun(SCOPE(spec), RATE), *by)} > 0)"
 
 
 WORK: Final = Section(
@@ -98,12 +93,12 @@ HARDWARE: Final = Section(
             lines(
                 "Errors",
                 "XID errors (since the exporter started), ECC errors, PCI Express replays and NVLink errors, per "
-                "interval. Uncorrected ECC errors and most XID errors make a process fail.",
+                "interval, top ten of each. Uncorrected ECC errors and most XID errors make a process fail.",
                 (
-                    Query(_events(m.CARD_XIDS, "node", "card", "xid"), CARD + " XID {{xid}}"),
-                    Query(_events(m.CARD_ECC, "node", "card", "kind"), CARD + " ECC {{kind}}"),
-                    Query(_events(m.CARD_PCIE_REPLAYS, "node", "card"), CARD + " replays"),
-                    Query(_events(m.CARD_NVLINK_ERRORS, "node", "card"), CARD + " NVLink"),
+                    Query(most_events(SCOPE, m.CARD_XIDS, "node", "card", "xid"), CARD + " XID {{xid}}"),
+                    Query(most_events(SCOPE, m.CARD_ECC, "node", "card", "kind"), CARD + " ECC {{kind}}"),
+                    Query(most_events(SCOPE, m.CARD_PCIE_REPLAYS, "node", "card"), CARD + " replays"),
+                    Query(most_events(SCOPE, m.CARD_NVLINK_ERRORS, "node", "card"), CARD + " NVLink"),
                 ),
                 none="no errors reported",
             ),

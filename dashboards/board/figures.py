@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from dashboards.board.frame import ASK
-from dashboards.promql import or_zero, total, with_card
+from dashboards.promql import RATE, begun, or_zero, total, with_card
 from isolation.contract import metrics as m
 from isolation.contract.metrics import CARD_LABELS
 from isolation.contract.quantity import GIB
@@ -71,8 +71,31 @@ def most(expr: str) -> str:
 
     The largest at each moment would be others all the time: 50 lines in an hour.
     """
-    last = _SELECTOR.sub(r"\g<0> @ end()", expr)
-    return f"({expr}) and topk(10, {last})"
+    return f"({expr}) and topk(10, {_at_end(expr)})"
+
+
+def most_events(scope: Scope, spec: m.MetricSpec, *by: str) -> str:
+    """
+    Events within each interval of the graph, of the ten objects that had most of them in all the time shown.
+
+    A series' first event counts. Objects without events are absent.
+    """
+    events = total(begun(scope(spec), RATE), *by)
+    return f"{events} and {_ten_with_most(scope, spec, *by)}"
+
+
+def longest_over(scope: Scope, *by: str) -> str:
+    """What is used beyond promises, of the ten objects that were over for longest in all the time shown."""
+    return f"{total(over(scope), *by)} and {_ten_with_most(scope, m.OVER_LIMIT, *by)}"
+
+
+def _ten_with_most(scope: Scope, spec: m.MetricSpec, *by: str) -> str:
+    return f"topk(10, {_at_end(total(begun(scope(spec)), *by))} > 0)"
+
+
+def _at_end(expr: str) -> str:
+    """As it is at the end of the time shown: asked once, however many points a graph has."""
+    return _SELECTOR.sub(r"\g<0> @ end()", expr)
 
 
 def of_cards(expr: str) -> str:

@@ -200,7 +200,9 @@ _PODS: Final = Section(
                         Column("Never used", _never("namespace", "pod"), "bytes", steps=(Step(GREY),)),
                         Column("Promised", total(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", "pod"), "bytes"),
                         Column("Used now", total(_SCOPE(m.CONTAINER_USED), "namespace", "pod"), "bytes"),
-                        Column("Busy", total(_SCOPE(m.CONTAINER_CORE_USED), "namespace", "pod"), "percentunit"),
+                        Column(
+                            "Busy", total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace", "pod"), "percentunit"
+                        ),
                     ),
                     sort="Never used",
                 ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.board import marks
-from dashboards.board.figures import fitting, free, in_pool, once, stranded, waste
+from dashboards.board.figures import fitting, free, in_pool, most, once, stranded, waste
 from dashboards.board.frame import ASK, Board
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.overview_lists import ALERTING, DEMAND, FLEET, NODES, SCOPE, WORK, pooled
@@ -139,7 +139,7 @@ _MEMORY: Final = Section(
                 "Memory that is promised but not used, top ten namespaces. No other pod can use it.",
                 (
                     Query(
-                        f"topk(10, {total(in_pool(SCOPE, waste(SCOPE)), 'namespace')})",
+                        most(total(in_pool(SCOPE, waste(SCOPE)), "namespace")),
                         "{{namespace}}",
                     ),
                 ),

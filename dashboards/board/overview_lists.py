@@ -24,7 +24,7 @@ from dashboards.board.panel import (
     stat,
     table,
 )
-from dashboards.promql import ALERTS, Scope, increase, total
+from dashboards.promql import ALERTS, Scope, increase, rate, total
 from dashboards.rules.rule import RUNBOOKS
 from isolation.contract import metrics as m
 
@@ -151,7 +151,7 @@ NODES: Final = Section(
                         ),
                         Column(
                             "Busy",
-                            f"avg by (node) ({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})",
+                            f"avg by (node) ({in_pool(SCOPE, rate(SCOPE(m.CARD_BUSY_SECONDS)))})",
                             "percentunit",
                             width=80,
                         ),
@@ -194,8 +194,8 @@ WORK: Final = Section(
                 "Busy cards",
                 "Fraction of time in which cards ran a kernel: mean and maximum over cards.",
                 (
-                    Query(f"avg({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "mean"),
-                    Query(f"max({in_pool(SCOPE, SCOPE(m.CARD_UTILISATION))})", "busiest card"),
+                    Query(f"avg({in_pool(SCOPE, rate(SCOPE(m.CARD_BUSY_SECONDS)))})", "mean"),
+                    Query(f"max({in_pool(SCOPE, rate(SCOPE(m.CARD_BUSY_SECONDS)))})", "busiest card"),
                 ),
                 "percentunit",
                 top=1.0,

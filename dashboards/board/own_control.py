@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.board.figures import most
+from dashboards.board.frame import to_node
 from dashboards.board.grid import Section, even, wide
 from dashboards.board.panel import (
     BLUE,
@@ -244,7 +245,7 @@ AGENT: Final = Section(
         wide(
             6,
             (
-                24,
+                16,
                 table(
                     "Agents",
                     "Whether the agent is ready, whether its plugin is registered with the kubelet and how often it "
@@ -257,6 +258,24 @@ AGENT: Final = Section(
                         Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
                         Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
                     ),
+                ),
+            ),
+            (
+                8,
+                table(
+                    "Nodes with an agent",
+                    "Agents that report for each node. More than one: an old agent is still being replaced, or two "
+                    "scrape jobs read the same agent.",
+                    (Key("node", "Node", to_node(), "Cards of this node"),),
+                    (
+                        Column(
+                            "Agents",
+                            f"count by (node) ({SCOPE(n.INFO)})",
+                            "short",
+                            steps=(Step(GREEN), Step(ORANGE, 2)),
+                        ),
+                    ),
+                    none="no agent is scraped",
                 ),
             ),
         ),

@@ -31,10 +31,12 @@ from isolation.contract import metrics as m
 _SCOPE: Final = Scope(("cluster", "job", "node", "namespace", "pod"))
 _LEGEND: Final = "{{pod}}/{{container}} card {{card}}"
 _PROMISES: Final = _SCOPE(m.CONTAINER_ALLOCATED)
+_BUSY: Final = rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS))
+_KEYS: Final = ("namespace", "pod", "container", "node", "card")
 
 
 def _by_container(spec: m.MetricSpec) -> str:
-    return total(_SCOPE(spec), "namespace", "pod", "container", "node", "card")
+    return total(_SCOPE(spec), *_KEYS)
 
 
 _NOW: Final = Section(
@@ -124,14 +126,14 @@ _COMPUTE: Final = Section(
             lines(
                 "Compute used",
                 "Fraction of the card's compute that each container uses, top ten.",
-                (Query(most(_SCOPE(m.CONTAINER_CORE_USED)), _LEGEND),),
+                (Query(most(_BUSY), _LEGEND),),
                 "percentunit",
             ),
             lines(
                 "Compute used relative to promised",
                 "For containers with a compute promise. Above 1, the container uses idle compute of others or is not "
                 "limited.",
-                (Query(most(f"{_SCOPE(m.CONTAINER_CORE_USED)} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
+                (Query(most(f"{_BUSY} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Step(GREEN), Step(ORANGE, 1.05)),
                 none="no compute promises",
@@ -176,24 +178,15 @@ _LIST: Final = Section(
                             bar=1.0,
                         ),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
-                        Column("Compute used", _by_container(m.CONTAINER_CORE_USED), "percentunit"),
+                        Column("Compute used", total(_BUSY, *_KEYS), "percentunit"),
                         Column(
                             "Overrun of long kernels",
-                            total(
-                                begun(_SCOPE(m.CONTAINER_CORE_OVERRUN)), "namespace", "pod", "container", "node", "card"
-                            ),
+                            total(begun(_SCOPE(m.CONTAINER_CORE_OVERRUN)), *_KEYS),
                             "s",
                         ),
                         Column(
                             "Time over promise",
-                            total(
-                                begun(_SCOPE(m.OVER_LIMIT)),
-                                "namespace",
-                                "pod",
-                                "container",
-                                "node",
-                                "card",
-                            ),
+                            total(begun(_SCOPE(m.OVER_LIMIT)), *_KEYS),
                             "s",
                             steps=(Step(GREY), Step(RED, 1)),
                         ),

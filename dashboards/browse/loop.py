@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dashboards.browse.history import History
 from dashboards.browse.reader import Reader
-from dashboards.browse.state import SORTS, Place, State, pressed
+from dashboards.browse.state import Place, State, pressed
 from dashboards.browse.terminal import Terminal
 from dashboards.browse.view import Drawn, Scene, Status, draw
 from dashboards.terminal.where import NoSuchError
@@ -55,7 +55,7 @@ class Browser:
     ) -> None:
         """`wake` is called where there is something new to draw; `keys` are further ones for the last line."""
         self._where, self._paper, self._begin, self._keys = where, paper, begin, keys
-        self.state = State((Place(begin.by or "card", begin.of),), begin.sort if begin.sort in SORTS else "name")
+        self.state = State((Place(begin.by or "card", begin.of),), begin.sort)
         self._history = History()
         self._model: Model | None = None
         self._drawn = Drawn([], [], 1)

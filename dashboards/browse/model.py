@@ -178,11 +178,16 @@ def _free(one: Any) -> int:
     return (one.free if isinstance(one, CardSum | GroupSum) else one.promised - _used(one)) or 0
 
 
+def _stranded(one: Any) -> int:
+    return one.stranded if isinstance(one, CardSum | GroupSum) else _free(one)
+
+
 _SORTS: Final[dict[str, Callable[[Any], Any]]] = {
     "name": _name,
     "allocated": lambda one: (-(one.promised or 0), _name(one)),
     "used": lambda one: (-_used(one), _name(one)),
     "free": lambda one: (-_free(one), _name(one)),
+    "stranded": lambda one: (-_stranded(one), _name(one)),
     "utilisation": lambda one: (-(busy_of(one) or 0.0), _name(one)),
 }
 

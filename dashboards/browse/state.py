@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LISTS: Final = ("node", "card", "pod", "namespace")
 TABS: Final = MappingProxyType({"n": "node", "c": "card", "p": "pod", "m": "namespace"})
-SORTS: Final = ("name", "allocated", "used", "free", "utilisation")
+SORTS: Final = ("name", "allocated", "used", "free", "stranded", "utilisation")
 _LONGEST_FILTER: Final = 60
 _DEEPEST: Final = 16
 WITHIN: Final = "\n"

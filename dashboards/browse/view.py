@@ -259,7 +259,7 @@ _HELP: Final = (
     ("Esc, Left", "back; in a list: drop the filter"),
     ("n c p m, Tab", "list nodes, cards, pods, namespaces"),
     ("/", "show only rows with this text: names, pools, models, states"),
-    ("s, r", "sort: name, allocated, used, free, utilisation; reverse"),
+    ("s, r", "sort: name, allocated, used, free, stranded, utilisation; reverse"),
     ("Space", "pause, and go on reading"),
     ("q, Ctrl-C", "quit"),
     ("", ""),

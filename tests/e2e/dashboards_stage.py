@@ -96,6 +96,8 @@ def exporter(folder: Path, cards: Path, run_dir: Path) -> Iterator[str]:
         "--interval",
         "1s",
         "--no-kubernetes",
+        "--collect",
+        "all",
     )
     named = ("--node", NODE, "--pool", "shared", "--mode", "cgpu", "--isolation", "library")
     with running(folder, "exporter", "exporter", *words, *named):

@@ -218,11 +218,11 @@ def pods_metric(name: str, average: str, **selector: str) -> dict[str, Any]:
     return {"type": "Pods", "pods": {"metric": metric, "target": {"type": "AverageValue", "averageValue": average}}}
 
 
-def object_metric(name: str, pod: str, kind: str, amount: str) -> dict[str, Any]:
-    """By a figure of one pod; `kind`: Value or AverageValue."""
+def object_metric(name: str, of: str, kind: str, amount: str, described: str = "Pod") -> dict[str, Any]:
+    """By a figure of one object; `kind`: Value or AverageValue."""
     target = {"type": kind, kind[0].lower() + kind[1:]: amount}
-    described = {"apiVersion": "v1", "kind": "Pod", "name": pod}
-    return {"type": "Object", "object": {"describedObject": described, "metric": {"name": name}, "target": target}}
+    who = {"apiVersion": "v1", "kind": described, "name": of}
+    return {"type": "Object", "object": {"describedObject": who, "metric": {"name": name}, "target": target}}
 
 
 def external_metric(name: str, average: str, selector: dict[str, Any] | None = None) -> dict[str, Any]:

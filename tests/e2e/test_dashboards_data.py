@@ -19,6 +19,22 @@ NOTHING = {
     ("gpushare-card", "Throttled", "A"): "no card is throttled here, and what did not happen is not drawn",
     ("gpushare-card", "Errors", "C"): "no packet is sent twice here, and what did not happen is not drawn",
     ("gpushare-card", "Errors", "D"): "these cards have no NVLink",
+    **dict.fromkeys(
+        (("gpushare-card", "State of the hardware", letter) for letter in "ABD"),
+        "these cards remap no rows, and their driver is older than recovery actions",
+    ),
+    **dict.fromkeys(
+        (("gpushare-card", *of) for of in (("State of the hardware", "G"), ("NVLink", "A"), ("NVLink", "B"))),
+        "these cards have no NVLink",
+    ),
+    **dict.fromkeys(
+        (("gpushare-card", "Activity of multiprocessors", letter) for letter in "ABC"),
+        "these cards are older than Hopper",
+    ),
+    ("gpushare-card", "Memory bandwidth", "A"): "likewise",
+    **dict.fromkeys((("gpushare-card", "Video engines by container", letter) for letter in "AB"), "nobody has them"),
+    **dict.fromkeys((("gpushare-card", "Broken memory", letter) for letter in "AB"), "no memory breaks here"),
+    ("gpushare-card", "PCI Express errors", "A"): "there are none here, and what did not happen is not drawn",
     ("gpushare-autoscaler", "gRPC requests", "A"): "neither cluster-autoscaler nor KEDA asks here",
 }
 """Queries that cannot have data here, and why."""

@@ -135,6 +135,28 @@ def test_a_deployment_follows_one_pod_of_another_workload(swift, kind, amount, d
     assert "front" in gone
 
 
+def test_a_deployment_follows_its_namespace_and_no_node(swift):
+    """
+    Metric type Object of a Namespace: a replica for each GiB that its pods use together. A Node is refused: what other
+    tenants use there is not told through an autoscaler.
+    """
+
+    async def story():
+        metric = object_metric("gpu_mem_used_bytes", "default", "AverageValue", "1Gi", "Namespace")
+        async with scaled(swift, metric) as (client, figures):
+            figures.used = lambda name: 0.75 if name == "front" else 0.0
+            await client.create(share_pod("front", units=0))
+            await replicas(client, 3)
+            figures.used = lambda _name: 0.0
+            await replicas(client, 1)
+            hpa = await client.get(f"{HPAS}/web")
+            hpa["spec"]["metrics"] = [object_metric("gpu_mem_used_bytes", "hpa", "AverageValue", "1Gi", "Node")]
+            await client.call("PUT", f"{HPAS}/web", hpa)
+            return await says(client, "FailedGetObjectMetric")
+
+    assert "its own Namespace" in asyncio.run(story())
+
+
 def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
     """
     Figures that are absent, stale or not served any more are not taken for idle pods: the Deployment stays as it is,

@@ -82,7 +82,7 @@ def test_scraped_while_it_runs_and_ended_by_a_signal(number):
 
 
 def reconcile(page):
-    """On every card of the page: used = containers + unattributed + reserved, and something was promised."""
+    """On every card: used = containers + unattributed + reserved, and compute is counted; something was promised."""
     found = {}
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
@@ -95,6 +95,8 @@ def reconcile(page):
         assert used == parts + found["container_memory_used_bytes"].get(key, 0.0)
         assert found["container_memory_allocated_bytes"].get(key, 0.0) == found["card_memory_allocated_bytes"][key]
     assert sum(found["card_memory_allocated_bytes"].values()) > 0
+    assert cards.keys() == found["card_busy_seconds_total"].keys()
+    assert found["container_memory_used_bytes"].keys() == found["container_compute_seconds_total"].keys()
 
 
 def test_json_is_alone_on_stdout():

@@ -19,10 +19,12 @@ from dashboards.browse.model import Model, keys_in
 from dashboards.browse.process_values import processes_in
 from dashboards.browse.state import LISTS, SORTS, Place, State, pressed, shown_from
 from dashboards.browse.view import LEAST, Scene, Status, draw
+from dashboards.terminal import top_view
 from dashboards.terminal.fleet import Fleet
 from dashboards.terminal.paint import Paper
 from dashboards.terminal.usage import CardUsage, TenantUsage, Usage, with_rates
 from dashboards.terminal.where import Reading
+from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
 
 STATUS = Status("http://127.0.0.1:9445", "14:02:11")
@@ -132,6 +134,17 @@ def test_sorting():
     assert "team/bert" == by["utilisation"][0]
     assert by["name"][::-1] == keys_in(model.rows(after(model, "p", "r")))
     assert "allocated" == after(model, "s").sort
+
+
+def test_the_interactive_view_sorts_by_all_that_the_table_does():
+    """`--sort` is one option for both: cards and nodes by stranded memory too, the most first."""
+    assert set(top_view.SORTS) <= set(SORTS)
+    full = pod("full", "n-1", 5, cards=(0,), core=100)
+    fleet = Fleet((node("n-0"), node("n-1", mode=Mode.CORE_MEM)), (pod("half", gib=5, cards=(0,), core=30), full))
+    model = Model(Reading(fleet, usage(fleet, [])), None)
+    assert "n-0" == keys_in(model.rows(State((Place("node"),))))[0]
+    assert "n-1" == keys_in(model.rows(State((Place("node"),), sort="stranded")))[0]
+    assert "GPU-n-1-0" == keys_in(model.rows(State((Place("card"),), sort="stranded")))[0]
 
 
 @pytest.mark.parametrize("size", [(60, 10), (80, 24), (120, 40), (200, 50), (59, 9), (10, 2), (1, 1)])

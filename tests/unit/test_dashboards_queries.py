@@ -13,7 +13,6 @@ from promql_reading import read
 from dashboards import promql
 from dashboards.board import asked, files
 from dashboards.board.encode import encoded
-from isolation.contract import metrics_card
 
 KNOWN = promql.series()
 DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}
@@ -103,8 +102,24 @@ def test_rates_use_the_window_of_the_graph():
 
 
 def test_what_looks_at_the_whole_time_is_asked_once():
-    """A month of minutes at each of a graph's thousand points would bring a server down."""
-    assert [] == [(uid, one.panel) for uid, one in QUERIES if "$__range" in one.expr and not one.instant]
+    """A month of minutes at each of a graph's thousand points would bring a server down; at the end is once."""
+    each_point = re.compile(r"\[\$__range(:1m)?\](?! @ end\(\))|(?<!end\(\)) offset \$__range")
+    assert [] == [(uid, one.panel) for uid, one in QUERIES if each_point.search(one.expr) and not one.instant]
+
+
+@BY_UID
+def test_lines_are_the_same_few_at_every_moment(uid):
+    """The largest of each moment would be others all the time, and a legend of 50: who is shown is chosen once."""
+    by_moment = re.compile(r"topk\(\d+, (.*)")
+    wrong = [
+        one.panel
+        for panel in asked.panels(DASHBOARDS[uid])
+        if panel["type"] == "timeseries"
+        for one in asked.asked({"panels": [panel]})
+        for ranked in by_moment.findall(one.expr.split(" or on ()")[0])
+        if re.search(r"\}(\[[^\]]+\])?(?! @ end\(\))(?!\[)", ranked)
+    ]
+    assert [] == wrong
 
 
 def test_every_metric_of_the_catalogue_is_shown_somewhere():
@@ -112,8 +127,8 @@ def test_every_metric_of_the_catalogue_is_shown_somewhere():
     hidden = {
         "gpushare_simulated_clock_seconds": "the embedded cluster's clock, which no real one has",
         "gpushare_card_exclusive": "shown as the mode of containers",
-        **dict.fromkeys(metrics_card.CATALOGUE, "a chapter of its own; no board draws it yet"),
-        "gpushare_node_agent_info": "which node an agent is on; alerts ask for it",
+        "gpushare_card_utilisation_ratio": "one cycle of the exporter; boards show averages, from the busy seconds",
+        "gpushare_container_compute_used_ratio": "likewise, from the compute seconds",
         "gpushare_autoscaler_config_last_reload_success_timestamp_seconds": "whether it succeeded is shown",
         "gpushare_autoscaler_grpc_request_duration_seconds": "answers come from memory; the calls are shown",
     }

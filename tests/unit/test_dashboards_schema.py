@@ -18,7 +18,7 @@ from dashboards.board.panel import stat
 DASHBOARDS = {board.uid: json.loads(files.text(board)) for board in files.BOARDS}
 BY_UID = pytest.mark.parametrize("uid", DASHBOARDS)
 UNITS = {
-    *("short", "bytes", "percentunit", "s", "watt", "watth", "celsius", "hertz", "reqps"),
+    *("short", "bytes", "percentunit", "s", "watt", "watth", "celsius", "hertz", "reqps", "Bps"),
     *("suffix: GiB h", "suffix: card h"),
 }
 """Units in use, each one that Grafana knows (`suffix:` is free text behind a number)."""

@@ -208,6 +208,78 @@ def test_both_versions_say_the_same_in_their_own_words():
     assert "MetricValueList" == old["kind"] == new["kind"]
 
 
+def of_node(metric, seen, name="*"):
+    """A metric of nodes."""
+    return figures(f"/apis/{CUSTOM}/v1beta2/nodes/{name}/{metric}", seen)
+
+
+def of_namespace(metric, seen, name="default", parts=""):
+    """A metric of a namespace."""
+    target = f"/apis/{CUSTOM}/v1beta2/namespaces/{name}/metrics/{metric}?metricLabelSelector={quote(parts)}"
+    return figures(target, seen)
+
+
+def test_nodes_and_namespaces_have_what_their_pods_have_together():
+    """
+    Sums of bytes, and ratios of sums: compute of the pod without a promise counts by its whole card.
+    """
+    away = PodUse("default", "c", "n2", (HALF,), {}, 980.0)
+    seen = Picture(
+        995.0, {"default": (pod("a", HALF), away), "ml": (pod("b", OTHER),)}, nodes=frozenset({"n1", "n2", "n3"})
+    )
+
+    assert {"n1": str(3 * GIB), "n2": str(2 * GIB), "n3": "0"} == of_node("gpu_mem_used_bytes", seen)
+    assert {"n1": str(3 * GIB)} == of_node("gpu_mem_used_bytes", seen, "n1")
+    assert {"default": str(4 * GIB)} == of_namespace("gpu_mem_used_bytes", seen)
+    assert {"default": str(2 * GIB)} == of_namespace("gpu_mem_used_bytes", seen, parts="node=n2")
+    assert {"default": "500m"} == of_namespace("gpu_core_used_ratio", seen)
+    assert {"n1": "200m", "n2": "500m"} == of_node("gpu_core_used_ratio", seen)  # (0.25 + 0.05) / (0.5 + 1)
+    assert {"default": str(8 * GIB)} == of_namespace("gpu_mem_allocated_bytes", seen)
+    assert {"quiet": "0"} == of_namespace("gpu_mem_used_bytes", seen, "quiet")
+
+
+@pytest.mark.parametrize(
+    "lacking", [pod("b", HALF, measured=None), pod("b", HALF, measured=900.0), pod("b", NONE), pod("b")], ids=range(4)
+)
+def test_part_of_a_sum_is_no_sum(lacking):
+    """
+    One pod that is not measured, or whose cards are unknown, leaves its node and its namespace without a figure.
+    """
+    seen = picture(pod("a", HALF), lacking)
+    for problem in (of_node("gpu_mem_used_bytes", seen, "n1"), of_namespace("gpu_mem_used_bytes", seen)):
+        assert HTTPStatus.SERVICE_UNAVAILABLE == problem.status
+        assert "default/b" in problem.message
+
+
+def test_what_has_no_figure_says_why():
+    """
+    A node that is not there; a ratio of nothing.
+    """
+    seen = picture(pod("a", HALF))
+    assert HTTPStatus.NOT_FOUND == of_node("gpu_mem_used_bytes", seen, "n9").status
+    assert {} == of_node("gpu_mem_used_bytes", Picture(995.0))
+    assert "no running pod" in of_namespace("gpu_mem_used_ratio", seen, "quiet").message
+
+
+def test_objects_are_described_and_discovered_by_their_scope():
+    """
+    A Namespace and a Node have no namespace; discovery names all three kinds.
+    """
+    seen = picture(pod("a", HALF))
+    items = [
+        json.loads(answer(question_of(f"/apis/{CUSTOM}/v1beta2/{path}", (CUSTOM,)), seen, NOW).body)["items"]
+        for path in ("nodes/n1/gpu_mem_used_bytes", "namespaces/default/metrics/gpu_mem_used_bytes")
+    ]
+    assert [{"kind": "Node", "name": "n1", "apiVersion": "/v1"}] == [each["describedObject"] for each in items[0]]
+    assert [{"kind": "Namespace", "name": "default", "apiVersion": "/v1"}] == [
+        each["describedObject"] for each in items[1]
+    ]
+    reply = answer(question_of(f"/apis/{CUSTOM}/v1beta2", (CUSTOM,)), seen, NOW)
+    found = {each["name"]: each["namespaced"] for each in json.loads(reply.body)["resources"]}
+    named = {prefix: found[f"{prefix}/gpu_mem_used_ratio"] for prefix in ("pods", "nodes", "namespaces")}
+    assert {"pods": True, "nodes": False, "namespaces": False} == named
+
+
 def promised(name, phase=Phase.RUNNING, **rest):
     """A pod with 4 GiB and half the compute of one card, in the model."""
     request = ask(4, core=50, asks=(Ask("main", 4 * GIB, 50),))

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.metrics_api.catalogue import POD_METRICS, POOL_METRICS
-from autoscaler.metrics_api.question import ALL, Attributes, Discovery, PodsAsked, attributes_of, question_of
+from autoscaler.metrics_api.question import (
+    ALL,
+    NAMESPACE,
+    NODE,
+    Attributes,
+    Discovery,
+    PodsAsked,
+    attributes_of,
+    question_of,
+)
 from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL, Problem
 
 BOTH = (CUSTOM, EXTERNAL)
@@ -87,12 +96,18 @@ def test_what_the_aggregator_asks_is_understood_or_not_found(name, expected):
     [
         (f"{BASE}/pods/*/nothing", 404),
         (f"{BASE}/nodes/n1/gpu_mem_used_bytes", 404),
-        (f"{BASE}/metrics/gpu_mem_used_bytes", 404),
+        (f"{BASE}/metrics/nothing", 404),
+        (f"/apis/{CUSTOM}/v1beta2/namespaces/%2A/metrics/gpu_mem_used_bytes", 400),
+        (f"{BASE}/services/web/gpu_mem_used_bytes", 404),
+        (f"{BASE}/metrics/gpu_mem_used_bytes?labelSelector=team%3Da", 400),
+        (f"{BASE}/metrics/gpu_mem_used_bytes?metricLabelSelector=app%3Dweb", 400),
         (f"{BASE}/pods/a%2Fb", 404),
         (f"{BASE}/pods//gpu_mem_used_bytes", 404),
         (f"{BASE}/pods/*/gpu_mem_used_bytes/more", 404),
         (f"/apis/{CUSTOM}/v1beta3", 404),
-        (f"/apis/{CUSTOM}/v1beta2/nodes/n1/gpu_mem_used_bytes", 404),
+        (f"/apis/{CUSTOM}/v1beta2/nodes/n1", 404),
+        (f"/apis/{CUSTOM}/v1beta2/nodes/n1/nothing", 404),
+        (f"/apis/{CUSTOM}/v1beta2/nodes/*/gpu_mem_used_bytes?labelSelector=zone%3Da", 400),
         (f"https://host{BASE}/pods/*/gpu_mem_used_bytes", 404),
         (f"{BASE}/pods/%FF/gpu_mem_used_bytes", 400),
         (f"{BASE}/pods/*/gpu_mem_used_bytes?labelSelector=a&labelSelector=b", 400),
@@ -104,7 +119,7 @@ def test_what_the_aggregator_asks_is_understood_or_not_found(name, expected):
         (f"{BASE}/pods/{'x' * 20000}/gpu_mem_used_bytes", 400),
         (f"{POOLS}/gpu_mem_largest_free_bytes?labelSelector=namespace%3Da", 400),
     ],
-    ids=range(18),
+    ids=range(24),
 )
 def test_what_cannot_be_asked_is_refused(target, status):
     """
@@ -113,6 +128,34 @@ def test_what_cannot_be_asked_is_refused(target, status):
     found = question_of(target, BOTH)
     assert isinstance(found, Problem)
     assert status == found.status
+
+
+def test_nodes_and_namespaces_are_asked_by_their_own_paths():
+    """
+    As k8s.io/metrics' clients write them, and as kube-apiserver's authorizers read the same paths.
+    """
+    node, everywhere, namespace = (
+        question_of(f"/apis/{CUSTOM}/v1beta2/{path}", BOTH)
+        for path in (
+            "nodes/n1/gpu_mem_used_bytes",
+            "nodes/%2A/gpu_mem_used_bytes",
+            "namespaces/ml/metrics/gpu_mem_used_bytes",
+        )
+    )
+    assert (NODE, "n1", "gpu_mem_used_bytes") == (node.kind, node.name, node.metric)
+    assert (NODE, ALL) == (everywhere.kind, everywhere.name)
+    assert (NAMESPACE, "ml", "gpu_mem_used_bytes") == (namespace.kind, namespace.name, namespace.metric)
+    assert Attributes("get", CUSTOM, "v1beta2", "", "nodes", "gpu_mem_used_bytes", "n1") == attributes_of(node)
+    assert Attributes("get", CUSTOM, "v1beta2", "ml", "metrics", "", "gpu_mem_used_bytes") == attributes_of(namespace)
+
+
+def test_nodes_are_not_shown_through_a_namespace():
+    """
+    An autoscaler of a tenant would ask so, and its status would show what other tenants use.
+    """
+    found = question_of(f"{BASE}/nodes/n1/gpu_mem_used_bytes", BOTH)
+    assert HTTPStatus.NOT_FOUND == found.status
+    assert "its own Namespace" in found.message
 
 
 def test_a_group_that_is_not_served_is_not_there():
