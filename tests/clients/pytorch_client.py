@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import time
 
 import torch
 
@@ -25,12 +26,12 @@ def block(size: int = CHUNK) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-def fill() -> list[torch.Tensor]:
+def fill(size: int = CHUNK) -> list[torch.Tensor]:
     """Blocks until there is no room."""
     blocks = []
     with contextlib.suppress(torch.cuda.OutOfMemoryError):
         while True:
-            blocks.append(block())
+            blocks.append(block(size))
     return blocks
 
 
@@ -145,16 +146,18 @@ def loader() -> dict:
     return {"pinned": pinned, "sums": sums, "left": let_go()}
 
 
+def refusal(call) -> str:
+    """The error of a call."""
+    try:
+        call()
+    except RuntimeError as exc:
+        return str(exc)
+    return "it worked"
+
+
 def unavailable() -> dict:
     """What NVIDIA's libraries with a runtime of their own inside answer."""
     x = torch.ones(8, 8, device="cuda")
-
-    def refusal(call) -> str:
-        try:
-            call()
-        except RuntimeError as exc:
-            return str(exc)
-        return "it worked"
 
     def reduce() -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -170,7 +173,70 @@ def unavailable() -> dict:
     }
 
 
+def pause() -> None:
+    """Answer each line of input with the bytes that are charged, until an empty one."""
+    torch.cuda.synchronize()
+    while sys.stdin.readline().strip():
+        free, total = torch.cuda.mem_get_info()
+        print(total - free, flush=True)  # noqa: T201
+
+
+def libraries() -> dict:
+    """Touch what the wheel brings, a pause after each; then as many blocks as there is room for."""
+    x = torch.ones(64, 64, device="cuda")
+    where = torch.zeros(2, 3, dtype=torch.long)
+    touches = [
+        lambda: x * 3 + 1,
+        torch.cuda.current_blas_handle,
+        lambda: torch.nn.functional.linear(x.half(), x.half(), x[0].half()),
+        lambda: torch.nn.Conv2d(1, 1, 3).cuda()(x.view(1, 1, 64, 64)),
+        lambda: torch.fft.fft(x),
+        lambda: torch.linalg.cholesky(x),
+        lambda: torch.sparse_coo_tensor(where, torch.ones(3), (64, 64)).cuda() @ x,
+        lambda: torch.randn(100_000, device="cuda").sort(),
+        lambda: torch.special.bessel_j0(x),  # compiled by NVRTC, loaded through the driver API
+        lambda: globals().update(kept=block(300 * MIB)),
+    ]
+    said = []
+    for touch in touches:
+        said.append(refusal(touch))
+        pause()
+    blocks = fill(64 * MIB)
+    pause()
+    return {"said": said, "blocks": len(blocks)}
+
+
+def receive_and_fill(tensors: torch.multiprocessing.Queue, answers: torch.multiprocessing.Queue) -> None:
+    """The other process: uses what it gets, and takes what room there is when told to."""
+    tensor = tensors.get()
+    tensor.add_(1)
+    torch.cuda.synchronize()
+    answers.put("there")
+    tensors.get()
+    time.sleep(0.2)  # the library reads the host's samples every 50 ms: what it read may be older than the pause
+    answers.put(len(fill(64 * MIB)))
+    tensors.get()
+
+
+def share_tight() -> dict:
+    """A tensor in two processes, of which there is not room for two; a pause, and one of them takes the rest."""
+    context = torch.multiprocessing.get_context("spawn")
+    tensors, answers = context.Queue(), context.Queue()
+    process = context.Process(target=receive_and_fill, args=(tensors, answers), daemon=True)
+    process.start()
+    tensor = block(1024 * MIB)
+    tensors.put(tensor)
+    answers.get(timeout=120)
+    pause()
+    tensors.put("fill")
+    blocks = answers.get(timeout=120)
+    pause()
+    tensors.put("end")
+    process.join(120)
+    return {"blocks": blocks, "status": process.exitcode}
+
+
 if __name__ == "__main__":
-    scenarios = [memory, graphs, share, threads, loader, unavailable]
+    scenarios = [memory, graphs, share, threads, loader, unavailable, libraries, share_tight]
     found = {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]]()
     print(json.dumps(found), flush=True)  # noqa: T201

@@ -6,11 +6,13 @@ What a client showed becomes a row of docs/clients.md: a test says it with `show
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from clients import pins
@@ -19,6 +21,9 @@ from simbox import Program
 
 from isolation.simgpu.hardware import DRIVER, create, install, opened
 from isolation.simgpu.report import document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "build" / "clients"
@@ -33,11 +38,11 @@ SHARE = ("--gpu-mem", "10", "--gpu-count", "2")
 class Machine:
     """Two cards, and a home folder for what clients keep of their own."""
 
-    def __init__(self, folder: Path, driver_version: str = DRIVER) -> None:
+    def __init__(self, folder: Path, driver_version: str = DRIVER, **settings: int) -> None:
         self.folder = folder
         self.box = folder / "driver" / "hardware"
         self.box.parent.mkdir()
-        create(self.box, [MODEL, MODEL], {}, driver_version)
+        create(self.box, [MODEL, MODEL], settings, driver_version)
         install(self.box.parent)
         self.home = folder / "home"
         self.home.mkdir()
@@ -53,6 +58,17 @@ class Machine:
     def both(self, *command: object, **options: object) -> tuple[str, str]:
         """The same command without the library and with it."""
         return self.plain(*command, **options), self.shared(*command, **options)
+
+    @contextlib.contextmanager
+    def conversation(self, *command: object, **options: object) -> Iterator[subprocess.Popen[str]]:
+        """The same with pipes for its input and output, while it runs."""
+        words_, env = self.prepared(*command, **options)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(words_, env=env, cwd=ROOT, **pipes) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()  # of `timeout`, which passes it on
 
     def prepared(
         self, *command: object, share: tuple[str, ...] = (), libraries: str = "", **env: object

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+import waiting
 from clients.stand import CARD_MIB, SHARE_MIB, python, python_home, showed
 
 MIB = 1 << 20
@@ -20,6 +21,10 @@ ALLOCATORS = {
 }
 UNSEEN_MIB = 800
 """At most: what the driver keeps back, a context, and the modules and blocks that PyTorch uses."""
+CONTEXT_MIB = 256
+"""Of a card of MODEL."""
+TIGHT = ("--gpu-mem", "2")
+ROOM_MIB, BLOCK_MIB = 2048, 64
 
 
 @pytest.fixture(params=WHEELS)
@@ -92,3 +97,58 @@ def test_libraries_with_a_runtime_of_their_own_say_that_they_cannot_begin(machin
         assert "CUBLAS_STATUS_NOT_INITIALIZED" in found["cublas"]
         assert "CUDNN_STATUS_NOT_INITIALIZED" in found["cudnn"]
         assert "NCCL" in found["nccl"]
+
+
+def conversation(machine, scenario, allocator="native"):
+    """A scenario under 2 GiB of one card that pauses and says then what is charged; one wheel is enough."""
+    command = (*python(python_home(WHEELS["cuda12"])), PROGRAM, scenario)
+    return machine.conversation(*command, share=TIGHT, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator])
+
+
+def charged_as_held(machine, process):
+    """At a pause: bytes that the cards themselves count, to which what is charged comes within a tenth; go on."""
+    latest = []
+
+    def look():
+        process.stdin.write("charged\n")
+        process.stdin.flush()
+        charged = int(process.stdout.readline())
+        held = sum(card["used_bytes"] for card in machine.books()["cards"])
+        latest[:] = charged, held
+        return abs(charged - held) <= held / 10
+
+    waiting.until(look, lambda: latest)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return latest[1]
+
+
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+def test_what_libraries_cost_is_charged_as_the_card_counts_it(make_machine, times):
+    """
+    Contexts, modules and libraries of half, all and twice the size: after whatever PyTorch touches, 2 GiB have been
+    charged as far as the card has given them, and the rest can be had.
+    """
+    machine = make_machine(context_bytes=int(CONTEXT_MIB * MIB * times), module_permille=int(1000 * times))
+    with conversation(machine, "libraries") as process:
+        held = [charged_as_held(machine, process) for _ in range(11)]
+        found = json.loads(process.stdout.readline())
+
+    refused = ["it worked", *["NOT_INITIALIZED"] * 3, "CUFFT", "CUSOLVER", *["it worked"] * 4]
+    assert [part for part, said in zip(refused, found["said"], strict=True) if part not in said] == []
+    assert CONTEXT_MIB * times * MIB < held[0] < held[-2] - 300 * MIB
+    assert ROOM_MIB - BLOCK_MIB - 4 <= held[-1] / MIB <= ROOM_MIB
+
+
+@pytest.mark.parametrize("imports", [0, 1], ids=["once", "at both"])
+@pytest.mark.parametrize("allocator", ["native", "expandable"])
+def test_a_tensor_in_two_processes_is_charged_once(make_machine, allocator, imports):
+    """Whether NVML counts it at its owner alone or at whoever maps it: the room that is left can be had."""
+    machine = make_machine(nvml_imports=imports)
+    with conversation(machine, "share_tight", allocator) as process:
+        held = [charged_as_held(machine, process) for _ in range(2)]
+        found = json.loads(process.stdout.readline())
+
+    assert held[0] / MIB < 1024 + 2 * (CONTEXT_MIB + 32)
+    assert ROOM_MIB - BLOCK_MIB - 4 <= held[1] / MIB <= ROOM_MIB
+    assert (found["status"], True) == (0, found["blocks"] > 0)

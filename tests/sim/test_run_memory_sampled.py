@@ -105,6 +105,37 @@ say(2048 - left())
     assert 0.9 * truth <= charged <= 1.1 * truth
 
 
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+def test_a_runtimes_context_and_images_are_charged_beside_guesses(box, times):
+    """
+    A program on the CUDA runtime, whose context and image no hook sees, that makes a context and loads a module
+    through the driver API as well, at half, all and twice the size: within a tenth of the card's books, and the rest
+    of 2 GiB can be had.
+    """
+    path = box(context_bytes=int(CONTEXT * MIB * times), module_permille=int(1000 * times))
+    truth = int((2 * CONTEXT + 200 + 50) * times) + 100
+    code = f"""
+rt = CDLL("libcudart.so.12")
+rt.__cudaRegisterFatBinary.restype = c_void_p
+image = c_void_p(rt.__cudaRegisterFatBinary(create_string_buffer(32)))
+rt.__cudaRegisterVar(image, c_void_p(32), None, b"table", 0, c_size_t(200 * MIB), 0, 0)
+ok(rt.cudaGetSymbolAddress(byref(c_void_p()), c_void_p(32)))
+ok(rt.cudaMalloc(byref(c_void_p()), c_size_t(100 * MIB)))
+ok(cu.cuCtxCreate_v2(byref(c_void_p()), 0, 0))
+ok(load(50)[0])
+until(lambda: abs(2048 - left() - {truth}) < {truth} / 10)
+charged = 2048 - left()
+rest = left() - 4
+say([charged, rest, alloc(rest)[0], alloc(16)[0]])
+"""
+    ((charged, rest, first, second),) = run(path, code, gib="2")
+    with opened(path) as hardware:
+        peak = hardware.cards()[0].peak_bytes / MIB
+    assert (0, 2) == (first, second)
+    assert abs(charged - (peak - rest)) <= (peak - rest) / 10
+    assert 2048 - 64 <= peak <= 2048
+
+
 def test_guesses_that_cost_less_refuse_nobody(box):
     """
     1 GiB, contexts of 40 MiB that are booked with 306: eight of them and 512 MiB, without a pause between.
