@@ -59,6 +59,8 @@ def shown(value: float, unit: str) -> str:
         return "NaN"
     if unit == "bytes":
         return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    if unit == "Bps":
+        return _scaled(value, 1000, ("B/s", "kB/s", "MB/s", "GB/s"))
     if unit == "percentunit":
         return f"{value * 100:.3g} %" if value < 1 else f"{value * 100:.0f} %"
     if unit == "s":

@@ -57,8 +57,9 @@ def only(box):
 
 def test_the_keeper_feeds_own_gpu_time(box):
     """
-    What it writes for the library is what the simulator's own books say, once the command has come to rest; the
-    library then charges corrected time.
+    What it writes for the library is what the simulator's own books say, once the command has come to rest. Where it says
+    that it has not seen all (on a busy machine samples come late, and speak for one period all the same), it may be
+    so much less. The library then charges corrected time.
     """
     runner = begin(box, "--gpu-mem", "1", "--gpu-core", "40", "--", sys.executable, "-c", BUSY)
     assert until(lambda: only(box))
@@ -67,27 +68,39 @@ def test_the_keeper_feeds_own_gpu_time(box):
         return only(box) / "feed"
 
     def fed():
-        return struct.unpack_from("<Q", feed().read_bytes(), 64)[0]
+        """Own GPU time, and the time that samples spoke for, in ns."""
+        raw = feed().read_bytes()
+        return struct.unpack_from("<Q", raw, 64)[0], struct.unpack_from("<Q", raw, 96)[0]
 
     with opened(box) as machine:
 
         def truth():
             return sum(client.own_ns for client in machine.clients(0))
 
-        until(lambda: fed() > 0)
+        until(lambda: fed()[0] > 0)
         # What was computed before the keeper's first look is nobody's: both are read while no time passes.
         machine.stop()
         for _ in range(2):
             before = feed().stat().st_mtime_ns
             until(lambda before=before: feed().stat().st_mtime_ns != before)
-        counted, computed = fed(), truth()
+        (counted, seen), computed, begun = fed(), truth(), machine.now
         machine.go()
         until(lambda: truth() > computed + 2_000_000_000)
         runner.stdin.write("\n")
         runner.stdin.flush()
         assert "done\n" == runner.stdout.readline()
-        grown = lambda: (fed() - counted, truth() - computed)  # noqa: E731
-        assert until(lambda: grown()[0] == pytest.approx(grown()[1], abs=150_000_000), grown)
+        busy = machine.now - begun
+
+        def grown():
+            """What was fed, what was computed, and the part of the time that samples spoke for."""
+            own, spoken = fed()
+            return own - counted, truth() - computed, min(1.0, (spoken - seen) / busy)
+
+        def agrees():
+            own, true, part = grown()
+            return part > 0.7 and part * true - 150_000_000 <= own <= true + 150_000_000
+
+        assert until(agrees, grown)
     book = read_region(only(box) / "region").cards[0]
     runner.communicate("\n", timeout=PATIENCE_SECONDS)
     assert not book.uncorrected
