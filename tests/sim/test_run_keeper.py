@@ -57,9 +57,9 @@ def only(box):
 
 def test_the_keeper_feeds_own_gpu_time(box):
     """
-    What it writes for the library is what the simulator's own books say, once the command has come to rest. Where it says
-    that it has not seen all (on a busy machine samples come late, and speak for one period all the same), it may be
-    so much less. The library then charges corrected time.
+    What it writes for the library is what the simulator's own books say, once the command has come to rest. Where it
+    says that it has not seen all (on a busy machine samples come late, and speak for one period all the same), it may
+    be so much less. The library then charges corrected time.
     """
     runner = begin(box, "--gpu-mem", "1", "--gpu-core", "40", "--", sys.executable, "-c", BUSY)
     assert until(lambda: only(box))
