@@ -8,12 +8,12 @@ exporter reads its cards instead.
 from __future__ import annotations
 
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from exporter.exposition import Exposition
 from exporter.families import card_families, container_families
 from exporter.http.server import MetricsServer
+from isolation.release import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ class FleetMetrics:
 
     def __init__(self, port: int, more: Mapping[str, Callable[[Frame], Iterable[Family]]]) -> None:
         collectors = {"cards": _cards, "containers": _containers, **more}
-        self._exposition: Exposition[Frame] = Exposition(collectors, clock=time.perf_counter, release=_release())
+        self._exposition: Exposition[Frame] = Exposition(collectors, clock=time.perf_counter, release=release())
         self._server = MetricsServer(self._exposition, port)
         self.url = self._server.url
 
@@ -53,10 +53,3 @@ def _cards(frame: Frame) -> Iterable[Family]:
 
 def _containers(frame: Frame) -> Iterable[Family]:
     return container_families(frame.nodes)
-
-
-def _release() -> str:
-    try:
-        return version("gpushare")
-    except PackageNotFoundError:
-        return "unknown"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from exporter import processes
@@ -32,6 +31,7 @@ from exporter.sources.nvml_health import CardHealth
 from exporter.sources.promises import PromiseSource, usual_books
 from isolation.contract import metrics
 from isolation.host.health_record import RECORD
+from isolation.release import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -205,11 +205,3 @@ def source_families(told: Told) -> Iterator[Family]:
     success[ATTRIBUTION], seconds[ATTRIBUTION] = float(told.reading is not None), told.seconds
     yield metrics.family(metrics.COLLECTOR_SUCCESS, (((name,), value) for name, value in success.items()))
     yield metrics.family(metrics.COLLECTOR_DURATION, (((name,), value) for name, value in seconds.items()))
-
-
-def release() -> str:
-    """Version of this distribution."""
-    try:
-        return version("gpushare")
-    except PackageNotFoundError:
-        return "unknown"

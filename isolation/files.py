@@ -1,5 +1,5 @@
 """
-Files for people and other programs, written whole or not at all.
+Files that are written whole or not at all: what commands write for people, and what our processes keep.
 
 Decides where nothing is written: into an installed package, which pip owns. What stands in them is their writer's.
 """
@@ -44,6 +44,23 @@ def write_whole(texts: Mapping[Path, str]) -> None:
             with contextlib.suppress(OSError):
                 draft_path.unlink()
         raise OSError(exc.errno, exc.strerror, str(path)) from None
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """The text in that place, durable, seen whole or not at all. OSError."""
+    draft = path.with_name(f".{path.name}.new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, mode)
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def installed(folder: Path) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ import click
 
 from isolation import options
 from isolation.lib import native
+from isolation.release import release
 
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 """Written by NVIDIA's kernel module: read without NVML, which may hang where the driver does."""
@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"\b[0-9]{3,4}(?:\.[0-9]{1,4}){1,3}\b")
 @options.output()
 def version(output: str) -> None:
     """Print the versions of this program, of the isolation library and of the NVIDIA driver."""
-    client, python, driver = version_of("gpushare"), platform.python_version(), _driver()
+    client, python, driver = release(), platform.python_version(), _driver()
     library, missing = _library()
     path = "" if missing else str(native.library_path())
     if output:

@@ -155,7 +155,8 @@ def _whole(node: str, rows: Sequence[Row], samples: Mapping[Spot, Sample]) -> di
             continue
         if labels.get("mode") != "exclusive" or not labels.get("card", "").isdecimal():
             continue
-        spot, known = _spot(labels), found.setdefault(Place(node, labels["namespace"], labels["pod"]), {})
+        spot = _spot(labels)
+        known = found.setdefault(Place(node, spot.namespace, spot.pod), {})
         card, measured = int(labels["card"][:4]), samples.get(spot, ())
         use = known.get(spot) or Use(spot.container, spot.uuid, card, None, 1.0, *measured)
         if row.metric == metrics.CONTAINER_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:

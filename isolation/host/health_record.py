@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.files import replace_file
 from isolation.host.health import Illness, Reason
 
 if TYPE_CHECKING:
@@ -60,23 +60,6 @@ def load(path: Path, boot: str) -> Record | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         log.warning("ignoring unreadable file %s: %s", path, exc)
         return None
-
-
-def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """The text in that place, durable, seen whole or not at all. OSError."""
-    draft = path.with_name(f".{path.name}.new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        os.fchmod(fd, mode)
-        file.write(text)
-        file.flush()
-        os.fsync(fd)
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _illness(one: Mapping[str, Any]) -> Illness:

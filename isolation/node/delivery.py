@@ -28,11 +28,11 @@ from isolation.contract import abi
 from isolation.contract.hold import Hold, HoldError, Tenant, dump, load
 from isolation.contract.names import ACK, CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
+from isolation.files import replace_file
 from isolation.host import process
 from isolation.host.chips import context_bytes
 from isolation.host.evidence import read_small
 from isolation.host.feed import FEED, uuid_of
-from isolation.host.health_record import replace_file
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, regular
 from isolation.node.cdi import Edits, spec

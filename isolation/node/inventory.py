@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.codec import CodecError, decode_cards, encode_cards
 from isolation.contract.model import Card, Mode
-from isolation.host.health_record import replace_file
+from isolation.files import replace_file
 from isolation.host.machine import MachineError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError
 from isolation.contract.names import ACK, ALLOCATION
-from isolation.host.health_record import replace_file
+from isolation.files import replace_file
 from isolation.node.bound import bound_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.health_record import replace_file
+from isolation.files import replace_file
 from isolation.node.book import MOST_CHARS
 from isolation.node.world import UnreachableError
 

@@ -15,7 +15,6 @@ import logging
 import secrets
 import signal
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 from isolation.cluster.access import Access
@@ -25,6 +24,7 @@ from isolation.cluster.store import Store
 from isolation.cluster.writes import Leases, Writer
 from isolation.contract import metrics_scheduler as catalogue
 from isolation.contract.handover import Ours
+from isolation.release import release
 from isolation.scheduler import legacy
 from isolation.scheduler.admission.supervise import Admission, Cluster
 from isolation.scheduler.binder import Binder
@@ -199,14 +199,6 @@ class Scheduler:
             if certificate[1] is not None:
                 rows[catalogue.CERTIFICATE_ENDS] = {none: certificate[1]}
         return rows
-
-
-def release() -> str:
-    """The version as installed."""
-    try:
-        return version("gpushare")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 async def run(settings: Settings, opened: Callable[[Mapping[str, int]], None]) -> None:
