@@ -164,3 +164,13 @@ def test_a_pod_with_whole_cards_is_told_like_one_with_shares():
     assert ("200m", None) == value("gpu_mem_used_ratio")
     elsewhere = replace(pod, placement=Placement("n2", ()))
     assert () == pod_uses([elsewhere], measured.samples, measured.measured, measured.whole)["ml"][0].uses
+
+
+def test_a_row_without_labels_costs_no_other_reading():
+    """
+    A whole card of no pod, as a page may have it that is no exporter's of ours.
+    """
+    strange = Row(CONTAINER_USED.name, {"mode": "exclusive", "card": "0", "uuid": "GPU-1"}, GIB)
+    measured = Ages(45.0, 60.0).joined({"n1": [*rows(1e9, 0.0), strange]}, {}, 1.0)
+
+    assert {"burst", ""} == {spot.pod for spot in measured.samples}
