@@ -4,6 +4,7 @@ What every test shares: the budget of searches, properties without a deadline, a
 
 from __future__ import annotations
 
+import logging
 import os
 
 import budget as searches
@@ -25,6 +26,20 @@ def pytest_configure(config):
 def budget():
     """How many times as long as usual a search of a program that we start goes on: a whole number, 1 or more."""
     return searches.examples(1)
+
+
+@pytest.fixture(autouse=True)
+def process_as_before():
+    """A command that runs inside the test process sets up the root logger and the environment of all of it."""
+    root, environment = logging.getLogger(), dict(os.environ)
+    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__.startswith("_pytest")]
+    root.setLevel(logging.WARNING)
+    yield
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -224,8 +224,6 @@ def parsed(text: str) -> dict[str, dict[tuple[str, ...], float]]:
 @contextlib.contextmanager
 def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: object) -> Iterator[World]:
     """A node with these cards; nothing of it is left afterwards."""
-    # Set here, that what loads the driver later cannot leave it behind.
-    before = os.environ.get("GPUSHARE_SIMGPU")
     with (
         boxes(*models) as box,
         tempfile.TemporaryDirectory(prefix="gpushare-node-") as folder,
@@ -237,10 +235,6 @@ def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: ob
             yield world
         finally:
             world.node.__exit__(None, None, None)
-            if before is None:
-                os.environ.pop("GPUSHARE_SIMGPU", None)
-            else:
-                os.environ["GPUSHARE_SIMGPU"] = before
 
 
 class InProcess:

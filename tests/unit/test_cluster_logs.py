@@ -17,16 +17,6 @@ from isolation.cluster import logs
 PROCESSES = ("exporter", "scheduler", "node", "autoscaler")
 
 
-@pytest.fixture(autouse=True)
-def _as_before():
-    """Whoever listened before listens again."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], level = before
-    root.setLevel(level)
-
-
 def said(form, level, capsys, message, *more):
     """One warning, and what came of it."""
     logs.set_up(form, level)

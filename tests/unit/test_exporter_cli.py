@@ -233,14 +233,9 @@ def test_help_does_not_load_what_only_a_server_needs():
 
 def logged(form, capsys, *records):
     """What stands on standard error."""
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    try:
-        logs.set_up(form, "info", once=False)
-        for level, message, *more in records:
-            logging.getLogger("exporter.x").log(level, message, *more)
-    finally:
-        logging.getLogger().handlers[:] = before[0]
-        logging.getLogger().setLevel(before[1])
+    logs.set_up(form, "info", once=False)
+    for level, message, *more in records:
+        logging.getLogger("exporter.x").log(level, message, *more)
     return capsys.readouterr().err
 
 
