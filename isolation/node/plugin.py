@@ -144,11 +144,11 @@ class Plugin:
         self._watchers += 1
         try:
             while True:
+                self._news.clear()  # before the look: what changes while a message is sent is news again
                 now = tuple(self._mind.devices())
                 if now != told:
                     yield message_of(now)
                     told = now
-                self._news.clear()
                 try:
                     await asyncio.wait_for(self._news.wait(), _LOOK_SECONDS)
                 except TimeoutError:
