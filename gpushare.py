@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from autoscaler.sim.surfaces import Collector, Exposition, Screen
+    from autoscaler.demo.surfaces import Collector, Exposition, Screen
 
 COMMANDS: Final = MappingProxyType(
     {
@@ -32,12 +32,16 @@ COMMANDS: Final = MappingProxyType(
             "autoscaler",
             "Scale node pools card by card, and repack pods.",
         ),
-        "breaches": ("dashboards.views_cli:breaches", "views", "List containers that exceed or bypass their promise."),
+        "breaches": (
+            "dashboards.terminal.cli:breaches",
+            "views",
+            "List containers that exceed or bypass their promise.",
+        ),
         "completion": ("isolation.completion:completion", "", "Print the completion script of a shell."),
         "dashboards": ("dashboards.cli:dashboards", "dashboards", "Build the Grafana dashboards."),
         "doctor": ("isolation.doctor.cli:doctor", "doctor", "Check whether this machine or cluster can share cards."),
         "explain": (
-            "dashboards.views_cli:explain",
+            "dashboards.terminal.cli:explain",
             "views",
             "Explain why a pod is pending, card by card, and what would help.",
         ),
@@ -47,7 +51,7 @@ COMMANDS: Final = MappingProxyType(
             "Export metrics of this machine's cards and their containers.",
         ),
         "inspect": (
-            "dashboards.views_cli:inspect",
+            "dashboards.terminal.cli:inspect",
             "views",
             "Show allocated memory per card, as kubectl inspect gpushare does.",
         ),
@@ -57,18 +61,22 @@ COMMANDS: Final = MappingProxyType(
             "node",
             "Run the node agent, which gives containers their shares of cards.",
         ),
-        "place": ("isolation.offline.cli:place", "place", "Show where the pods of manifests would be placed."),
-        "rules": ("dashboards.rules.cli:rules", "dashboards", "Build the Prometheus recording and alert rules."),
+        "place": ("isolation.simulator.place_cli:place", "place", "Show where the pods of manifests would be placed."),
+        "rules": ("dashboards.rules_cli:rules", "dashboards", "Build the Prometheus recording and alert rules."),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "scheduler": (
             "isolation.scheduler.cli:scheduler",
             "scheduler",
             "Run the scheduler extender and the admission webhook.",
         ),
-        "sim": ("autoscaler.sim.cli:sim", "sim", "Replay a workload under placement policies."),
+        "sim": ("isolation.simulator.sim_cli:sim", "sim", "Replay a workload under placement policies."),
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "Create and control simulated NVIDIA cards."),
-        "top": ("dashboards.views_cli:top", "views", "Show the memory of each card: allocated, used, free, stranded."),
-        "up": ("autoscaler.sim.up:up", "up", "Run the full stack on one machine, with simulated cards."),
+        "top": (
+            "dashboards.terminal.cli:top",
+            "views",
+            "Show the memory of each card: allocated, used, free, stranded.",
+        ),
+        "up": ("autoscaler.demo.up:up", "up", "Run the full stack on one machine, with simulated cards."),
         "version": (
             "isolation.version_cli:version",
             "",
@@ -118,7 +126,7 @@ class Surfaces:
 
     def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """The terminal view, or plain lines where the stream is no terminal."""
-        made: Screen = load("dashboards.terminal.live:screen_for", "up")(stream, clock)
+        made: Screen = load("dashboards.terminal.up.live:screen_for", "up")(stream, clock)
         return made
 
     def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
@@ -179,7 +187,7 @@ def kubectl_complete() -> None:
 
 
 def _views() -> click.Command:
-    views: click.Group = load("dashboards.views_cli:views", "views")
+    views: click.Group = load("dashboards.terminal.cli:views", "views")
     views.add_command(load("isolation.version_cli:version", ""))
     return views
 

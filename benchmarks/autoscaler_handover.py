@@ -25,7 +25,7 @@ from isolation.contract.handover import Ours, changes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autoscaler.observation import Observation
+    from autoscaler.core.snapshot import Observation
 
 SIZE: Final = SIZES[-1]
 POOLS: Final = 20

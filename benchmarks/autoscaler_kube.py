@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from autoscaler_pass import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 
-from autoscaler.decide import decide
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.figures import Measured
-from autoscaler.kube.notes import NodeNote, PodNote
-from autoscaler.kube.sources import Sources
+from autoscaler.apis.metrics.core.readings import Board, Sample, Spot
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.state import Memory
+from autoscaler.kube.annotations import NodeNote, PodNote
+from autoscaler.kube.core.config import PoolConfig
+from autoscaler.kube.usage import Measured
+from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.limits import Limits
-from autoscaler.memory import Memory
-from autoscaler.metrics_api.readings import Board, Sample, Spot
 from autoscaler.providers.base import Instance, PoolState
 from autoscaler.providers.registry import PoolSource, Providers
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
 from isolation.contract.model import Ask, Request
 from isolation.contract.names import SCHEDULER
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autoscaler.observation import Observation
+    from autoscaler.core.snapshot import Observation
     from autoscaler.providers.base import Provider
 
 TURNS: Final = 5

@@ -3,7 +3,7 @@ How long one full decision pass takes on a large fleet, and what the process wei
 
 A pass is what the loop does every ten seconds between reading and acting: demand card by card,
 room by moves, drains, defragmenting, hot cards. Fleets and pods are drawn from published marginals
-(`autoscaler.sim.synthetic`); every card's use is given, one in twenty is hot. Each size runs in a
+(`isolation.simulator.synthetic`); every card's use is given, one in twenty is hot. Each size runs in a
 process of its own, so that its peak memory is its own.
 """
 
@@ -20,20 +20,20 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.decide import decide
-from autoscaler.limits import Limits
-from autoscaler.memory import Memory
-from autoscaler.observation import observation_of
-from autoscaler.plan import Plan
-from autoscaler.pools import Pool
-from autoscaler.sim import synthetic
-from autoscaler.sim.openb import CARD_BYTES, make_node
-from autoscaler.sim.profiles import fleet_of
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Plan
+from autoscaler.core.pools import Pool
+from autoscaler.core.snapshot import observation_of
+from autoscaler.core.state import Memory
+from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
 from isolation.placement.engine import Engine
+from isolation.simulator import synthetic
+from isolation.simulator.openb import CARD_BYTES, make_node
 
 if TYPE_CHECKING:
-    from autoscaler.observation import Observation
+    from autoscaler.core.snapshot import Observation
 
 LARGEST_MIB: Final = 600
 NOW: Final = 1e6

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from autoscaler.apis.rpc.cloud_provider import CloudProvider
+from autoscaler.apis.rpc.core.wire import cloud as wire
+from autoscaler.apis.rpc.handler import Manners
+from autoscaler.apis.rpc.relay import Offer, Relay
+from autoscaler.apis.rpc.server import Port, serving
 from autoscaler.providers.base import Instance, PoolState
-from autoscaler.rpc.answering import Manners
-from autoscaler.rpc.cloud import CloudProvider
-from autoscaler.rpc.relay import Offer, Relay
-from autoscaler.rpc.serving import Port, serving
-from autoscaler.wire import cloud as wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ class _Bare:
     """Answers anything with a few bytes."""
 
     def handler(self) -> Any:
-        """As `autoscaler.rpc.serving.Answerer`."""
+        """As `autoscaler.apis.rpc.server.Answerer`."""
         answer = wire.METHODS["NodeGroupForNode"][1](
             nodeGroup=wire.NodeGroup(id="pool-0", maxSize=1000, debug="x" * 40)
         )

@@ -25,10 +25,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # files here have the names of packages
 
-from isolation.cluster.access import Access
-from isolation.cluster.follow import Habits
-from isolation.cluster.live import Live
-from isolation.cluster.wire import page_of
+from isolation.kube.access import Access
+from isolation.kube.core.wire import page_of
+from isolation.kube.informer import Live
+from isolation.kube.listwatch import Habits
 
 FILLER_BYTES = 3000  # what nobody reads of a real pod: managed fields, volumes, statuses
 

@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from recorded import RecordedNode
 
-from exporter.attribute import Place
+from exporter.app import collectors
 from exporter.cycle import Clock, Cycle
-from exporter.exposition import Exposition, Form
-from exporter.facts import Outcome
+from exporter.evaluate import Judge
 from exporter.front import Front
 from exporter.http.listen import listen
-from exporter.itself import resident_bytes
-from exporter.judge import Judge
-from exporter.node import collectors
+from exporter.http.pages import Exposition, Form
+from exporter.pipeline.attribution import Place
+from exporter.pipeline.snapshot import Outcome
 from exporter.runner import Runner
+from exporter.self_metrics import resident_bytes
 from isolation.contract.quantity import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from exporter.cycle import Reader
-    from exporter.judge import Told
+    from exporter.evaluate import Told
 
 COMMAND: Final = str(Path(__file__).with_name("exporter.py"))
 MOST_SCRAPE_MS: Final = {64: 10.0, 512: 25.0}

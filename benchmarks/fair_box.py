@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, dump
+from isolation.contract.host_allocation import Hold, dump
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB
 from isolation.host import process

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES
-from exporter.facts import (
+from exporter.pipeline.snapshot import (
     CardFacts,
     CardProcess,
     ContainerIdentity,
@@ -27,7 +27,7 @@ from exporter.facts import (
     RegionFacts,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
-from isolation.contract.hold import Hold, Process, Tenant
+from isolation.contract.host_allocation import Hold, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
 

@@ -31,16 +31,16 @@ import click
 HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent)]  # a file here has the name of the package
 
-from isolation.cluster.election import Fence
-from isolation.cluster.store import Store
-from isolation.cluster.writes import Answer, Outcome
 from isolation.contract.model import Card, CardChoice, Mode, Node, Placement, Pod
 from isolation.contract.names import ACK, SHARED
 from isolation.contract.quantity import GIB
+from isolation.kube.election import Fence
+from isolation.kube.store import Store
+from isolation.kube.writes import Answer, Outcome
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.unschedulable import Waiting
 from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.waiting import Waiting
 
 CARDS: Final = 8
 SIZES: Final = (16, 16, 24, 40)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autoscaler.sim.replay import kind
+from isolation.simulator.replay import kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from dashboards.board import files
+from dashboards.boards import files
 from isolation import options
 from isolation.files import installed
 

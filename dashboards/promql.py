@@ -14,8 +14,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract import metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler
-from isolation.contract.metrics import CARD_LABELS, Group, Kind, MetricSpec, Unit
+from isolation.contract import metrics
+from isolation.contract.metrics import CARD_LABELS, Group, Kind, MetricSpec, Unit, autoscaler, card, node, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,10 +84,7 @@ CATALOGUE: Final = MappingProxyType(
     {
         spec.name: spec
         for spec in chain(
-            *(
-                part.CATALOGUE.values()
-                for part in (metrics, metrics_card, metrics_node, metrics_scheduler, metrics_autoscaler)
-            ),
+            *(part.CATALOGUE.values() for part in (metrics, card, node, scheduler, autoscaler)),
             GENERAL,
             RECORDED,
         )

@@ -29,7 +29,7 @@ from draw_values import FAINT, INK, Series, named
 from matplotlib import pyplot as plt
 from PIL import Image
 
-from dashboards.board import asked
+from dashboards.boards import queries
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 JSON: Final = ROOT / "dashboards" / "json"
@@ -58,7 +58,7 @@ class Source:
         """Of all queries of the panel."""
         made = []
         for target in panel["targets"]:
-            expr, letter = asked.filled(target["expr"], values), target["refId"]
+            expr, letter = queries.filled(target["expr"], values), target["refId"]
             if target["instant"]:
                 found = self._get("query", query=expr, time=self._at)
                 parts = [(one["metric"], [one["value"]]) for one in found]
@@ -87,7 +87,7 @@ def picture(dashboard: dict[str, Any], source: Source, values: dict[str, str], p
         axes.set_xlim(0, wide)
         axes.set_ylim(tall, 0)
         axes.axis("off")
-        title = asked.filled(panel["title"], values)
+        title = queries.filled(panel["title"], values)
         if panel["type"] == "row":
             axes.text(4, tall / 2, title, color=INK, fontsize=10, weight="bold", va="center")
         else:
@@ -124,7 +124,7 @@ def main() -> None:
     for path in sorted(JSON.glob("*.json")):
         target = given.out / f"{path.stem}.png"
         dashboard = json.loads(path.read_text(encoding="utf-8"))
-        values = asked.defaults(dashboard) | asked.windows("15s", f"{given.span:.0f}s")
+        values = queries.defaults(dashboard) | queries.windows("15s", f"{given.span:.0f}s")
         picture(dashboard, source, values | chosen(given.choose, path.stem), target)
         sys.stdout.write(f"{target} {target.stat().st_size / 1024:.0f} KB\n")
 

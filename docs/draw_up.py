@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console, Group
 
 import gpushare
-from dashboards.terminal.live import drawn
+from dashboards.terminal.up.live import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,9 +30,9 @@ from isolation import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from exporter.app import Node
     from exporter.front import Front
     from exporter.http.webfile import WebFile
-    from exporter.node import Node
 
 _log: Final = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ def _health_dir(simulated: Path | None) -> Path:
 def _once(chosen: Settings, *, as_data: bool) -> None:
     """Two looks, one print; status 3 where the cards cannot be read."""
     from exporter import show  # noqa: PLC0415 (a server shows nothing)
-    from exporter.node import Node  # noqa: PLC0415 (help is asked for without gRPC)
+    from exporter.app import Node  # noqa: PLC0415 (help is asked for without gRPC)
 
     with Node(replace(chosen, health_dir=None)) as node:
         told = node.cycle.turn()
@@ -274,7 +274,7 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
     """Until a signal; the socket is taken first, so that a port in use is told before a card is touched."""
     from exporter.front import Front  # noqa: PLC0415 (not for a single look)
     from exporter.http.listen import PortError, listen, url  # noqa: PLC0415 (as above)
-    from isolation.host.confine import ConfineError, give_up_network  # noqa: PLC0415 (as above)
+    from isolation.host.drop_privileges import ConfineError, give_up_network  # noqa: PLC0415 (as above)
 
     web = _web(web_config)
     try:
@@ -285,7 +285,7 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
         give_up_network()
     except (PortError, ConfineError) as exc:
         raise click.ClickException(exc.strerror or str(exc)) from None
-    from exporter.node import Node  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
+    from exporter.app import Node  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
 
     with Node(chosen, front) as node:
         _log.info("serving metrics of node %s at %s", chosen.node, address)

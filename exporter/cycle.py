@@ -3,7 +3,7 @@ One turn after the other: read every source, decide who uses what, publish.
 
 A source that fails or hangs takes its own figures away for this turn and says so in its collector's series;
 the others go on. A turn that takes longer than its period leaves out the ones that it missed. Which sources
-there are (`exporter.node`), what their facts mean (`exporter.judge`) and how readings are written is decided
+there are (`exporter.app`), what their facts mean (`exporter.evaluate`) and how readings are written is decided
 elsewhere; time is asked of a clock that tests may set.
 """
 
@@ -14,14 +14,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from exporter.facts import Outcome, Snapshot
+from exporter.pipeline.snapshot import Outcome, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from threading import Event
 
-    from exporter.facts import CardFacts, KernelFacts, MachineFacts, PromiseFacts
-    from exporter.judge import Judge, Told
+    from exporter.evaluate import Judge, Told
+    from exporter.pipeline.snapshot import CardFacts, KernelFacts, MachineFacts, PromiseFacts
 
 _log: Final = logging.getLogger(__name__)
 

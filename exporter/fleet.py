@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from exporter.exposition import Exposition
-from exporter.families import card_families, container_families
+from exporter.http.pages import Exposition
 from exporter.http.server import MetricsServer
+from exporter.pipeline.families import card_families, container_families
 from isolation.release import release
 
 if TYPE_CHECKING:

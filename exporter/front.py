@@ -21,14 +21,14 @@ from multiprocessing.connection import Connection
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.exposition import Form, Fresh, Page, Silent
-from isolation.host import confine
+from exporter.http.pages import Form, Fresh, Page, Silent
+from isolation.host import drop_privileges
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from exporter.exposition import Exposition
+    from exporter.http.pages import Exposition
     from exporter.http.webconfig import WebConfig
     from exporter.http.webfile import WebFile
 
@@ -89,7 +89,9 @@ class Front:
         listener.close()
         if os.read(wishes_read, 1) != _READY:
             _, status = os.waitpid(pid, 0)
-            raise confine.ConfineError(f"the HTTP process ended with {os.waitstatus_to_exitcode(status)}: see above")
+            raise drop_privileges.ConfineError(
+                f"the HTTP process ended with {os.waitstatus_to_exitcode(status)}: see above"
+            )
         return cls(pid, Connection(pages_write, readable=False), wishes_read, web)
 
     def start(self, pages: Exposition[Any], ended: Callable[[], None]) -> None:
@@ -144,24 +146,24 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
         for number in (signal.SIGINT, signal.SIGTERM):  # sent to all of us; the reader decides
             signal.signal(number, signal.SIG_IGN)
         # loaded while there is somebody who may read it
+        from exporter.http.router import Site  # noqa: PLC0415 (as above)
         from exporter.http.server import MetricsServer  # noqa: PLC0415 (not in the reader)
-        from exporter.http.site import Site  # noqa: PLC0415 (as above)
 
         guard = None
         shown = Shown(wishes)
         if web is not None:
-            from exporter.http.guard import Guard  # noqa: PLC0415 (as above)
+            from exporter.http.authenticator import Guard  # noqa: PLC0415 (as above)
 
             guard = Guard(web.config, shown.config)
-        confine.give_up_root()
-        confine.end_with_parent()
+        drop_privileges.give_up_root()
+        drop_privileges.end_with_parent()
         fresh = Fresh(shown, stale_seconds, time.monotonic)
         site = Site(fresh, documents={path: partial(shown.document, path) for path in DOCUMENTS})
         with MetricsServer(site, guard=guard, listener=listener):
             os.write(wishes, _READY)
             shown.follow(pages, fresh.renew)
         status = 0
-    except confine.ConfineError as exc:
+    except drop_privileges.ConfineError as exc:
         _log.error("%s", exc.strerror)
     except BaseException:  # noqa: BLE001 (a fork never returns)
         _log.exception("the HTTP process failed")
@@ -175,7 +177,7 @@ DOCUMENTS: Final = ("/breaches", "/processes")
 
 @dataclass
 class Shown:
-    """The front's side: what the reader has sent last (`exporter.http.site.Pages`)."""
+    """The front's side: what the reader has sent last (`exporter.http.router.Pages`)."""
 
     wishes: int
     _edition: Edition | None = None

@@ -20,7 +20,7 @@ from exporter.sources.kubelet import KubeletSource, NoSinglePodsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.facts import IdentityFacts, KernelFacts, KubeletFacts, PromiseFacts
+    from exporter.pipeline.snapshot import IdentityFacts, KernelFacts, KubeletFacts, PromiseFacts
     from exporter.settings import Settings
 
 _CALL_SHARE: Final = 0.25

@@ -10,10 +10,9 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from exporter.compat import SPECS
-from isolation.contract import metrics_card
-from isolation.contract.metrics import CATALOGUE, LABELS, Group
-from isolation.contract.metrics_card import COLLECTED
+from exporter.compat.ack import SPECS
+from isolation.contract.metrics import CATALOGUE, LABELS, Group, card
+from isolation.contract.metrics.card import COLLECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from isolation.contract.metrics import MetricSpec
 
 _OPTIONAL = {spec.name for specs in COLLECTED.values() for spec in specs}
-_ALWAYS = [*CATALOGUE.values(), *(spec for name, spec in metrics_card.CATALOGUE.items() if name not in _OPTIONAL)]
+_ALWAYS = [*CATALOGUE.values(), *(spec for name, spec in card.CATALOGUE.items() if name not in _OPTIONAL)]
 _HEAD = """\
-<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics.py or metrics_card.py instead. -->
+<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics/__init__.py or card.py beside it instead. -->
 # Metrics
 
 Values are in base units; ratios go from 0 to 1. An unknown value is absent, never 0. A collector that failed has

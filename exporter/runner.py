@@ -14,7 +14,7 @@ import time
 from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from exporter.facts import Outcome
+from exporter.pipeline.snapshot import Outcome
 from exporter.sources.errors import SourceError
 
 if TYPE_CHECKING:

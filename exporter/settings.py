@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from isolation.contract.metrics_card import COLLECTED
+from isolation.contract.metrics.card import COLLECTED
 
 PORT: Final = 9445
 SHORTEST_CYCLE: Final = 0.1

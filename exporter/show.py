@@ -16,7 +16,7 @@ from isolation.contract.quantity import GIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exporter.judge import Told
+    from exporter.evaluate import Told
     from isolation.contract.reading import CardReading, ContainerReading
 
 FORMAT: Final = 1

@@ -56,8 +56,8 @@ inside 65532:65532 gpushare lib --strict
 inside 65532:65532 sh -ec "$SBOM; $ABSENT"
 
 begin controller
-inside 65532:65532 python -c "$EVERY" isolation.scheduler isolation.cluster
-inside 65532:65532 python -c "$EVERY" autoscaler.kube autoscaler.rpc autoscaler.metrics_api
+inside 65532:65532 python -c "$EVERY" isolation.scheduler isolation.kube
+inside 65532:65532 python -c "$EVERY" autoscaler.kube autoscaler.apis.rpc autoscaler.apis.metrics
 inside 65532:65532 gpushare scheduler --help >/dev/null
 inside 65532:65532 gpushare autoscaler --help >/dev/null
 inside 65532:65532 gpushare autoscaler plan --help >/dev/null

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from node_facts import uuid
 
-from exporter.attribute import Place, attribute
-from exporter.claims import claimed
-from exporter.families import card_families, container_families
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.families import card_families, container_families
 
 PLACE = Place("n-0")
 

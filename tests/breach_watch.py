@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from node_facts import Node
 
-from exporter.attribute import Place, attribute
-from exporter.breach import State, judge
-from exporter.claims import claimed
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.breaches import State, judge
 
 EPOCH = 1.7e9
 

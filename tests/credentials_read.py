@@ -6,7 +6,7 @@ import base64
 import json
 from pathlib import Path
 
-from isolation.cluster.failure import CredentialsError
+from isolation.kube.core.errors import CredentialsError
 
 BROKEN = "broken"
 

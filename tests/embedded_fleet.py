@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from budget import examples
 from hypothesis import HealthCheck, settings
 
-from autoscaler.limits import Limits
-from autoscaler.sim.world import SCHEDULE_SECONDS
+from autoscaler.core.limits import Limits
+from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
 
 if TYPE_CHECKING:
-    from autoscaler.sim.fleet import Embedded
+    from autoscaler.demo.embedded.fleet import Embedded
 
 QUICK = Limits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""

@@ -17,7 +17,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, Process, dump
+from isolation.contract.host_allocation import Hold, Process, dump
 from isolation.contract.model import Slice
 from isolation.lib import files
 

@@ -8,28 +8,28 @@ from dataclasses import replace
 
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.figures import Nothing
-from autoscaler.kube.sources import RESERVATIONS_PATH, Sources
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Drain
+from autoscaler.core.snapshot import Reservation
+from autoscaler.kube.core.config import PoolConfig
+from autoscaler.kube.usage import Nothing
+from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.limits import Limits
-from autoscaler.observation import Reservation
-from autoscaler.plan import Drain
 from autoscaler.providers.base import (
     ChangedError,
     Instance,
     InstanceState,
     PoolState,
 )
-from autoscaler.providers.profile import template_of
+from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
-from isolation.cluster.failure import RefusedError
 from isolation.contract.codec import encode_allocation, encode_cards
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.node import node_of
 from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.names import ALLOCATION, CARDS, SCHEDULER
 from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import RefusedError
 
 START = 1_800_000_000.0
 LIMITS = Limits(action_validation_delay_seconds=0.0)

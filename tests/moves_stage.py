@@ -7,9 +7,9 @@ from dataclasses import replace
 from builders import ask, node
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.limits import Limits
-from autoscaler.memory import Memory
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.state import Memory
 
 NOW = 10_000.0
 LIMITS = Limits(min_replicas=1, pod_restart_seconds=30)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from exporter.facts import (
+from exporter.pipeline.snapshot import (
     CardFacts,
     CardProcess,
     ContainerIdentity,
@@ -26,7 +26,7 @@ from exporter.facts import (
     Snapshot,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
-from isolation.contract.hold import Hold, Process, Tenant
+from isolation.contract.host_allocation import Hold, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
 

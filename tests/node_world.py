@@ -30,13 +30,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from simbox import HOLD, Program, boxes, programs
 from waiting import PATIENCE_SECONDS, until
 
-from exporter.exposition import Fresh
+from exporter.app import Node
+from exporter.http.pages import Fresh
+from exporter.http.router import Site
 from exporter.http.server import MetricsServer
-from exporter.http.site import Site
-from exporter.node import Node
 from exporter.settings import Settings
 from isolation.contract import abi
-from isolation.contract.hold import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import Hold, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.lib import files
 from isolation.simgpu.report import card_uuid

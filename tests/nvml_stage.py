@@ -7,7 +7,7 @@ import time
 
 from simbox import Program, programs
 
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 
 GIB = 1 << 30
 

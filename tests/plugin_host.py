@@ -13,7 +13,7 @@ from typing import Self
 
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.background import Background
+from isolation.kube.background import Background
 from isolation.node.plugin import Plugin
 from isolation.node.register import Registrar
 from isolation.node.world import Device, Granted

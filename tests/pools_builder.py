@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from builders import node
 
-from autoscaler.observation import observation_of
-from autoscaler.pools import Pool
-from autoscaler.sim.supply import Arrival, Fleet, Supply
+from autoscaler.core.pools import Pool
+from autoscaler.core.snapshot import observation_of
+from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply
 from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
 
 if TYPE_CHECKING:
-    from autoscaler.lifecycle import Machine
-    from autoscaler.observation import Observation
+    from autoscaler.core.lifecycle import Machine
+    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Node
 
 _serial = count()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.sources.promises import PromiseSource
-from isolation.contract.hold import Tenant
+from isolation.contract.host_allocation import Tenant
 
 TENANT = Tenant("ml", "train-0", "1140914f-bf25-4cf5-a28a-2853bcd66768", "main")
 

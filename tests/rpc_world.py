@@ -1,5 +1,5 @@
 """
-A few pools in memory behind `autoscaler.rpc.state.State`, and real gRPC clients of either generation.
+A few pools in memory behind `autoscaler.apis.rpc.core.state.State`, and real gRPC clients of either generation.
 
 The clients' messages are typed here anew, as each generation of cluster-autoscaler declares them, so that a
 number that is wrong in the server is not wrong in the same way in its test.
@@ -13,8 +13,8 @@ from dataclasses import replace
 import grpc
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.rpc.serving import Port, serving
-from autoscaler.rpc.state import Group, Instance, Standing
+from autoscaler.apis.rpc.core.state import Group, Instance, Standing
+from autoscaler.apis.rpc.server import Port, serving
 from isolation.contract.protobuf import Wire
 
 PROVIDER = "clusterautoscaler.cloudprovider.v1.externalgrpc"

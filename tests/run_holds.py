@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 
-from isolation.contract.hold import Hold, Process
+from isolation.contract.host_allocation import Hold, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process

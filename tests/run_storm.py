@@ -18,11 +18,11 @@ from pathlib import Path
 
 from waiting import PATIENCE_SECONDS
 
-import isolation.run.ask  # noqa: F401 (imported once, here)
+import isolation.run.core.request  # noqa: F401 (imported once, here)
 from gpushare import main
 from isolation.host import cgroup, process
-from isolation.host.evidence import MARK
-from isolation.run.book import Book
+from isolation.host.liveness import MARK
+from isolation.run.store import Book
 
 
 def run(hardware, *arguments):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolation.scheduler.books import Books
-from isolation.scheduler.verdict import Assumed
+from isolation.scheduler.core.answers import Assumed
+from isolation.scheduler.core.cache import Books
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Refusal

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.failure import RefusedError
-from isolation.cluster.lease import Record, Terms
-from isolation.cluster.store import Store
-from isolation.cluster.writes import Answer, Outcome, Whereabouts
 from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card
 from isolation.contract.names import ACK, CARDS, SHARED
 from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.lease import Record, Terms
+from isolation.kube.store import Store
+from isolation.kube.writes import Answer, Outcome, Whereabouts
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.unschedulable import Waiting
 from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.fresh import Fresh
+from isolation.scheduler.informers import RESERVATIONS_PATH, Picture
 from isolation.scheduler.leader import Leadership
-from isolation.scheduler.picture import RESERVATIONS_PATH, Picture
-from isolation.scheduler.waiting import Waiting
+from isolation.scheduler.live_read import Fresh
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping

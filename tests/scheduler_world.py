@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from builders import ask
 
-from isolation.cluster.election import Fence
-from isolation.cluster.failure import UnreachableError
-from isolation.cluster.writes import Answer, Outcome, Whereabouts
 from isolation.contract.codec import decode_allocation
 from isolation.contract.model import Ask, Placement, Pod, Slice
 from isolation.contract.names import ALLOCATION, RESERVATION
 from isolation.contract.quantity import gib
 from isolation.contract.reservation import Reservation
+from isolation.kube.core.errors import UnreachableError
+from isolation.kube.election import Fence
+from isolation.kube.writes import Answer, Outcome, Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from waiting import PATIENCE_SECONDS
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 from isolation.lib import files
 from isolation.simgpu import hardware
 
@@ -125,7 +125,7 @@ class SimBox:
         """The region as the host reads it."""
         return files.read_region(self.folder / f"{name}.region")
 
-    def breaches(self, name: str) -> list[ring.BreachRecord]:
+    def breaches(self, name: str) -> list[breach_ring.BreachRecord]:
         """What the region says went against the promise."""
         return list(files.read_breaches(self.folder / f"{name}.region")[2])
 

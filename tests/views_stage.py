@@ -20,9 +20,9 @@ from children import at_terminal
 from click.testing import CliRunner
 from waiting import PATIENCE_SECONDS
 
-from dashboards.terminal.fleet import Fleet, FleetNode, FleetPod, Wanted
-from dashboards.terminal.usage import CardUsage, TenantUsage, Usage
-from dashboards.views_cli import views
+from dashboards.terminal.cli import views
+from dashboards.terminal.read.fleet import Fleet, FleetNode, FleetPod, Wanted
+from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage
 from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card, Mode, Slice
 from isolation.contract.names import ACK, ALLOCATION, CARDS, SCHEDULER, SHARED

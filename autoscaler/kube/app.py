@@ -16,31 +16,31 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.kube.app_turns import Surroundings, Turns
-from autoscaler.kube.app_voice import Voice
-from autoscaler.kube.config_file import ConfigFile
+from autoscaler.apis.metrics.app import metrics_api
+from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.rpc.ports import ports
+from autoscaler.apis.rpc.relay import Relay
+from autoscaler.apis.rpc.server import ServingError
+from autoscaler.kube.composition import KnownPools
+from autoscaler.kube.condition_reporter import Voice
+from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.events import Recorder
 from autoscaler.kube.handover import PASS_SECONDS
-from autoscaler.kube.on_node import Occupants
-from autoscaler.kube.sources import Sources
-from autoscaler.kube.state import StateStore
+from autoscaler.kube.last_look import Occupants
+from autoscaler.kube.metrics_server import measured_app, serving
+from autoscaler.kube.reconciler import Surroundings, Turns
+from autoscaler.kube.state_store import StateStore
 from autoscaler.kube.switch import Switch
-from autoscaler.kube.telemetry import Telemetry
-from autoscaler.kube.telemetry_certificates import Certificates
-from autoscaler.kube.telemetry_process import WATCHES, ProcessRows
-from autoscaler.kube.wiring import KnownPools
-from autoscaler.kube.wiring_doors import measured_app, serving
-from autoscaler.metrics_api.app import metrics_api
-from autoscaler.metrics_api.readings import Board
-from autoscaler.rpc.ports import ports
-from autoscaler.rpc.relay import Relay
-from autoscaler.rpc.serving import ServingError
-from isolation.cluster.access import Access
-from isolation.cluster.background import Background
-from isolation.cluster.election import Election, boottime
-from isolation.cluster.writes import Leases
-from isolation.contract import metrics_autoscaler as catalogue
+from autoscaler.kube.telemetry.certificates import Certificates
+from autoscaler.kube.telemetry.metrics import Telemetry
+from autoscaler.kube.telemetry.process import WATCHES, ProcessRows
+from autoscaler.kube.watches import Sources
+from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.names import AUTOSCALER
+from isolation.kube.access import Access
+from isolation.kube.background import Background
+from isolation.kube.election import Election, boottime
+from isolation.kube.writes import Leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,12 +21,12 @@ import click
 
 from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
 from isolation import options
-from isolation.cluster import logs, process_options
-from isolation.cluster.failure import ClusterError
-from isolation.cluster.listen import Address, Listen
-from isolation.cluster.number import Number
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import UNITS
+from isolation.kube import logs, process_options
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.listen import Address, Listen
+from isolation.kube.number import Number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,11 +153,11 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.pass_obj
 def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: float, **where: Any) -> None:
     """Show what the autoscaler would do now, and why; changes nothing and needs read access only."""
-    from autoscaler.kube import app_plan, plan_view  # noqa: PLC0415 (numpy, gRPC and tables are for this only)
+    from autoscaler.kube import plan_once, plan_view  # noqa: PLC0415 (numpy, gRPC and tables are for this only)
 
     options = replace(options, **{name: value for name, value in where.items() if value is not None})
     logging.getLogger().addHandler(logging.NullHandler())  # what is worth saying stands in the plan
-    prospect = _guarded(lambda: asyncio.run(app_plan.looked(options, timeout)))
+    prospect = _guarded(lambda: asyncio.run(plan_once.looked(options, timeout)))
     if output:
         click.echo(plan_view.as_json(prospect))
     else:
@@ -175,8 +175,8 @@ def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: fl
 @click.pass_obj
 def print_bounds(options: Options, /, *, config: Path | None) -> None:
     """Print the patch of the admission policy gpushare-autoscaler-scale for these pools; asks no cluster."""
-    from autoscaler.kube.bounds import text  # noqa: PLC0415 (providers and YAML are for this only)
-    from autoscaler.kube.config_file import ConfigFile  # noqa: PLC0415 (likewise)
+    from autoscaler.kube.config.file import ConfigFile  # noqa: PLC0415 (likewise)
+    from autoscaler.kube.scale_bounds import text  # noqa: PLC0415 (providers and YAML are for this only)
 
     path = config or options.config
     if path is None:
@@ -216,15 +216,15 @@ def serve(options: Options) -> None:
 
 def _guarded(work: Callable[[], Any]) -> Any:
     """What went wrong, as one line and a status."""
-    from autoscaler.kube.app_plan import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
-    from autoscaler.kube.config import ConfigError  # noqa: PLC0415 (likewise)
+    from autoscaler.apis.metrics.front_proxy import TrustError  # noqa: PLC0415 (likewise)
+    from autoscaler.apis.metrics.registration import TakenError  # noqa: PLC0415 (likewise)
+    from autoscaler.apis.metrics.tls import TlsError  # noqa: PLC0415 (likewise)
+    from autoscaler.apis.rpc.server import ServingError  # noqa: PLC0415 (likewise)
+    from autoscaler.kube.core.config import ConfigError  # noqa: PLC0415 (likewise)
     from autoscaler.kube.hand_back import AliveError  # noqa: PLC0415 (likewise)
-    from autoscaler.metrics_api.door import TlsError  # noqa: PLC0415 (likewise)
-    from autoscaler.metrics_api.front_proxy import TrustError  # noqa: PLC0415 (likewise)
-    from autoscaler.metrics_api.registration import TakenError  # noqa: PLC0415 (likewise)
+    from autoscaler.kube.plan_once import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
     from autoscaler.providers.base import MissingError  # noqa: PLC0415 (likewise)
     from autoscaler.providers.registry import ConfigError as PoolsError  # noqa: PLC0415 (likewise)
-    from autoscaler.rpc.serving import ServingError  # noqa: PLC0415 (likewise)
 
     try:
         return work()

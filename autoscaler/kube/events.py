@@ -11,13 +11,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from isolation.cluster.failure import ClusterError
 from isolation.contract.names import AUTOSCALER
+from isolation.kube.core.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from isolation.cluster.access import Access
+    from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
 AGAIN_SECONDS: Final = 600.0

@@ -15,15 +15,15 @@ from urllib.parse import quote
 import msgspec
 
 from autoscaler.kube.handover import Wish, written
-from isolation.cluster.access import Access
-from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.cluster.lease import Terms
-from isolation.cluster.wire import page_of
-from isolation.cluster.writes import Leases, Target, object_of
-from isolation.contract.codec_pools import KEY, decode_pools, encode_pools
-from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.pools import KEY, decode_pools, encode_pools
 from isolation.contract.handover import Ours, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
+from isolation.kube.access import Access
+from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.lease import Terms
+from isolation.kube.core.wire import page_of
+from isolation.kube.writes import Leases, Target, object_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -13,21 +13,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.budget import resident
-from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.cluster.writes import Target
+from autoscaler.core.disruption_budget import resident
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import SCHEDULER
-from isolation.placement.rules import kind_of, ours_of
+from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.writes import Target
+from isolation.placement.node_rules import kind_of, ours_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from autoscaler.kube.notes import PodNote
-    from autoscaler.observation import Observation
-    from isolation.cluster.access import Access
+    from autoscaler.core.snapshot import Observation
+    from autoscaler.kube.annotations import PodNote
     from isolation.contract.model import Pod
+    from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
 PASS_SECONDS: Final = 5.0

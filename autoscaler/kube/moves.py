@@ -16,23 +16,23 @@ import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from autoscaler.kube.doubt import Doubt, Kind
-from autoscaler.kube.homes import used_by
-from autoscaler.kube.sources import RESERVATIONS_PATH
-from autoscaler.kube.tools import RefusedStepError
-from isolation.cluster.failure import ClusterError, RefusedError, UnreachableError
+from autoscaler.kube.core.conditions import Doubt, Kind
+from autoscaler.kube.execution_context import RefusedStepError
+from autoscaler.kube.nominations import used_by
+from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.model import FULL_CORE, Phase
 from isolation.contract.names import MOVED
 from isolation.contract.reservation import LONGEST_SECONDS, Reservation, manifest_of
+from isolation.kube.core.errors import ClusterError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autoscaler.kube.observe import Seen
-    from autoscaler.kube.tools import Tools
-    from autoscaler.limits import Limits
-    from autoscaler.observation import Reservation as Wanted
-    from autoscaler.plan import Move
+    from autoscaler.core.limits import Limits
+    from autoscaler.core.plan import Move
+    from autoscaler.core.snapshot import Reservation as Wanted
+    from autoscaler.kube.execution_context import Tools
+    from autoscaler.kube.observe.snapshot import Seen
     from isolation.contract.model import Placement, Pod
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.metrics_api.app import GROUPS, SERVICE
-from autoscaler.metrics_api.app import Settings as ApiSettings
-from autoscaler.metrics_api.registration import Service
-from autoscaler.rpc.ports import Settings as PortSettings
-from autoscaler.rpc.serving import Files, Port, ServingError
-from isolation.cluster.listen import Address
+from autoscaler.apis.metrics.app import GROUPS, SERVICE
+from autoscaler.apis.metrics.app import Settings as ApiSettings
+from autoscaler.apis.metrics.registration import Service
+from autoscaler.apis.rpc.ports import Settings as PortSettings
+from autoscaler.apis.rpc.server import Files, Port, ServingError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
+from isolation.kube.listen import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

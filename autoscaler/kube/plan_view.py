@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from autoscaler.kube.telemetry_rows import Reading, answer_of, why_of
-from autoscaler.lifecycle import STANDING
-from autoscaler.plan import action_of
+from autoscaler.core.lifecycle import STANDING
+from autoscaler.core.plan import action_of
+from autoscaler.kube.core.telemetry_rows import Reading, answer_of, why_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TextIO
 
-    from autoscaler.plan import Step
+    from autoscaler.core.plan import Step
 
 _LINE = 200
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.contract.codec_shape import show
+from isolation.contract.codec.cursor import show
 from isolation.contract.names import AUTOSCALER
+from isolation.kube.core.errors import ClusterError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from isolation.cluster.access import Access
+    from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
 NAME: Final = AUTOSCALER

@@ -15,32 +15,32 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from autoscaler.kube.acting import Actor
-from autoscaler.kube.doubt import Doubt, DoubtError, Kind
-from autoscaler.kube.kept import Kept
-from autoscaler.kube.observe import Snapshot, observed, observing
-from autoscaler.kube.observe_books import Books
-from autoscaler.kube.tools import Tools
-from autoscaler.metrics_api.pressure import rooms_of, waiting_of
-from autoscaler.metrics_api.readings import Board, Picture, pod_uses
+from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
+from autoscaler.apis.metrics.core.readings import Board, Picture, pod_uses
+from autoscaler.kube.core.conditions import Doubt, DoubtError, Kind
+from autoscaler.kube.execute import Actor
+from autoscaler.kube.execution_context import Tools
+from autoscaler.kube.observe.cache import Books
+from autoscaler.kube.observe.snapshot import Snapshot, observed, observing
+from autoscaler.kube.persisted import Kept
 from autoscaler.providers.base import ProviderError
-from isolation.cluster.election import boottime
+from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from autoscaler.kube.config import PoolConfig
-    from autoscaler.kube.figures import Measured
-    from autoscaler.kube.observe import Seen
-    from autoscaler.kube.sources import Sources
-    from autoscaler.kube.tools import Events
-    from autoscaler.limits import Limits
-    from autoscaler.metrics_api.readings import PodUse
-    from autoscaler.observation import Home, Observation
-    from autoscaler.plan import Buy, Step
+    from autoscaler.apis.metrics.core.readings import PodUse
+    from autoscaler.core.limits import Limits
+    from autoscaler.core.plan import Buy, Step
+    from autoscaler.core.snapshot import Home, Observation
+    from autoscaler.kube.core.config import PoolConfig
+    from autoscaler.kube.execution_context import Events
+    from autoscaler.kube.observe.snapshot import Seen
+    from autoscaler.kube.usage import Measured
+    from autoscaler.kube.watches import Sources
     from autoscaler.providers.registry import Providers, Reading
-    from isolation.cluster.access import Access
     from isolation.contract.model import Refusal
+    from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Parts:
 
 
 class KubeWorld:
-    """Implements `autoscaler.loop.World`."""
+    """Implements `autoscaler.core.reconcile.World`."""
 
     def __init__(self, parts: Parts, pools: Sequence[PoolConfig], limits: Limits, kept: Kept | None = None) -> None:
         self._parts, self._pools, self._limits = parts, tuple(pools), limits
@@ -157,7 +157,7 @@ class KubeWorld:
         return refused
 
     async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
-        """Several machines for one pool as one purchase; see `autoscaler.loop.Grouping`."""
+        """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.Grouping`."""
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")
         refused = await self._actor.buy(steps, self.seen)

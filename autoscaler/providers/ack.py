@@ -29,13 +29,13 @@ from autoscaler.providers.base import (
     raised,
 )
 from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, made_by, sdk, texts_of
-from autoscaler.providers.stock import out_of_stock, said
+from autoscaler.providers.core.stock import out_of_stock, said
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from isolation.contract.codec_shape import At
-    from isolation.contract.codec_template import NodeTemplate
+    from isolation.contract.codec.cursor import At
+    from isolation.contract.codec.template import NodeTemplate
 
 NAME: Final = "ack"
 _EXTRA: Final = "ack"

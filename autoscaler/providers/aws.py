@@ -29,14 +29,14 @@ from autoscaler.providers.base import (
     raised,
 )
 from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, in_thread, made_by, sdk, texts_of
-from autoscaler.providers.described import aws_template
-from autoscaler.providers.stock import out_of_stock, said
+from autoscaler.providers.core.node_description import aws_template
+from autoscaler.providers.core.stock import out_of_stock, said
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from isolation.contract.codec_shape import At
-    from isolation.contract.codec_template import NodeTemplate
+    from isolation.contract.codec.cursor import At
+    from isolation.contract.codec.template import NodeTemplate
 
 NAME: Final = "aws"
 _EXTRA: Final = "aws"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from isolation.contract.codec_template import NodeTemplate
+    from isolation.contract.codec.template import NodeTemplate
 
 READ_SECONDS: Final = 20.0
 """Deadline of one look at all pools of a provider."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from isolation.contract.codec_shape import At
+    from isolation.contract.codec.cursor import At
 
 _T = TypeVar("_T")
 CONNECT_SECONDS: Final = 5.0

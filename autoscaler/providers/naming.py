@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from autoscaler.providers.base import UnreachableError
-from isolation.cluster.failure import ClusterError
+from isolation.kube.core.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from isolation.cluster.access import Access
+    from isolation.kube.access import Access
 
 AGAIN_SECONDS: Final = 15.0
 _PATH: Final = "/api/v1/nodes"

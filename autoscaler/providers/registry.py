@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from autoscaler.providers import ack, aws, scale
 from autoscaler.providers.base import DeniedError, Orders, PoolState, ProviderError
 from autoscaler.providers.naming import NodeNames
-from isolation.contract.codec_shape import CodecError, show
+from isolation.contract.codec.cursor import CodecError, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autoscaler.providers.base import Instance, Provider
-    from isolation.cluster.access import Access
-    from isolation.contract.codec_shape import At
-    from isolation.contract.codec_template import NodeTemplate
+    from isolation.contract.codec.cursor import At
+    from isolation.contract.codec.template import NodeTemplate
+    from isolation.kube.access import Access
 
 ORDERED: Final = "externalgrpc"
 """Pools that are ordered of a cluster-autoscaler, which asks the provider named inside."""

@@ -24,7 +24,7 @@ from autoscaler.providers.base import (
     deadline,
     raised,
 )
-from autoscaler.providers.described import capi_template
+from autoscaler.providers.core.node_description import capi_template
 from autoscaler.providers.scale_wire import DELETE_MACHINE, NODES, Kind, ScaleClient
 from isolation.contract.names import AUTOSCALER
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autoscaler.providers.scale_wire import Member, Scale
-    from isolation.cluster.access import Access
-    from isolation.contract.codec_shape import At
-    from isolation.contract.codec_template import NodeTemplate
+    from isolation.contract.codec.cursor import At
+    from isolation.contract.codec.template import NodeTemplate
+    from isolation.kube.access import Access
 
 NAME: Final = "scale"
 _TRIES: Final = 6

@@ -16,15 +16,15 @@ from urllib.parse import quote
 import msgspec
 
 from autoscaler.providers.base import ChangedError, DeniedError, Instance, InstanceState, UnreachableError
-from autoscaler.providers.stock import out_of_stock, said
-from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.contract.codec_shape import At, CodecError
+from autoscaler.providers.core.stock import out_of_stock, said
+from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.names import AUTOSCALER
+from isolation.kube.core.errors import ClusterError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from isolation.cluster.access import Access
+    from isolation.kube.access import Access
 
 DELETE_MACHINE: Final = "cluster.x-k8s.io/delete-machine"
 CONFLICT: Final = 409

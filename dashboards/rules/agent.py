@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import DAEMONSET_WANTED, UP
+from dashboards.rules.phrases import COUNT, NODE, TARGET, WHILE
 from dashboards.rules.rule import (
     EXPORTER_JOB,
     JOB,
@@ -26,8 +27,8 @@ from dashboards.rules.rule import (
     targets,
     task_unhealthy,
 )
-from dashboards.rules.words import COUNT, NODE, TARGET, WHILE
-from isolation.contract import metrics, metrics_node, metrics_scheduler
+from isolation.contract import metrics
+from isolation.contract.metrics import node, scheduler
 
 _SHARED: Final = of(metrics.CARD_INFO, one("mode", "share", "cgpu", "core_mem"), one("job", EXPORTER_JOB))
 
@@ -40,7 +41,7 @@ GROUP: Final = Group(
             absent(
                 NODE_JOB,
                 targets(NODE_JOB),
-                f"max({of(metrics_scheduler.NODES)}) > 0 and on () {seen(NODE_JOB)}",
+                f"max({of(scheduler.NODES)}) > 0 and on () {seen(NODE_JOB)}",
                 f"max({of(DAEMONSET_WANTED, one('daemonset', NODE_JOB))}) > 0",
             ),
             Severity.CRITICAL,
@@ -60,8 +61,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentMissing",
-            f"(group by (node) ({_SHARED}) unless on (node) {of(metrics_node.INFO)})\n"
-            f"and on ()\ncount({of(metrics_node.INFO)}) > 0",
+            f"(group by (node) ({_SHARED}) unless on (node) {of(node.INFO)})\nand on ()\ncount({of(node.INFO)}) > 0",
             Severity.WARNING,
             f"{NODE} has shared cards but no node agent",
             f"The cards of {NODE} are shared, and no gpushare node agent is reachable there. It accepts no pods.",
@@ -69,7 +69,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentNotReady",
-            mostly_down(of(metrics_node.READY)),
+            mostly_down(of(node.READY)),
             Severity.WARNING,
             f"The node agent at {TARGET} is not ready",
             f"The agent at {TARGET} has not been ready for more than 3 of 10 minutes. Meanwhile no pod is bound to its "
@@ -78,7 +78,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentUnregistered",
-            mostly_down(of(metrics_node.REGISTERED), "5m"),
+            mostly_down(of(node.REGISTERED), "5m"),
             Severity.WARNING,
             f"The device plugin at {TARGET} is not registered with the kubelet",
             f"The agent at {TARGET} was not registered with the kubelet for more than a third of 5 minutes. Meanwhile "
@@ -87,7 +87,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentCardsUnhealthy",
-            f"min_over_time({of(metrics_node.SICK)}[2m]) > 0",
+            f"min_over_time({of(node.SICK)}[2m]) > 0",
             Severity.WARNING,
             f"The node agent at {TARGET} withholds unhealthy cards ({{{{ $labels.reason }}}})",
             f"Cards that the agent at {TARGET} has taken out of service because of {{{{ $labels.reason }}}}: {COUNT}. "
@@ -95,7 +95,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentKubeletRequestsFailing",
-            grew(of(metrics_node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
+            grew(of(node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
             Severity.WARNING,
             f"The node agent at {TARGET} answers the kubelet without its allocation data",
             f"Answers to {{{{ $labels.method }}}} at {TARGET} with outcome {{{{ $labels.outcome }}}} within 15 "
@@ -104,7 +104,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentFailing",
-            f"increase({of(metrics_node.FAILURES)}[10m]) > 3",
+            f"increase({of(node.FAILURES)}[10m]) > 3",
             Severity.WARNING,
             f"Task {{{{ $labels.task }}}} of the node agent at {TARGET} fails",
             f"Failures of background task {{{{ $labels.task }}}} within 10 minutes: {COUNT}. The log of the agent has "
@@ -112,17 +112,17 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNodeAgentSlow",
-            slower(metrics_node.DURATION, 1, *JOB, "method"),
+            slower(node.DURATION, 1, *JOB, "method"),
             Severity.WARNING,
             f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}}",
             f"1 of 100 answers to {{{{ $labels.method }}}} at {TARGET} takes longer than {WHILE}. Containers on "
             "shared cards start late.",
             patience="10m",
         ),
-        task_unhealthy("GpushareNodeAgentTaskUnhealthy", metrics_node.HEALTHY, "node agent"),
+        task_unhealthy("GpushareNodeAgentTaskUnhealthy", node.HEALTHY, "node agent"),
         Alert(
             "GpushareNodeAgentWatchStale",
-            f"{of(metrics_node.SILENCE)} > 120",
+            f"{of(node.SILENCE)} > 120",
             Severity.WARNING,
             f"The node agent at {TARGET} receives nothing from the API server",
             f"{TARGET} has received nothing from the API server about its pods for {WHILE}. A healthy watch is below "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.rules.phrases import COUNT, DAY, TARGET, WHILE
 from dashboards.rules.rule import (
     AUTOSCALER_JOB,
     Alert,
@@ -20,16 +21,16 @@ from dashboards.rules.rule import (
     seen,
     task_unhealthy,
 )
-from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
-from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
+from isolation.contract import metrics
+from isolation.contract.metrics import autoscaler, scheduler
 
 _NOW: Final = "max by (job)"
 _EACH: Final = "sum by (job, instance)"
 _POOL: Final = "max by (pool)"
-_TURNS: Final = of(metrics_autoscaler.TURNS)
-_FAILED: Final = of(metrics_autoscaler.TURNS, one("outcome", "failed"))
-_LEFT: Final = f"({of(metrics_autoscaler.CERTIFICATE_ENDS)} - time())"
-_CAPPED: Final = of(metrics_autoscaler.ANSWERS, one("status", "pool_limited"))
+_TURNS: Final = of(autoscaler.TURNS)
+_FAILED: Final = of(autoscaler.TURNS, one("outcome", "failed"))
+_LEFT: Final = f"({of(autoscaler.CERTIFICATE_ENDS)} - time())"
+_CAPPED: Final = of(autoscaler.ANSWERS, one("status", "pool_limited"))
 
 GROUP: Final = Group(
     "gpushare.autoscaler",
@@ -46,7 +47,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerNoLeader",
-            f"{_NOW} ({of(metrics_autoscaler.LEADS)}) == 0",
+            f"{_NOW} ({of(autoscaler.LEADS)}) == 0",
             Severity.WARNING,
             "The gpushare autoscaler has no leader",
             "There has been no leader for five minutes. Pools are not scaled and no pod is moved.",
@@ -55,8 +56,7 @@ GROUP: Final = Group(
         Alert(
             "GpushareAutoscalerStuck",
             # Those that only stand by take turns too, and would hide that the one that leads takes none.
-            f"(time() - {_NOW} ({of(metrics_autoscaler.LAST_TURN)} and on (job, instance) "
-            f"{of(metrics_autoscaler.LEADS)} == 1)) > 300",
+            f"(time() - {_NOW} ({of(autoscaler.LAST_TURN)} and on (job, instance) {of(autoscaler.LEADS)} == 1)) > 300",
             Severity.WARNING,
             "The gpushare autoscaler is stuck",
             f"The leader completed its last cycle {WHILE} ago. A cycle takes a few seconds.",
@@ -71,10 +71,10 @@ GROUP: Final = Group(
             "{{ $value | humanizePercentage }} of its cycles within 10 minutes failed. Its log has the errors.",
             patience="5m",
         ),
-        task_unhealthy("GpushareAutoscalerTaskUnhealthy", metrics_autoscaler.HEALTHY, "autoscaler"),
+        task_unhealthy("GpushareAutoscalerTaskUnhealthy", autoscaler.HEALTHY, "autoscaler"),
         Alert(
             "GpushareAutoscalerInhibited",
-            f"max by (reason) ({of(metrics_autoscaler.DOUBTS)}) > 0",
+            f"max by (reason) ({of(autoscaler.DOUBTS)}) > 0",
             Severity.WARNING,
             "The gpushare autoscaler is inhibited ({{ $labels.reason }})",
             f"Conditions with reason {{{{ $labels.reason }}}} (now {COUNT}) have prevented some or all actions for 15 "
@@ -83,7 +83,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerDisabled",
-            f"{_NOW} ({of(metrics_autoscaler.ENABLED)}) == 0",
+            f"{_NOW} ({of(autoscaler.ENABLED)}) == 0",
             Severity.INFO,
             "The gpushare autoscaler is switched off",
             "The switch of the autoscaler has been off or unreadable for an hour. The autoscaler takes no action.",
@@ -92,9 +92,9 @@ GROUP: Final = Group(
         Alert(
             "GpushareAutoscalerHandoverStuck",
             # What the scheduler knows of the pools stays when the autoscaler and its own metrics are gone.
-            f"max({of(metrics_scheduler.POOLS)}) > 0\nunless on ()\n"
-            f"(time() - max({of(metrics_autoscaler.LAST_TURN)} and on (job, instance) "
-            f"{of(metrics_autoscaler.LEADS)} == 1 and on (job, instance) {of(metrics_autoscaler.ENABLED)} == 1)) < 600",
+            f"max({of(scheduler.POOLS)}) > 0\nunless on ()\n"
+            f"(time() - max({of(autoscaler.LAST_TURN)} and on (job, instance) "
+            f"{of(autoscaler.LEADS)} == 1 and on (job, instance) {of(autoscaler.ENABLED)} == 1)) < 600",
             Severity.CRITICAL,
             "Pools wait for a gpushare autoscaler that does nothing",
             f"The autoscaler has completed no cycle as the leader for over 15 minutes, and {COUNT} pools are "
@@ -104,7 +104,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerWatchStale",
-            f"{of(metrics_autoscaler.VIEW_AGE)} > 120",
+            f"{of(autoscaler.VIEW_AGE)} > 120",
             Severity.WARNING,
             f"The autoscaler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
             f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
@@ -113,7 +113,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerConfigReloadFailed",
-            f"{of(metrics_autoscaler.CONFIG_OK)} == 0",
+            f"{of(autoscaler.CONFIG_OK)} == 0",
             Severity.WARNING,
             f"The configuration of the autoscaler at {TARGET} is invalid",
             "The configuration file is invalid. The previous configuration stays in force; after a restart there is "
@@ -141,7 +141,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerFlapping",
-            grew(of(metrics_autoscaler.FLAPS), "1h"),
+            grew(of(autoscaler.FLAPS), "1h"),
             Severity.WARNING,
             "The autoscaler reverses its own actions in pool {{ $labels.pool }}",
             f"Actions in pool {{{{ $labels.pool }}}} that the autoscaler reversed within an hour: {COUNT}. Either this "
@@ -149,7 +149,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAutoscalerProviderFailing",
-            f"max by (pool, provider) ({of(metrics_autoscaler.PROVIDER_UP)}) == 0",
+            f"max by (pool, provider) ({of(autoscaler.PROVIDER_UP)}) == 0",
             Severity.WARNING,
             "The provider of pool {{ $labels.pool }} does not answer",
             "The {{ $labels.provider }} provider of pool {{ $labels.pool }} has not answered for five minutes. The "
@@ -159,7 +159,7 @@ GROUP: Final = Group(
         Alert(
             "GpusharePoolOutOfStock",
             # Between two rests it is 0 for a moment.
-            f"{_POOL} (max_over_time({of(metrics_autoscaler.POOL_REST)}[5m])) > 0",
+            f"{_POOL} (max_over_time({of(autoscaler.POOL_REST)}[5m])) > 0",
             Severity.WARNING,
             "Pool {{ $labels.pool }} is out of stock",
             "The autoscaler has requested no nodes from pool {{ $labels.pool }} for 10 minutes because the pool could "
@@ -168,7 +168,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpusharePoolMaxSizeBlocksScaleUp",
-            f"{_POOL} ({of(metrics_autoscaler.POOL_TARGET)}) >= {_POOL} ({of(metrics.POOL_LARGEST)})\n"
+            f"{_POOL} ({of(autoscaler.POOL_TARGET)}) >= {_POOL} ({of(metrics.POOL_LARGEST)})\n"
             f"and on ()\nmax({_CAPPED}) > 0",
             Severity.WARNING,
             "Pool {{ $labels.pool }} has reached its maximum size",
@@ -178,7 +178,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpusharePoolNodeTemplateUnknown",
-            f"{_POOL} ({of(metrics_autoscaler.POOL_KNOWN)}) == 0",
+            f"{_POOL} ({of(autoscaler.POOL_KNOWN)}) == 0",
             Severity.INFO,
             "The node profile of pool {{ $labels.pool }} is unknown",
             "Pool {{ $labels.pool }} cannot be scaled up: none of its nodes has been observed and no profile is "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.rules.phrases import BYTES, CARD, COUNT, NODE, PART, UUID
 from dashboards.rules.records import (
     CARDS,
     CARDS_BEFORE,
@@ -18,8 +19,8 @@ from dashboards.rules.records import (
     TYPICAL,
 )
 from dashboards.rules.rule import JOB, Alert, Group, Severity, grew, of, one
-from dashboards.rules.words import BYTES, CARD, COUNT, NODE, PART, UUID
-from isolation.contract import metrics, metrics_card
+from isolation.contract import metrics
+from isolation.contract.metrics import card
 
 _HELD_DOWN: Final = of(
     metrics.CARD_THROTTLED, one("reason", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
@@ -92,7 +93,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareRowRemapPending",
-            f"min_over_time({of(metrics_card.REMAP_PENDING)}[5m]) == 1",
+            f"min_over_time({of(card.REMAP_PENDING)}[5m]) == 1",
             Severity.WARNING,
             f"{CARD} needs a reset to replace a broken memory row",
             f"Row remapping of {UUID} is pending until the card is reset. Drain it when it suits you.",

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import total
+from dashboards.rules.phrases import COUNT, WHILE
 from dashboards.rules.rule import Alert, Group, Severity, of, one
-from dashboards.rules.words import COUNT, WHILE
-from isolation.contract import metrics, metrics_autoscaler, metrics_scheduler
+from isolation.contract import metrics
+from isolation.contract.metrics import autoscaler, scheduler
 
-_HOPELESS: Final = of(metrics_autoscaler.ANSWERS, one("status", "unsatisfiable"))
+_HOPELESS: Final = of(autoscaler.ANSWERS, one("status", "unsatisfiable"))
 
 GROUP: Final = Group(
     "gpushare.demand",
@@ -37,7 +38,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerPodsPending",
-            f"max by (job) ({of(metrics_scheduler.WAITING)}) > 0\nunless on ()\n{of(metrics.PENDING)}",
+            f"max by (job) ({of(scheduler.WAITING)}) > 0\nunless on ()\n{of(metrics.PENDING)}",
             Severity.WARNING,
             "Pods are pending for shared cards",
             f"Pods that the scheduler could not place: {COUNT}. There have been some for 15 minutes. No autoscaler "
@@ -63,7 +64,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareNamespaceMemoryPending",
-            f"{total(f'max by (namespace, pool) ({of(metrics_autoscaler.PENDING_BYTES)})', 'namespace')} > 0",
+            f"{total(f'max by (namespace, pool) ({of(autoscaler.PENDING_BYTES)})', 'namespace')} > 0",
             Severity.INFO,
             "Namespace {{ $labels.namespace }} waits for GPU memory",
             "Pods of {{ $labels.namespace }} have been pending for {{ $value | humanize1024 }}B of shared GPU memory "

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import DAEMONSET_WANTED, UP
+from dashboards.rules.phrases import NODE, TARGET, WHILE
 from dashboards.rules.rule import EXPORTER_JOB, Alert, Group, Severity, absent, mostly_down, of, one, targets
-from dashboards.rules.words import NODE, TARGET, WHILE
-from isolation.contract import metrics, metrics_node, metrics_scheduler
+from isolation.contract import metrics
+from isolation.contract.metrics import node, scheduler
 
 _UP: Final = f'{UP.name}{{job="{EXPORTER_JOB}"}}'
 _NODES: Final = (
-    of(metrics_scheduler.NODES),
+    of(scheduler.NODES),
     of(metrics.POOL_NODES, one("state", "ready")),
     of(DAEMONSET_WANTED, one("daemonset", EXPORTER_JOB)),
 )
@@ -67,7 +68,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareExporterMissing",
-            f"(group by (node) ({of(metrics_node.INFO)}) unless on (node) {of(metrics.HOST_PIDS)}"
+            f"(group by (node) ({of(node.INFO)}) unless on (node) {of(metrics.HOST_PIDS)}"
             f" unless on (node) {of(metrics.CARD_INFO)}) > 0",
             Severity.WARNING,
             f"{NODE} has shared cards but no exporter",

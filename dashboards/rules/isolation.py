@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import total
+from dashboards.rules.phrases import BYTES, CARD, COUNT, NODE, UUID, WHO
 from dashboards.rules.records import SHORT
 from dashboards.rules.rule import Alert, Group, Severity, of, one
-from dashboards.rules.words import BYTES, CARD, COUNT, NODE, UUID, WHO
 from isolation.contract import metrics
 from isolation.contract.quantity import MIB
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from dashboards.rules.book import GROUPS
+from dashboards.rules.catalogue import GROUPS
 from dashboards.rules.rule import AUTOSCALER_JOB, EXPORTER_JOB, NODE_JOB, SCHEDULER_JOB, SCRAPE_SECONDS, Alert, Record
 from dashboards.rules.slo import OBJECTIVES
 

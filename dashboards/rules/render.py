@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from dashboards.rules.book import GROUPS
+from dashboards.rules.catalogue import GROUPS
 from dashboards.rules.rule import RUNBOOKS, Alert
 from isolation.contract.names import SYSTEM_NAMESPACE
 

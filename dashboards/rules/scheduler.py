@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.rules.phrases import COUNT, DAY, TARGET, WHILE
 from dashboards.rules.rule import (
     JOB,
     NODE_JOB,
@@ -24,10 +25,9 @@ from dashboards.rules.rule import (
     targets,
     task_unhealthy,
 )
-from dashboards.rules.words import COUNT, DAY, TARGET, WHILE
-from isolation.contract import metrics_scheduler
+from isolation.contract.metrics import scheduler
 
-_LEFT: Final = f"({of(metrics_scheduler.CERTIFICATE_ENDS)} - time())"
+_LEFT: Final = f"({of(scheduler.CERTIFICATE_ENDS)} - time())"
 _THEN: Final = "After it expires, the API server rejects every pod that requests shared cards."
 
 GROUP: Final = Group(
@@ -45,7 +45,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerNoLeader",
-            f"max by (job) ({of(metrics_scheduler.LEADS)}) == 0",
+            f"max by (job) ({of(scheduler.LEADS)}) == 0",
             Severity.CRITICAL,
             "The gpushare scheduler has no leader",
             "There has been no leader for a minute. Pods that request shared cards stay pending.",
@@ -53,7 +53,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerMultipleLeaders",
-            f"sum by (job) ({of(metrics_scheduler.LEADS)}) > 1",
+            f"sum by (job) ({of(scheduler.LEADS)}) > 1",
             Severity.CRITICAL,
             "The gpushare scheduler has more than one leader",
             f"{COUNT} replicas act as the leader. The same memory of a card can be promised twice.",
@@ -62,7 +62,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerWatchStale",
-            f"{of(metrics_scheduler.VIEW_AGE)} > 120",
+            f"{of(scheduler.VIEW_AGE)} > 120",
             Severity.WARNING,
             f"The scheduler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
             f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
@@ -71,7 +71,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerNotSynced",
-            f"{of(metrics_scheduler.SYNCED)} == 0",
+            f"{of(scheduler.SYNCED)} == 0",
             Severity.WARNING,
             f"The scheduler at {TARGET} is not synced with the cluster",
             f"{TARGET} has not completed its first list of the cluster for five minutes. It cannot become the leader.",
@@ -79,16 +79,16 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerFailing",
-            grew(of(metrics_scheduler.REQUESTS, 'outcome="failed"'), "10m"),
+            grew(of(scheduler.REQUESTS, 'outcome="failed"'), "10m"),
             Severity.WARNING,
             f"The scheduler at {TARGET} fails to answer {{{{ $labels.verb }}}} requests",
             f"Requests ({{{{ $labels.verb }}}}) that ended in an internal error within 10 minutes: {COUNT}. The log "
             "has the stack trace.",
         ),
-        task_unhealthy("GpushareSchedulerTaskUnhealthy", metrics_scheduler.HEALTHY, "scheduler"),
+        task_unhealthy("GpushareSchedulerTaskUnhealthy", scheduler.HEALTHY, "scheduler"),
         Alert(
             "GpushareSchedulerAdmissionRestarted",
-            grew(of(metrics_scheduler.ADMISSION_RESTARTS), "10m"),
+            grew(of(scheduler.ADMISSION_RESTARTS), "10m"),
             Severity.WARNING,
             f"The scheduler at {TARGET} restarted its admission process",
             f"Restarts within 10 minutes: {COUNT}. While it starts, the other replica admits pods that request shared "
@@ -96,7 +96,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerSlow",
-            slower(metrics_scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
+            slower(scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
             Severity.WARNING,
             f"The scheduler at {TARGET} is slow to answer {{{{ $labels.verb }}}} requests",
             f"1 of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
@@ -104,7 +104,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareAdmissionSlow",
-            slower(metrics_scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
+            slower(scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
             Severity.WARNING,
             f"Admission at {TARGET} is slow",
             f"1 of 100 admission requests takes longer than {WHILE}. The API server waits for each.",
@@ -112,8 +112,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerCertificateUnreadable",
-            f"({of(metrics_scheduler.CERTIFICATE)} unless on (job, instance) {of(metrics_scheduler.CERTIFICATE_ENDS)})"
-            " > 0",
+            f"({of(scheduler.CERTIFICATE)} unless on (job, instance) {of(scheduler.CERTIFICATE_ENDS)}) > 0",
             Severity.WARNING,
             f"The expiry of the certificate of the scheduler at {TARGET} cannot be read",
             "The scheduler loaded a certificate whose expiry it cannot read. No alert tells when it expires.",
@@ -121,7 +120,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerOvercommitted",
-            f"max by (job) ({of(metrics_scheduler.OVERCOMMITTED)}) > 0",
+            f"max by (job) ({of(scheduler.OVERCOMMITTED)}) > 0",
             Severity.CRITICAL,
             "The scheduler reports overcommitted cards",
             f"Cards with more memory promised than they offer: {COUNT}. Either this is a bug or something else binds "
@@ -130,7 +129,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpushareSchedulerUnreadableObjects",
-            f"max by (job) ({of(metrics_scheduler.UNREADABLE)}) > 0",
+            f"max by (job) ({of(scheduler.UNREADABLE)}) > 0",
             Severity.INFO,
             "The scheduler cannot read some nodes or pods",
             f"Objects that have been unreadable for 15 minutes: {COUNT}. The scheduler uses their last readable state.",

@@ -12,7 +12,7 @@ from typing import Final
 
 from dashboards.promql import UP
 from dashboards.rules.rule import EXPORTER_JOB, SCHEDULER_JOB, Alert, Group, Record, Severity, of, one
-from isolation.contract import metrics_autoscaler, metrics_scheduler
+from isolation.contract.metrics import autoscaler, scheduler
 
 _WAITING: Final = "cluster:gpushare_pods_waiting_with_room:max"
 
@@ -80,8 +80,8 @@ def _alerts(objective: Objective) -> tuple[Alert, Alert]:
     )
 
 
-_ADMITS: Final = of(metrics_scheduler.ADMISSION_UP)
-_FITS: Final = of(metrics_autoscaler.ANSWERS, one("status", "fits"))
+_ADMITS: Final = of(scheduler.ADMISSION_UP)
+_FITS: Final = of(autoscaler.ANSWERS, one("status", "fits"))
 
 GROUP: Final = Group(
     "gpushare.objectives",

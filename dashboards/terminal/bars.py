@@ -15,7 +15,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.figures import Memory
+    from dashboards.terminal.up.totals import Memory
 
 
 @dataclass(frozen=True, slots=True)

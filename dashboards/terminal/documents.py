@@ -10,14 +10,14 @@ import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.sums import card_sums, namespace_sums, node_sums, pod_sums
+from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums
 
 if TYPE_CHECKING:
-    from dashboards.terminal.breach_values import Breached
-    from dashboards.terminal.fleet import Fleet
-    from dashboards.terminal.sums import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.breaches.values import Breached
+    from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.read.fleet import Fleet
+    from dashboards.terminal.read.usage import Usage
     from dashboards.terminal.top_view import Choice
-    from dashboards.terminal.usage import Usage
 
 FORMAT: Final = 1
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.fleet import SHARED_MODES
-from dashboards.terminal.paint import WARN, sentence
-from dashboards.terminal.words import printable
+from dashboards.terminal.read.fleet import SHARED_MODES
+from dashboards.terminal.table import WARN, sentence
+from dashboards.terminal.text_format import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dashboards.terminal.fleet import Fleet, FleetNode
-    from dashboards.terminal.paint import Paper
+    from dashboards.terminal.read.fleet import Fleet, FleetNode
+    from dashboards.terminal.table import Paper
 
 _GAP: Final = "  "
 _RULE: Final = 78

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dashboards.terminal.fetch import checked
-from dashboards.terminal.paint import NARROWEST, Paper
-from dashboards.terminal.where import LOCAL, Where
-from isolation.cluster.number import Number
+from dashboards.terminal.read.fetch import checked
+from dashboards.terminal.read.source import LOCAL, Where
+from dashboards.terminal.table import NARROWEST, Paper
 from isolation.contract.quantity import UNITS
+from isolation.kube.number import Number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,20 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dashboards.terminal.bars import legend, pieces
-from dashboards.terminal.figures import add
-from dashboards.terminal.paint import BAD, DIM, WARN, Column, sentence, table
-from dashboards.terminal.sums import card_sums, namespace_sums, node_sums, pod_sums, typical
-from dashboards.terminal.words import at_least, count, gib, indexes, percent
+from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
+from dashboards.terminal.table import BAD, DIM, WARN, Column, sentence, table
+from dashboards.terminal.text_format import at_least, count, gib, indexes, percent
+from dashboards.terminal.up.totals import add
 from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dashboards.terminal.figures import Memory
-    from dashboards.terminal.fleet import Fleet
-    from dashboards.terminal.paint import Cell, Paper
-    from dashboards.terminal.sums import CardSum, GroupSum, NamespaceSum, PodSum
-    from dashboards.terminal.usage import Usage
+    from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.read.fleet import Fleet
+    from dashboards.terminal.read.usage import Usage
+    from dashboards.terminal.table import Cell, Paper
+    from dashboards.terminal.up.totals import Memory
 
 BY: Final = ("card", "node", "pod", "namespace")
 SORTS: Final = ("name", "allocated", "used", "free", "stranded")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import bcrypt
 
-from exporter.http.site import plain
+from exporter.http.router import plain
 
 if TYPE_CHECKING:
     from aiohttp import web

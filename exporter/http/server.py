@@ -1,7 +1,7 @@
 """
 The HTTP edge: aiohttp in a thread of its own, behind bounded connections.
 
-Knows nothing of paths (`exporter.http.site`) and of who may come (`exporter.http.guard`).
+Knows nothing of paths (`exporter.http.router`) and of who may come (`exporter.http.authenticator`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from exporter.http.listen import listen, url
-from exporter.http.site import Site, plain
-from isolation.host.bounded import Bounded, Limits
+from exporter.http.router import Site, plain
+from isolation.host.bounded_connections import Bounded, Limits
 
 if TYPE_CHECKING:
     import socket
     from types import TracebackType
     from typing import Self
 
-    from exporter.exposition import Pages
-    from exporter.http.guard import Guard
+    from exporter.http.authenticator import Guard
+    from exporter.http.pages import Pages
 
 _log: Final = logging.getLogger(__name__)
 

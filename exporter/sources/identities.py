@@ -21,13 +21,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from exporter.facts import ContainerIdentity, IdentityFacts
+from exporter.pipeline.snapshot import ContainerIdentity, IdentityFacts
 from exporter.sources.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from exporter.sources.channel import Connection
+    from exporter.sources.grpc_channel import Connection
 
 T = TypeVar("T")
 PODS_API, LOG_FOLDER = "pods-api", "log-directory"
@@ -221,14 +221,14 @@ class _PodsApi:
             self._connection.close()
 
     def _ask(self) -> IdentityFacts:
-        from exporter.sources import channel  # noqa: PLC0415 (gRPC: only where there is a kubelet to ask)
+        from exporter.sources import grpc_channel  # noqa: PLC0415 (gRPC: only where there is a kubelet to ask)
         from isolation.contract import kubelet_api as api  # noqa: PLC0415 (likewise)
 
         if self._connection is None:
-            self._connection = channel.Connection(self._socket, self._deadline)
+            self._connection = grpc_channel.Connection(self._socket, self._deadline)
         until = time.monotonic() + self._deadline
         answer = self._connection.call(api.LIST_PODS, api.ListPodsRequest(), api.ListPodsResponse, until)
-        if isinstance(answer, channel.Why):
+        if isinstance(answer, grpc_channel.Why):
             raise SourceError(f"the kubelet's Pods API does not list pods: {answer.value}")
         containers: dict[str, ContainerIdentity] = {}
         pods: dict[str, tuple[str, str]] = {}

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from exporter.facts import KernelFacts, ProcessFacts
-from exporter.sources import cgroup_paths, processes
+from exporter.pipeline import cgroup_paths
+from exporter.pipeline.snapshot import KernelFacts, ProcessFacts
+from exporter.sources import processes
 from exporter.sources.errors import SourceError
 from exporter.sources.lineage import Lineage
 from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
@@ -24,8 +25,8 @@ from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from exporter.facts import HoldFacts
-    from exporter.sources.cgroup_paths import Place
+    from exporter.pipeline.cgroup_paths import Place
+    from exporter.pipeline.snapshot import HoldFacts
 
 
 ENDED_SECONDS: Final = 5.0

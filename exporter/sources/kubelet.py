@@ -20,9 +20,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.facts import DeviceGrant, KubeletFacts
-from exporter.sources.channel import Connection, Why
+from exporter.pipeline.snapshot import DeviceGrant, KubeletFacts
 from exporter.sources.errors import SourceError
+from exporter.sources.grpc_channel import Connection, Why
 from isolation.contract import kubelet_api as api
 
 if TYPE_CHECKING:

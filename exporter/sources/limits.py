@@ -15,7 +15,7 @@ from exporter.sources.files import read_whole
 from isolation.contract import abi
 
 if TYPE_CHECKING:
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
 
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 0.001

@@ -22,7 +22,7 @@ from exporter.sources import processes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from exporter.facts import HoldFacts
+    from exporter.pipeline.snapshot import HoldFacts
 
 KEEPER: Final = "gpushare-keeper"
 MARK: Final = b"GPUSHARE_PROMISE"

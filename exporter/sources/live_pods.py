@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from exporter.sources.cgroup_paths import POD, QOS, ROOT
+from exporter.pipeline.cgroup_paths import POD, QOS, ROOT
 
 DEPTH: Final = 4
 """/system.slice/docker-<id>.scope/kubelet.slice/kubelet-kubepods.slice"""

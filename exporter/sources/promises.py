@@ -1,7 +1,7 @@
 """
 Every promise that somebody wrote down on this machine, with what its tenant's library says.
 
-Two writers, one format (`isolation.contract.hold`):
+Two writers, one format (`isolation.contract.host_allocation`):
 
     <book>/<promise id>/                     by `gpushare run`; promises of one boot
         promise.json  limits  feed  region      region: the command's to write
@@ -29,20 +29,20 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from exporter.facts import HoldFacts, PromiseFacts
+from exporter.pipeline.snapshot import HoldFacts, PromiseFacts
 from exporter.sources.errors import SourceError
-from exporter.sources.evidence import Evidence
 from exporter.sources.files import read_kernel, read_whole
 from exporter.sources.limits import difference, read_limits
+from exporter.sources.liveness import Evidence
 from exporter.sources.regions import Regions
 from isolation.contract import abi
-from isolation.contract.hold import MOST_CHARS, HoldError, Process, load
+from isolation.contract.host_allocation import MOST_CHARS, HoldError, Process, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from exporter.facts import RegionFacts
-    from isolation.contract.hold import Hold
+    from exporter.pipeline.snapshot import RegionFacts
+    from isolation.contract.host_allocation import Hold
 
 _log: Final = logging.getLogger(__name__)
 COMMON_BOOK: Final = Path("/run/gpushare/allocations")

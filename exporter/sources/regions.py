@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from exporter.facts import RegionFacts
+from exporter.pipeline.snapshot import RegionFacts
 from exporter.sources.files import opened
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +120,7 @@ def _facts(fd: int, size: int, known: _Known, slots: int) -> RegionFacts:
         return RegionFacts(reading)
     # fewer than were told: the file was made anew in place
     since = known.since if known.since <= head else 0
-    known.since, lost, records = ring.read_breaches(copy.read, since)
+    known.since, lost, records = breach_ring.read_breaches(copy.read, since)
     return RegionFacts(reading, records, min(lost, MOST_LOST))
 
 

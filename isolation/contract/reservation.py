@@ -35,10 +35,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from isolation.contract.codec_allocation import slices_of
-from isolation.contract.codec_pod import seconds_of, time_of
-from isolation.contract.codec_request import MOST_CARDS
-from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.codec.allocation import slices_of
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.pod import seconds_of, time_of
+from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.model import Placement, Pod, Slice
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract import abi
 from isolation.contract.names import ACK, IN_CONTAINER
 from isolation.contract.quantity import GIB, MIB
-from isolation.doctor.finding import Finding, ok, problem, unknown
-from isolation.host.chips import context_bytes
+from isolation.doctor.checks.finding import Finding, ok, problem, unknown
+from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import uuid_of
 from isolation.host.machine import MachineError
 from isolation.lib import files, native

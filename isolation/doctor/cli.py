@@ -19,11 +19,11 @@ import click
 from isolation.contract.names import RUN_DIR
 from isolation.doctor import view
 from isolation.doctor.canary_pod import IMAGE, manifest
-from isolation.doctor.finding import exit_status
+from isolation.doctor.checks.finding import exit_status
 from isolation.options import output
 
 if TYPE_CHECKING:
-    from isolation.doctor.finding import Finding
+    from isolation.doctor.checks.finding import Finding
 
 _FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 PLACES: Final = ("machine", "cluster", "inside")
@@ -94,12 +94,15 @@ def _tell(findings: list[Finding], *, as_data: bool) -> None:
 
 
 def _machine(given: dict[str, Any]) -> list[Finding]:
-    from isolation.doctor import canary, machine, machine_look  # noqa: PLC0415 (not for a cluster from afar)
+    from isolation.doctor import canary, machine_reader  # noqa: PLC0415 (not for a cluster from afar)
+    from isolation.doctor.checks.machine import findings  # noqa: PLC0415
     from isolation.host.machine import NvmlMachine  # noqa: PLC0415
 
     simgpu = given["simgpu"].resolve() if given["simgpu"] else None
-    seen = machine_look.look(machine_look.Where(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"]))
-    found = machine.judged(seen)
+    seen = machine_reader.look(
+        machine_reader.Where(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"])
+    )
+    found = findings.judged(seen)
     return found + (canary.sing(NvmlMachine(simgpu)) if given["canary"] else [])
 
 
@@ -116,7 +119,8 @@ def _credentials(kubeconfig: Path | None) -> bool:
 
 
 async def _cluster(given: dict[str, Any]) -> list[Finding]:
-    from isolation.doctor import cluster, cluster_look  # noqa: PLC0415 (not for a machine without one)
+    from isolation.doctor import cluster_reader  # noqa: PLC0415 (not for a machine without one)
+    from isolation.doctor.checks.cluster import findings  # noqa: PLC0415
 
-    seen = await cluster_look.look(given["kubeconfig"], given["context"])
-    return cluster.judged(seen, time.time())
+    seen = await cluster_reader.look(given["kubeconfig"], given["context"])
+    return findings.judged(seen, time.time())

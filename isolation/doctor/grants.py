@@ -14,12 +14,12 @@ import yaml
 
 from isolation.contract.names import AUTOSCALER, KUBE_SCHEDULER, KUBE_TOKEN, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.reservation import definition
-from isolation.doctor.rights import RIGHTS
+from isolation.doctor.checks.rights import RIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from isolation.doctor.rights import Right
+    from isolation.doctor.checks.rights import Right
 
 FILES: Final = {
     "crd": "crd/reservations.yaml",

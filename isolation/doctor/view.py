@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from isolation.doctor.finding import State, summary
+from isolation.doctor.checks.finding import State, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from isolation.doctor.finding import Finding
+    from isolation.doctor.checks.finding import Finding
 
 FORMAT: Final = 1
 _STYLES: Final = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.UNKNOWN: "magenta"}

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from isolation.contract import abi
-from isolation.contract.hold import HoldError, load
-from isolation.host.evidence import REGION, read_small
-from isolation.host.memory import CardWatch
-from isolation.host.rates import ACTIVE_NS, Tenant, granted
+from isolation.contract.host_allocation import HoldError, load
+from isolation.host.core.compute_rates import ACTIVE_NS, Tenant, granted
+from isolation.host.liveness import REGION, read_small
+from isolation.host.memory_sample import CardWatch
 from isolation.lib import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
     from isolation.contract.model import Slice
     from isolation.host.machine import Machine, Sample
 

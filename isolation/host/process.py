@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.hold import Process
+from isolation.contract.host_allocation import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,9 +106,9 @@ def read_cards(path: Path) -> tuple[abi.CardBook, ...]:
         return abi.read_cards(pread, size=size)
 
 
-def read_breaches(path: Path, since: int = 0) -> tuple[int, int, tuple[ring.BreachRecord, ...]]:
+def read_breaches(path: Path, since: int = 0) -> tuple[int, int, tuple[breach_ring.BreachRecord, ...]]:
     """What went against the promise since record number `since`."""
     with opened(path) as (pread, size):
         if size < abi.REGION_BYTES:
             raise abi.AbiError(f"{path}: file has {size} bytes, expected {abi.REGION_BYTES}")
-        return ring.read_breaches(pread, since)
+        return breach_ring.read_breaches(pread, since)

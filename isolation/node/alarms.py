@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.health import Reason, alarmed, critical, looked, remembered
+from isolation.host.core.health import Reason, alarmed, critical, looked, remembered
 from isolation.host.health_record import Record, load, save
 from isolation.host.machine import MachineError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from isolation.host.alarms import Alarm, Alarms, Board
-    from isolation.host.health import HealthTerms, Ill
+    from isolation.host.card_events import Alarm, Alarms, Board
+    from isolation.host.core.health import HealthTerms, Ill
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 5.0

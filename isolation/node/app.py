@@ -17,15 +17,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from isolation.cluster.access import Access
-from isolation.cluster.background import Background
-from isolation.cluster.failure import CredentialsError
-from isolation.cluster.follow import Follower, What
-from isolation.cluster.writes import Writer
-from isolation.contract import metrics_node as catalogue
+from isolation.contract.metrics import node as catalogue
 from isolation.contract.names import ACK, NODE_AGENT
-from isolation.host.health import Reason
+from isolation.host.core.health import Reason
 from isolation.host.machine import NvmlMachine
+from isolation.kube.access import Access
+from isolation.kube.background import Background
+from isolation.kube.core.errors import CredentialsError
+from isolation.kube.listwatch import Follower, What
+from isolation.kube.writes import Writer
 from isolation.node.agent import Agent
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
@@ -42,8 +42,8 @@ from isolation.node.world import Moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from isolation.cluster.gauges import Rows
     from isolation.contract.metrics import MetricSpec
+    from isolation.kube.gauges import Rows
     from isolation.node.settings import Settings
     from isolation.node.world import Bound
 

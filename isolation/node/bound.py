@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.codec_pod import seconds_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.pod import seconds_of
 from isolation.contract.names import ACK, ALLOCATION, Dialect
 from isolation.contract.quantity import QuantityError, parse
 from isolation.node.world import Bound, Wanted

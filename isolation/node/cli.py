@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import click
 
-from isolation.cluster import logs
-from isolation.cluster.listen import Address, Listen
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
+from isolation.kube import logs
+from isolation.kube.listen import Address, Listen
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit
 from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, HoldError, Tenant, dump, load
+from isolation.contract.host_allocation import Hold, HoldError, Tenant, dump, load
 from isolation.contract.names import ACK, CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
 from isolation.files import replace_file
 from isolation.host import process
-from isolation.host.chips import context_bytes
-from isolation.host.evidence import read_small
+from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
+from isolation.host.liveness import read_small
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, regular
 from isolation.node.cdi import Edits, spec

@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError, Policy
-from isolation.contract.hold import Hold, HoldError, load
-from isolation.host.evidence import read_small
+from isolation.contract.host_allocation import Hold, HoldError, load
 from isolation.host.feed import Feeder
+from isolation.host.liveness import read_small
 from isolation.node.overlimit import OverLimit, OverLimitWatch
 
 if TYPE_CHECKING:

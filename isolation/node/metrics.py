@@ -1,7 +1,7 @@
 """
 What the agent tells Prometheus of itself: how fast it answered, what it holds, whether it is well.
 
-Names, labels and help come from the catalogue (`isolation.contract.metrics_node`); what the process costs
+Names, labels and help come from the catalogue (`isolation.contract.metrics.node`); what the process costs
 (memory, CPU, descriptors) has the names that every Prometheus client uses. What cannot be told is absent. Usage of
 cards is the exporter's to tell.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 
-from isolation.cluster.gauges import Gauges, Rows
-from isolation.contract import metrics_node as catalogue
+from isolation.contract.metrics import node as catalogue
+from isolation.kube.gauges import Gauges, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

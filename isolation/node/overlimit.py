@@ -20,7 +20,7 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
 
 _log: Final = logging.getLogger(__name__)
 REPORT: Final = "report"

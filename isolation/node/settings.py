@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
-from isolation.host.health import WELL_AFTER_SECONDS, HealthTerms
+from isolation.host.core.health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import OverLimit
 

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from isolation.cluster.failure import ClusterError, MalformedError
-from isolation.cluster.wire import identity_of
 from isolation.contract.codec import CodecError, encode_cards
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
 from isolation.contract.model import FULL_CORE, Mode
 from isolation.contract.names import ACK, AGENT, CARD_COUNT, CARD_UNITS, CARDS, SICK
 from isolation.contract.quantity import MIB, QuantityError, parse
+from isolation.kube.core.errors import ClusterError, MalformedError
+from isolation.kube.core.wire import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from isolation.cluster.writes import Answer, Writer
     from isolation.contract.model import Card
+    from isolation.kube.writes import Answer, Writer
     from isolation.node.inventory import NodeInventory
 
 log = logging.getLogger(__name__)

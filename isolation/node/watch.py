@@ -19,13 +19,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from isolation.cluster.failure import ClusterError, MalformedError, RefusedError
-from isolation.cluster.follow import Follower, Habits, What
-from isolation.cluster.live import NOT_ENDED
-from isolation.cluster.wire import identity_of, page_of
-from isolation.cluster.writes import Outcome, Target
 from isolation.contract.codec import CodecError
 from isolation.contract.names import EXEMPT
+from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
+from isolation.kube.core.wire import identity_of, page_of
+from isolation.kube.informer import NOT_ENDED
+from isolation.kube.listwatch import Follower, Habits, What
+from isolation.kube.writes import Outcome, Target
 from isolation.node import memory
 from isolation.node.bound import bound_of
 from isolation.node.world import UnreachableError
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from isolation.cluster.access import Access
-    from isolation.cluster.writes import Writer
+    from isolation.kube.access import Access
+    from isolation.kube.writes import Writer
     from isolation.node.world import Bound
 
 log = logging.getLogger(__name__)

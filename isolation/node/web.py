@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from isolation.cluster.garbage import bounded
+from isolation.kube.malformed_requests import bounded
 from isolation.node.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:

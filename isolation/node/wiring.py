@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolation.host import process
-from isolation.host.alarms import NvmlAlarms
+from isolation.host.card_events import NvmlAlarms
 from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
 from isolation.node.alarms import AlarmWatch
@@ -26,7 +26,7 @@ from isolation.node.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
     from isolation.node.backend import Backend
     from isolation.node.hardware import Hardware
     from isolation.node.settings import Settings

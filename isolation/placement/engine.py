@@ -19,16 +19,16 @@ import numpy as np
 from isolation.contract.model import FULL_CORE, Placement, Refusal, Slice, Why
 from isolation.placement import native
 from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal, short
+from isolation.placement.fleet_state import Ledger, PlacementError
 from isolation.placement.groups import WHYS
-from isolation.placement.ledger import Ledger, PlacementError
-from isolation.placement.mix import FIRST, STEADY, Learner
 from isolation.placement.policy import Rank
+from isolation.placement.workload_mix import FIRST, STEADY, Learner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from isolation.contract.model import Node, Request
-    from isolation.placement.answers import Answer
+    from isolation.placement.fit_cache import Answer
 
 __all__ = ["Engine", "PlacementError"]
 

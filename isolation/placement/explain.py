@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from isolation.contract.model import FULL_CORE, Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import show_bytes
-from isolation.placement.rules import MODES, kind_of
+from isolation.placement.node_rules import MODES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from isolation.contract.model import Why
-from isolation.placement.rules import Kind, barrier, kind_of
+from isolation.placement.node_rules import Kind, barrier, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

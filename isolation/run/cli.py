@@ -21,20 +21,20 @@ import click
 from isolation import options
 from isolation.contract.abi import Policy
 from isolation.contract.model import CardChoice
-from isolation.host import evidence
+from isolation.host import liveness
 from isolation.host.feed import Feeder
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.lib import native
-from isolation.run import reach, view
-from isolation.run.book import ANYBODYS, COMMON, Book, BookError, usual
-from isolation.run.front import FrontError, hold_signals, supervise
+from isolation.run import preload_check, view
+from isolation.run.foreground import FrontError, hold_signals, supervise
 from isolation.run.keeper import Keep
 from isolation.run.launch import BROKEN, Command, environment
 from isolation.run.obtain import NoRoomError, Options, console, obtain, placing
+from isolation.run.store import ANYBODYS, COMMON, Book, BookError, usual
 
 if TYPE_CHECKING:
     from isolation.host.machine import Machine
-    from isolation.run.book import Held
+    from isolation.run.store import Held
 
 POLICIES: Final = tuple(policy.name.lower() for policy in Policy)
 REFUSED: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -177,9 +177,9 @@ def _options(given: dict[str, Any]) -> Options:
         raise click.UsageError("--online requires --policy priority")
     if len(name) > _NAME_CHARS or not name.isprintable():
         raise click.UsageError(f"--name must be at most {_NAME_CHARS} printable characters")
-    if evidence.MARK in os.environ:
+    if liveness.MARK in os.environ:
         raise click.UsageError(
-            f"already running inside allocation {os.environ[evidence.MARK][:40]}: gpushare run cannot be nested"
+            f"already running inside allocation {os.environ[liveness.MARK][:40]}: gpushare run cannot be nested"
         )
     wanted = ask.Wanted(given["units"], given["count"], core, name)
     try:
@@ -206,7 +206,7 @@ def carry_out(options: Options, machine: Machine, book: Book) -> int:
     cards = machine.cards()
     started = dict(os.environ)
     held, lock = obtain(options, machine, book, cards)
-    if library is not None and (told := reach.warning(options.command, started)):
+    if library is not None and (told := preload_check.warning(options.command, started)):
         click.echo(f"note: {told}", err=True)
     mask = hold_signals()
     made = environment(

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError
-from isolation.host import cgroup, evidence, process
+from isolation.host import cgroup, liveness, process
 from isolation.lib import files
-from isolation.run.book import Book, BookError, Held
 from isolation.run.launch import BROKEN, Command, start
+from isolation.run.store import Book, BookError, Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from isolation.contract.hold import Process
+    from isolation.contract.host_allocation import Process
     from isolation.host.feed import Feeder
 
 ROUND_SECONDS: Final = 1.0
@@ -78,7 +78,7 @@ class Keep:
 
     def _start(self) -> int:
         pid, gate, errors = start(self.command)
-        evidence.write_members(self.held.folder, [process.identify(pid)])
+        liveness.write_members(self.held.folder, [process.identify(pid)])
         self.tell(pid=pid)
         os.write(gate, b"g")
         os.close(gate)
@@ -181,10 +181,10 @@ class _Watch:
             self.members = process.descendants(os.getpid())
         if self.members != self._written:
             with contextlib.suppress(OSError):
-                evidence.write_members(self.keep.held.folder, self.members)
+                liveness.write_members(self.keep.held.folder, self.members)
                 self._written = self.members
         if self.keep.reap is not None:
-            self._reap(self.keep.held.folder / evidence.REGION)
+            self._reap(self.keep.held.folder / liveness.REGION)
 
     def _reap(self, region: Path) -> None:
         """In a process of its own: the region is the command's to spoil."""

@@ -19,15 +19,15 @@ from isolation.contract import abi
 from isolation.contract.names import ACK, FEED_ENV, LIMITS_ENV, REGION_ENV
 from isolation.contract.quantity import GIB
 from isolation.host import cgroup
-from isolation.host.chips import context_bytes
-from isolation.host.evidence import MARK, REGION
+from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
+from isolation.host.liveness import MARK, REGION
 from isolation.lib import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
     from isolation.contract.model import Card, Slice
 
 LIMITS: Final = "limits"

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from isolation.contract.abi import Policy
-from isolation.contract.hold import Hold
+from isolation.contract.host_allocation import Hold
 from isolation.contract.model import Refusal
 from isolation.host import cgroup, process
 from isolation.run import queue, view
-from isolation.run.book import GROUP, PREFIX, Book, BookError, Held
 from isolation.run.launch import promise
-from isolation.run.strangers import warnings
+from isolation.run.store import GROUP, PREFIX, Book, BookError, Held
+from isolation.run.unallocated import warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Card, CardChoice, Placement
     from isolation.host.machine import Machine
-    from isolation.run.ask import Wanted
+    from isolation.run.core.request import Wanted
 
 LOOK_SECONDS: Final = 0.05
 LONGEST_SECONDS: Final = 1.0
@@ -153,7 +153,7 @@ def placing() -> Any:
     before = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
-        from isolation.run import ask  # noqa: PLC0415 (numpy: not for --list)
+        from isolation.run.core import request as ask  # noqa: PLC0415 (numpy: not for --list)
     finally:
         if before is None:
             del os.environ["OPENBLAS_NUM_THREADS"]

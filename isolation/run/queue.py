@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.host import evidence
+from isolation.host import liveness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,5 +83,5 @@ def _counts(path: Path) -> bool:
 def _held(path: Path) -> bool:
     """Whether its run lives; a ticket that cannot be opened holds up nobody."""
     with contextlib.suppress(OSError):
-        return evidence.locked(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+        return liveness.locked(path, os.O_NOFOLLOW | os.O_NONBLOCK)
     return False

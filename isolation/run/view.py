@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from isolation.contract.hold import Hold
+    from isolation.contract.host_allocation import Hold
     from isolation.contract.model import Card
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400

@@ -17,35 +17,35 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from isolation.cluster.access import Access
-from isolation.cluster.background import Background
-from isolation.cluster.failure import ClusterError
-from isolation.cluster.store import Store
-from isolation.cluster.writes import Leases, Writer
-from isolation.contract import metrics_scheduler as catalogue
 from isolation.contract.handover import Ours
+from isolation.contract.metrics import scheduler as catalogue
+from isolation.kube.access import Access
+from isolation.kube.background import Background
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.store import Store
+from isolation.kube.writes import Leases, Writer
 from isolation.release import release
-from isolation.scheduler import legacy
 from isolation.scheduler.admission.supervise import Admission, Cluster
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
-from isolation.scheduler.errands import Errands
+from isolation.scheduler.core import legacy_inspect
+from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.unschedulable import Waiting
 from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.fresh import Fresh
+from isolation.scheduler.http import listener
+from isolation.scheduler.informers import Picture
 from isolation.scheduler.leader import Leadership
+from isolation.scheduler.leader_tasks import Errands
+from isolation.scheduler.live_read import Fresh
 from isolation.scheduler.metrics import Metrics, count
-from isolation.scheduler.objects import Objects
-from isolation.scheduler.picture import Picture
 from isolation.scheduler.server import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
-from isolation.scheduler.serving import listener
 from isolation.scheduler.tls import Certificates
-from isolation.scheduler.waiting import Waiting
+from isolation.scheduler.writes import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from isolation.cluster.store import Change
     from isolation.contract.metrics import MetricSpec
+    from isolation.kube.store import Change
     from isolation.scheduler.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Scheduler:
 
     def inspect(self, node: str | None) -> bytes:
         """The classic picture of all nodes or one."""
-        return legacy.inspect(self.books.inspect(node), node)
+        return legacy_inspect.inspect(self.books.inspect(node), node)
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe: serving admission needs its process and nothing else."""

@@ -17,22 +17,22 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.cluster.election import boottime
-from isolation.cluster.failure import ClusterError
-from isolation.cluster.writes import REQUEST_SECONDS, Outcome, Target
 from isolation.contract.codec import CodecError, decode_allocation, encode_allocation, encode_vendor
 from isolation.contract.model import Placement, Refusal
 from isolation.contract.names import ACK, ALLOCATION, RESERVATION, Dialect
 from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.election import boottime
+from isolation.kube.writes import REQUEST_SECONDS, Outcome, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from isolation.cluster.election import Fence
-    from isolation.cluster.writes import Answer, Whereabouts
     from isolation.contract.model import Pod, Request
-    from isolation.scheduler.books import Books
-    from isolation.scheduler.verdict import Assumed
+    from isolation.kube.election import Fence
+    from isolation.kube.writes import Answer, Whereabouts
+    from isolation.scheduler.core.answers import Assumed
+    from isolation.scheduler.core.cache import Books
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 4.0
@@ -48,7 +48,7 @@ _LONGEST_WAIT: Final = 2.0
 
 
 class Bindings(Protocol):
-    """The writes that a bind needs (`isolation.cluster.writes.Writer`); ClusterError: nobody knows."""
+    """The writes that a bind needs (`isolation.kube.writes.Writer`); ClusterError: nobody knows."""
 
     async def bind(
         self, pod: Target, node: str, annotations: Mapping[str, str], seconds: float | None = None

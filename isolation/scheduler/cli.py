@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from isolation.cluster import logs, process_options
-from isolation.cluster.failure import CredentialsError
-from isolation.cluster.listen import Address, Listen, address
 from isolation.contract.names import SCHEDULER
 from isolation.contract.quantity import UNITS
+from isolation.kube import logs, process_options
+from isolation.kube.core.errors import CredentialsError
+from isolation.kube.listen import Address, Listen, address
 from isolation.placement.policy import DEFAULT, POLICIES
-from isolation.scheduler import config as kube
+from isolation.scheduler.core import kube_scheduler_config as kube
 from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, Settings
 
 if TYPE_CHECKING:

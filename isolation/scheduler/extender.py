@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from isolation.cluster.failure import ClusterError, MalformedError
-from isolation.cluster.wire import pod_wire
 from isolation.contract.codec import CodecError, pod_of
 from isolation.contract.model import Refusal
 from isolation.contract.names import SHARED
-from isolation.scheduler import wire
+from isolation.kube.core.errors import ClusterError, MalformedError
+from isolation.kube.core.wire import pod_wire
+from isolation.scheduler.core import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import msgspec
 
-    from isolation.cluster.store import Store
     from isolation.contract.model import Pod
+    from isolation.kube.store import Store
     from isolation.scheduler.binder import Binder
-    from isolation.scheduler.books import Books
-    from isolation.scheduler.fresh import Fresh
+    from isolation.scheduler.core.cache import Books
+    from isolation.scheduler.core.unschedulable import Waiting
+    from isolation.scheduler.informers import Picture
     from isolation.scheduler.leader import Leadership
-    from isolation.scheduler.picture import Picture
-    from isolation.scheduler.waiting import Waiting
+    from isolation.scheduler.live_read import Fresh
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 2.5

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolation.scheduler.reserved import name_of
-from isolation.scheduler.verdict import HeldPart, InspectedCard, InspectedNode, OverCommitted
+from isolation.scheduler.core.answers import HeldPart, InspectedCard, InspectedNode, OverCommitted
+from isolation.scheduler.core.reservations import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.scheduler.room import Room
+    from isolation.scheduler.core.capacity import Room
 
 
 def overcommitted(room: Room) -> list[OverCommitted]:

@@ -4,7 +4,7 @@ Who of the replicas decides about pods: the Lease, kept beside the kube-schedule
 Decides when to campaign. With `beside`, only while the kube-scheduler of the same pod holds its own
 Lease (the holder's identity begins with our host name): the loopback pair fails over together, and a
 replica whose kube-scheduler has lost its Lease gives ours back. What the right to act is, and when it
-ends, is `isolation.cluster`'s.
+ends, is `isolation.kube`'s.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.cluster.election import Election
-from isolation.cluster.failure import ClusterError
-from isolation.cluster.lease import Terms
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.core.lease import Terms
+from isolation.kube.election import Election
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from isolation.cluster.election import Desk, Fence
-    from isolation.cluster.lease import Record
+    from isolation.kube.core.lease import Record
+    from isolation.kube.election import Desk, Fence
 
 log = logging.getLogger(__name__)
 TERMS: Final = Terms(duration=5.0, act=4.0, retry=1.0, request=2.0)

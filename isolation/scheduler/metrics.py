@@ -1,7 +1,7 @@
 """
 What the scheduler tells Prometheus: counters of what it answered, and gauges read when somebody scrapes.
 
-Names, labels and help come from the catalogue (`isolation.contract.metrics_scheduler`); what the process costs
+Names, labels and help come from the catalogue (`isolation.contract.metrics.scheduler`); what the process costs
 (memory, CPU, descriptors) has the names that every Prometheus client uses. What cannot be told is absent: a watch
 that was never heard has no age.
 """
@@ -20,8 +20,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from isolation.cluster.gauges import Gauges
-from isolation.contract import metrics_scheduler as catalogue
+from isolation.contract.metrics import scheduler as catalogue
+from isolation.kube.gauges import Gauges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

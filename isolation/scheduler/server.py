@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from isolation.host.bounded import Limits
-from isolation.scheduler import legacy, wire
-from isolation.scheduler import serving as bounded
+from isolation.host.bounded_connections import Limits
+from isolation.scheduler import http as bounded
+from isolation.scheduler.core import legacy_inspect, wire
 from isolation.scheduler.extender import VERBS
+from isolation.scheduler.http import body_of, listener
 from isolation.scheduler.metrics import CONTENT_TYPE
-from isolation.scheduler.serving import body_of, listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from isolation.cluster.listen import Address
+    from isolation.kube.listen import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
     from isolation.scheduler.tls import Certificates
@@ -74,10 +74,10 @@ class Doors:
         for verb in VERBS:
             app.router.add_post(f"{EXTENDER}/{verb}", self._verb(verb))
             if verb in ("filter", "bind"):
-                app.router.add_post(f"{legacy.PREFIX}/{verb}", self._verb(verb))
-        app.router.add_get(f"{legacy.PREFIX}/inspect", self._inspected)
-        app.router.add_get(f"{legacy.PREFIX}/inspect/{{node}}", self._inspected)
-        app.router.add_get(f"{legacy.PREFIX}/version", self._version)
+                app.router.add_post(f"{legacy_inspect.PREFIX}/{verb}", self._verb(verb))
+        app.router.add_get(f"{legacy_inspect.PREFIX}/inspect", self._inspected)
+        app.router.add_get(f"{legacy_inspect.PREFIX}/inspect/{{node}}", self._inspected)
+        app.router.add_get(f"{legacy_inspect.PREFIX}/version", self._version)
         app.router.add_get("/version", self._version)
 
     def _add_probes(self, app: web.Application) -> None:
@@ -99,7 +99,7 @@ class Doors:
         return web.Response(body=self._answers.inspect(request.match_info.get("node")), content_type="application/json")
 
     async def _version(self, _request: web.Request) -> web.Response:
-        return web.Response(body=legacy.version(self._answers.release), content_type="application/json")
+        return web.Response(body=legacy_inspect.version(self._answers.release), content_type="application/json")
 
     async def _page(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})

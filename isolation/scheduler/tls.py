@@ -15,8 +15,8 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.cluster import pem
-from isolation.cluster.certificate import first_end
+from isolation.kube import certificate_files
+from isolation.kube.certificate import first_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,8 +67,8 @@ class Certificates:
         self._stamp, (self.context, self.ends), self.loaded = stamp, fresh, time.time()
         log.info("reloaded certificate")
 
-    def _look(self) -> pem.Stamp:
-        return pem.stamp((self._certificate, self._key, self._client_ca))
+    def _look(self) -> certificate_files.Stamp:
+        return certificate_files.stamp((self._certificate, self._key, self._client_ca))
 
     def _load(self) -> tuple[ssl.SSLContext, float | None]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -76,7 +76,7 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        context.load_cert_chain(self._certificate, self._key, password=pem.no_password)
+        context.load_cert_chain(self._certificate, self._key, password=certificate_files.no_password)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED

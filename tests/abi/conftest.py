@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from compiled import gcc, kept
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 from isolation.lib import build, files
 
 LIB = Path(build.__file__).parent
@@ -114,7 +114,7 @@ class Job:
         """The region as the host reads it."""
         return files.read_region(self.region)
 
-    def breaches(self) -> list[ring.BreachRecord]:
+    def breaches(self) -> list[breach_ring.BreachRecord]:
         """What the region says went against the promise."""
         return list(files.read_breaches(self.region)[2])
 

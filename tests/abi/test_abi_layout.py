@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 from isolation.lib import files, native
 
 CARD = abi.CardLimit(UUID(int=7), 5 << 30, 400 << 20, 300_000, abi.Policy.BURST, 4, online=True)
@@ -117,7 +117,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     assert (33, 34, 35, 36, 37) == (
         *(second.guessed[1], second.guessed[15], second.imported[1], second.managed[1], second.underway[1]),
     )
-    record = ring.BreachRecord(1, 26, abi.Breach.DENIED, 1, *range(27, 32))
+    record = breach_ring.BreachRecord(1, 26, abi.Breach.DENIED, 1, *range(27, 32))
     assert (1, 0, (record,)) == files.read_breaches(region)
 
 
@@ -136,7 +136,11 @@ def test_limits_come_back_as_they_were_promised(tmp_path):
 @given(st.binary(max_size=6000))
 def test_garbage_is_refused_never_guessed(raw):
     """Whatever the bytes, the readers answer with AbiError."""
-    for read in (abi.unpack_limits, lambda r: abi.read_region(reader(r)), lambda r: ring.read_breaches(reader(r))):
+    for read in (
+        abi.unpack_limits,
+        lambda r: abi.read_region(reader(r)),
+        lambda r: breach_ring.read_breaches(reader(r)),
+    ):
         with pytest.raises(abi.AbiError):
             read(raw)
 
@@ -151,7 +155,7 @@ def test_a_scribbled_region_is_read_or_refused(scribbles, size):
     raw[128:132] = b"\xff\xff\xff\xff"
     for at, value in scribbles:
         raw[at] = value
-    for read in (abi.read_region, ring.read_breaches):
+    for read in (abi.read_region, breach_ring.read_breaches):
         try:
             read(reader(bytes(raw[:size])))
         except abi.AbiError:
@@ -182,7 +186,7 @@ def test_lost_breaches_are_counted(tmp_path):
     for index in range(2000 - abi.RING, 2000):
         at = abi.RING_OFFSET + index % abi.RING * abi.RECORD_BYTES
         os.pwrite(fd, (index + 1 if index != 1500 else 0).to_bytes(8, "little"), at)
-    head, lost, found = ring.read_breaches(partial(os.pread, fd), since=900)
+    head, lost, found = breach_ring.read_breaches(partial(os.pread, fd), since=900)
     os.close(fd)
 
     assert (2000, 77, 1023) == (head, lost, len(found))

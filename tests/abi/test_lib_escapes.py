@@ -9,7 +9,7 @@ import pytest
 from lib_machine import machines
 from simcontainers import GIB, MIB, OOM
 
-from isolation.contract.compare import CardUser, compare
+from isolation.contract.memory_comparison import CardUser, compare
 
 
 @pytest.fixture

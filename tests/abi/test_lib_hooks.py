@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 from isolation.lib import build
 
 GIB = 1 << 30
@@ -105,7 +105,7 @@ say(rc=cu.cuGetProcAddress_v2(b"cuNobodyKnowsThis", byref(found), 12000, c_uint6
 
     assert (expected, expected == 0) == (done["rc"], done["found"])
     (breach,) = one.breaches()
-    assert (abi.Breach.UNKNOWN_ENTRY, ring.api_code("cuNobodyKnowsThis")) == (breach.kind, breach.api)
+    assert (abi.Breach.UNKNOWN_ENTRY, breach_ring.api_code("cuNobodyKnowsThis")) == (breach.kind, breach.api)
 
 
 def test_without_a_driver_nothing_looks_like_one(plain_library, tmp_path):
@@ -320,4 +320,4 @@ say(rc=rc, found=bool(found.value), status=status.value)
 
     assert ([0, expected], expected == 0, int(expected != 0)) == (done["rc"], done["found"], done["status"])
     (breach,) = one.breaches()
-    assert (abi.Breach.UNKNOWN_ENTRY, ring.api_code("cuMemAlloc")) == (breach.kind, breach.api)
+    assert (abi.Breach.UNKNOWN_ENTRY, breach_ring.api_code("cuMemAlloc")) == (breach.kind, breach.api)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from isolation.contract import abi, ring
+from isolation.contract import abi, breach_ring
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -43,7 +43,7 @@ sys.stdin.read()
     assert (9 * GIB, OOM, 8) == (two["total"], two["refused"], two["got"])
     (breach,) = first.breaches()
     assert (abi.Breach.DENIED, 0, GIB, 5 * GIB) == (breach.kind, breach.card, breach.requested, breach.limit)
-    assert ring.api_code("cuMemAlloc_v2") == breach.api
+    assert breach_ring.api_code("cuMemAlloc_v2") == breach.api
     assert 1 == first.book().cards[0].denied
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from e2e.manifest_files import Cluster, documents
 
-from autoscaler.kube import bounds
+from autoscaler.kube import scale_bounds
 from isolation.contract.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
 
-    from autoscaler.kube.config import PoolConfig
+    from autoscaler.kube.core.config import PoolConfig
 
 GRANTS = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role")
 GRANTS += ("ClusterRoleBinding", "RoleBinding", "Secret")
@@ -51,10 +51,10 @@ async def granted(client: ApiClient) -> None:
 
 def bounded(things: list[dict[str, Any]], pools: Iterable[PoolConfig]) -> list[dict[str, Any]]:
     """The policies with `gpushare autoscaler bounds`' patch for these pools."""
-    test, replace = bounds.patch(pools)
+    test, replace = scale_bounds.patch(pools)
     assert ("/spec/variables/0/name", "/spec/variables/0/expression") == (test["path"], replace["path"])
     for one in things:
-        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", bounds.POLICY):
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", scale_bounds.POLICY):
             first = one["spec"]["variables"][0]
             assert test["value"] == first["name"]
             first["expression"] = replace["value"]

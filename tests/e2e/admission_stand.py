@@ -19,9 +19,9 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
 from ports import free_port
 
+from isolation.scheduler.admission.core.request import MOST_BYTES
+from isolation.scheduler.admission.core.review import World, review
 from isolation.scheduler.admission.objects import objects
-from isolation.scheduler.admission.question import MOST_BYTES
-from isolation.scheduler.admission.review import World, review
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

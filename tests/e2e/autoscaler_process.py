@@ -21,7 +21,7 @@ from e2e.sharing import Replica, sharing
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.scheduler.admission.review import BINDER
+from isolation.scheduler.admission.core.review import BINDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

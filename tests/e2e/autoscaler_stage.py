@@ -24,25 +24,25 @@ from e2e.machine_deployments import ROOT, MachineDeployments
 from e2e.sharing import PODS, card_node, sharing, why_pending
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.decide import decide
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.doubt import Doubt, DoubtError
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.core.conditions import Doubt, DoubtError
+from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.events import Recorder
-from autoscaler.kube.figures import Nothing
-from autoscaler.kube.kept import kept_of
-from autoscaler.kube.sources import Sources
+from autoscaler.kube.persisted import kept_of
+from autoscaler.kube.usage import Nothing
+from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.providers.profile import template_of
+from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, open_providers
-from isolation.cluster.access import Access
-from isolation.cluster.election import boottime
-from isolation.cluster.failure import ClusterError
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.node import node_of
 from isolation.contract.names import MOVED, SCHEDULER
+from isolation.kube.access import Access
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
 
-    from autoscaler.plan import Plan
-    from isolation.contract.codec_template import NodeTemplate
+    from autoscaler.core.plan import Plan
+    from isolation.contract.codec.template import NodeTemplate
 
 RESERVED = "/apis/gpushare.dev/v1alpha1/reservations"
 POOL_LABEL = "gpushare.dev/pool"

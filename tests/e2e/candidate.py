@@ -11,10 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
-from isolation.cluster.access import Access
-from isolation.cluster.election import Election, boottime
-from isolation.cluster.lease import Terms
-from isolation.cluster.writes import Leases
+from isolation.kube.access import Access
+from isolation.kube.core.lease import Terms
+from isolation.kube.election import Election, boottime
+from isolation.kube.writes import Leases
 
 
 def terms_of(duration: float) -> Terms:

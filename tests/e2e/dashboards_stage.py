@@ -32,8 +32,8 @@ from prometheus_stand import stand
 from simbox import HOLD, Program, programs
 from waiting import PATIENCE_SECONDS
 
-from dashboards.rules.cli import COMMITTED
 from dashboards.rules.render import PLAIN
+from dashboards.rules_cli import COMMITTED
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from e2e.sharing import cards_of
 from ports import free_port
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.figures_http import rows_of
+from autoscaler.kube.usage_http import rows_of
 from isolation.contract import metrics
 from isolation.contract.names import ALLOCATION
 

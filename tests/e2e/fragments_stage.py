@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from e2e.autoscaler_stage import pool, pool_node, quick, stage
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 
-from autoscaler.decide import decide
-from autoscaler.kube.state import Remembered, decode, encode
-from autoscaler.loop import turn
-from autoscaler.plan import Move
+from autoscaler.core.decide import decide
+from autoscaler.core.plan import Move
+from autoscaler.core.reconcile import turn
+from autoscaler.kube.state_store import Remembered, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from e2e.autoscaler_stage import Stage
     from e2e.plane import ControlPlane
 
-    from autoscaler.limits import Limits
-    from autoscaler.memory import Memory
-    from autoscaler.observation import Observation
-    from autoscaler.plan import Plan
+    from autoscaler.core.limits import Limits
+    from autoscaler.core.plan import Plan
+    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.state import Memory
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 NODES, CARDS, GIB_EACH, SMALL = 8, 4, 15, 4

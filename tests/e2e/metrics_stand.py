@@ -18,16 +18,16 @@ import yaml
 from e2e.apiclient import RefusedError, connected
 from ports import free_port
 
-from autoscaler.metrics_api.app import Settings, metrics_api
-from autoscaler.metrics_api.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
-from autoscaler.metrics_api.registration import PATH as APISERVICES
-from autoscaler.metrics_api.registration import Service
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL, VERSIONS
-from isolation.cluster.access import Access
-from isolation.cluster.background import Background
-from isolation.cluster.election import boottime
+from autoscaler.apis.metrics.app import Settings, metrics_api
+from autoscaler.apis.metrics.core.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, VERSIONS
+from autoscaler.apis.metrics.registration import PATH as APISERVICES
+from autoscaler.apis.metrics.registration import Service
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
+from isolation.kube.access import Access
+from isolation.kube.background import Background
+from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -32,7 +32,7 @@ from isolation.contract.model import Card
 from isolation.contract.names import ACK, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SCHEDULER, SHARED, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import definition
-from isolation.scheduler import config as kube
+from isolation.scheduler.core import kube_scheduler_config as kube
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,7 +11,7 @@ from admission_pods import admitted, capability, container, env, good, host, mou
 from e2e.admission_stand import policed, tried
 from e2e.apiclient import connected
 
-from isolation.scheduler.admission.review import World, review
+from isolation.scheduler.admission.core.review import World, review
 
 STEPS = (
     "",

@@ -26,7 +26,7 @@ from e2e.admission_stand import PODS, Stand, policed, tried, until_tried, webhoo
 from e2e.apiclient import connected
 from e2e.webhook_stories import answer, asking, path_of
 
-from isolation.scheduler.admission.fleet import fleet_of
+from isolation.scheduler.admission.core.fleet import fleet_of
 
 
 def test_good_pods_are_admitted_and_completed(plane):

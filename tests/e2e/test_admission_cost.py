@@ -13,8 +13,8 @@ from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
 
 from isolation.contract.handover import HANDOVER
+from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS
 from isolation.scheduler.admission.objects import objects
-from isolation.scheduler.admission.safety import MOST_ANNOTATIONS
 
 AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
 HARMLESS = good(dict.keys)

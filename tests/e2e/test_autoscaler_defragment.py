@@ -12,8 +12,8 @@ from e2e.sharing import PODS
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.metrics_api.pressure import rooms_of
-from autoscaler.plan import Buy
+from autoscaler.apis.metrics.core.pressure import rooms_of
+from autoscaler.core.plan import Buy
 
 NAMED = re.compile(r"frees cards? ([\d, ]+) of (\S+), makes ([\d.]+) stranded idle")
 

@@ -15,7 +15,7 @@ from e2e.metrics_stand import autoscaler as hpa_of
 from e2e.sharing import PODS, our_pod, untainted, workload
 from e2e.test_metrics_api_hpa import replicas, says, stays
 
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 from isolation.contract.quantity import GIB
 
 FIGURES = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/gpu_mem_used_bytes"

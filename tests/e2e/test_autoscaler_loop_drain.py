@@ -12,11 +12,11 @@ from e2e.kubelets import share_pod, shared_node
 from e2e.sharing import PODS, our_pod, untainted, workload
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.on_node import lost_with, node_of
-from autoscaler.plan import Drain, Evict, Keep
-from isolation.cluster.access import Access
-from isolation.cluster.writes import Target, Writer
+from autoscaler.core.plan import Drain, Evict, Keep
+from autoscaler.kube.last_look import lost_with, node_of
 from isolation.contract.names import MOVED
+from isolation.kube.access import Access
+from isolation.kube.writes import Target, Writer
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 

@@ -9,8 +9,8 @@ from e2e.autoscaler_stage import RESERVED, Stage, pool, pool_node, profile_of, q
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 
-from autoscaler.kube.doubt import Kind
-from autoscaler.plan import Buy
+from autoscaler.core.plan import Buy
+from autoscaler.kube.core.conditions import Kind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
 

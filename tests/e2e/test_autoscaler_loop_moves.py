@@ -8,8 +8,8 @@ from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watc
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.figures import Measured
-from autoscaler.plan import Buy, Move
+from autoscaler.core.plan import Buy, Move
+from autoscaler.kube.usage import Measured
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 

@@ -10,7 +10,7 @@ from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, st
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.sharing import PODS, our_pod, workload
 
-from autoscaler.plan import Buy, Delete, Drain, Evict
+from autoscaler.core.plan import Buy, Delete, Drain, Evict
 from isolation.contract.names import AUTOSCALER
 
 GROWN = profile_of(pool_node("any", "gpu-a"))

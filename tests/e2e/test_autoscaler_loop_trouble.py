@@ -9,8 +9,8 @@ from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, workload
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.doubt import Kind
-from autoscaler.plan import Buy, Drain
+from autoscaler.core.plan import Buy, Drain
+from autoscaler.kube.core.conditions import Kind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
 

@@ -9,7 +9,7 @@ from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_po
 from e2e.metrics_stand import available, granted, leads_here, settings
 from e2e.sharing import our_pod, workload
 
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 
 BROKEN = config(one_pool(max_nodes="many"))
 FIGURES = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/*/gpu_mem_allocated_bytes"

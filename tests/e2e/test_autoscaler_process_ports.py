@@ -12,7 +12,7 @@ from ports import free_port
 from rpc_world import GENERATIONS
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 from isolation.contract.protobuf import Wire
 
 KEDA = Wire().package(

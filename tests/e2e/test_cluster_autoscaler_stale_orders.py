@@ -13,7 +13,7 @@ from e2e.cluster_autoscaler.stand import beside
 from e2e.kubelets import Kubelets
 from e2e.sharing import PODS, our_pod
 
-from autoscaler.kube.app_turns import CONFIRMED_SECONDS
+from autoscaler.kube.reconciler import CONFIRMED_SECONDS
 
 if TYPE_CHECKING:
     from e2e.cluster_autoscaler.stand import Beside

@@ -18,9 +18,9 @@ from builders import node
 from e2e.certificates import Authority
 from rpc_world import Pools
 
-from autoscaler.rpc.ports import Settings, ports
-from autoscaler.rpc.serving import Files
-from autoscaler.rpc.state import Group
+from autoscaler.apis.rpc.core.state import Group
+from autoscaler.apis.rpc.ports import Settings, ports
+from autoscaler.apis.rpc.server import Files
 from isolation.contract.names import ACK, CARD_UNITS
 
 pytestmark = pytest.mark.e2e

@@ -12,12 +12,12 @@ from e2e.kubelets import share_pod, shared_node
 from e2e.proxy import wire
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster import credentials
-from isolation.cluster.access import Access
-from isolation.cluster.backoff import Pace
-from isolation.cluster.failure import GoneError
-from isolation.cluster.follow import Habits
-from isolation.cluster.live import Live, Pods
+from isolation.kube import credentials
+from isolation.kube.access import Access
+from isolation.kube.core.backoff import Pace
+from isolation.kube.core.errors import GoneError
+from isolation.kube.informer import Live, Pods
+from isolation.kube.listwatch import Habits
 
 QUICK = Habits(page=7, pace=Pace(first=0.05, longest=0.5))
 NODES = "/api/v1/nodes"

@@ -8,12 +8,12 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod, shared_node
 
-from isolation.cluster.access import Access
-from isolation.cluster.election import Election
-from isolation.cluster.failure import RefusedError
-from isolation.cluster.lease import Terms
-from isolation.cluster.live import Live
-from isolation.cluster.writes import Leases, Target, Writer
+from isolation.kube.access import Access
+from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.lease import Terms
+from isolation.kube.election import Election
+from isolation.kube.informer import Live
+from isolation.kube.writes import Leases, Target, Writer
 
 GROUP = "rbac.authorization.k8s.io"
 RIGHTS = [

@@ -9,10 +9,10 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, share_pod, shared_node
 
-from isolation.cluster.access import Access, Deadlines
-from isolation.cluster.failure import UnreachableError
-from isolation.cluster.writes import Outcome, Target, Writer
 from isolation.contract.names import ALLOCATION
+from isolation.kube.access import Access, Deadlines
+from isolation.kube.core.errors import UnreachableError
+from isolation.kube.writes import Outcome, Target, Writer
 
 PODS = "/api/v1/namespaces/default/pods"
 

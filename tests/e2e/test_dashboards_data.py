@@ -12,7 +12,7 @@ import time
 from e2e.dashboards_stage import whole
 from prometheus_stand import stand
 
-from dashboards.board import asked, files
+from dashboards.boards import files, queries
 
 SECONDS = 60.0
 NOTHING = {
@@ -45,11 +45,11 @@ def without_data(prometheus):
     found = []
     for board in files.BOARDS:
         dashboard = json.loads((files.FOLDER / f"{board.uid}.json").read_text())
-        values = asked.defaults(dashboard) | asked.windows("1m", "5m")
+        values = queries.defaults(dashboard) | queries.windows("1m", "5m")
         found += [
             (board.uid, one.panel, one.letter)
-            for one in asked.asked(dashboard)
-            if not _told(prometheus, asked.filled(one.expr, values))
+            for one in queries.asked(dashboard)
+            if not _told(prometheus, queries.filled(one.expr, values))
         ]
     return found
 
@@ -79,10 +79,10 @@ def test_an_empty_prometheus_tells_nothing():
         told = []
         for board in files.BOARDS:
             dashboard = json.loads((files.FOLDER / f"{board.uid}.json").read_text())
-            values = asked.defaults(dashboard) | asked.windows("1m", "5m")
+            values = queries.defaults(dashboard) | queries.windows("1m", "5m")
             told += [
                 (board.uid, one.panel)
-                for one in asked.asked(dashboard)
-                if prometheus.series(asked.filled(one.expr, values))
+                for one in queries.asked(dashboard)
+                if prometheus.series(queries.filled(one.expr, values))
             ]
     assert [] == told

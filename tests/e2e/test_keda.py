@@ -19,7 +19,7 @@ from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted, workload
 from waiting import soon
 
-from isolation.contract.metrics_autoscaler import PENDING_BYTES
+from isolation.contract.metrics.autoscaler import PENDING_BYTES
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import GIB
 

@@ -20,8 +20,8 @@ from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installe
 from e2e.sharing import card_node
 from waiting import PATIENCE_SECONDS
 
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_pools import KEY, PublishedPool, encode_pools
+from isolation.contract.codec.node import node_of
+from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools
 from isolation.contract.model import Placement, Slice
 from isolation.contract.names import (
     ALLOCATION,

@@ -14,9 +14,9 @@ from e2e.manifest_files import Cluster, documents
 from e2e.own_plane import asked_by, audited
 from e2e.sharing import PODS, our_pod, untainted, workload
 
-from autoscaler.kube.config_reader import read_config
+from autoscaler.kube.config.reader import read_config
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
-from isolation.doctor.rights import RIGHTS
+from isolation.doctor.checks.rights import RIGHTS
 
 MACHINES = {
     ("cluster.x-k8s.io", "machinedeployments", "get"),

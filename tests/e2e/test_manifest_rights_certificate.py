@@ -18,8 +18,8 @@ from e2e.manifest_build import operator
 from e2e.manifest_files import BASE, Cluster, documents
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.certificate import ends
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
+from isolation.kube.certificate import ends
 
 SCRIPT = BASE.parent / "certificate.sh"
 SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{SCHEDULER}-tls"

@@ -32,7 +32,7 @@ from ports import free_port
 
 from isolation.contract.names import ALLOCATION, CARD_UNITS, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
-from isolation.doctor.rights import RIGHTS
+from isolation.doctor.checks.rights import RIGHTS
 
 if TYPE_CHECKING:
     from pathlib import Path

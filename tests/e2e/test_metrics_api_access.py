@@ -13,14 +13,14 @@ from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.metrics_stand import ACCOUNT, APISERVICES, NAME, PODS, granted, leads_here, own_address, served, settings
 from e2e.sharing import clear, untainted
 
-from autoscaler.metrics_api.app import metrics_api
-from autoscaler.metrics_api.readings import Board
-from autoscaler.metrics_api.registration import Service as Leads
-from autoscaler.metrics_api.registration import wanted
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
-from isolation.cluster.access import Access
-from isolation.cluster.background import Background
+from autoscaler.apis.metrics.app import metrics_api
+from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.registration import Service as Leads
+from autoscaler.apis.metrics.registration import wanted
 from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.kube.access import Access
+from isolation.kube.background import Background
 
 PODS_PATH = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/%2A/gpu_mem_used_bytes"
 

@@ -10,9 +10,9 @@ from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, object_metric, pods_metric, served
 from e2e.sharing import clear, untainted, workload
 
-from autoscaler.metrics_api.readings import Waiting
-from isolation.cluster.election import boottime
+from autoscaler.apis.metrics.core.readings import Waiting
 from isolation.contract.quantity import GIB
+from isolation.kube.election import boottime
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 

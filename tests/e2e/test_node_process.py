@@ -14,7 +14,7 @@ from e2e.kubelets import share_pod
 from e2e.managed_node import MODE
 from e2e.node_stage import CORE, COUNT, MEMORY, right, stage
 
-from isolation.contract.metrics_node import CATALOGUE
+from isolation.contract.metrics.node import CATALOGUE
 from isolation.contract.names import AGENT, CARD_COUNT, CARD_UNITS, CARDS
 from isolation.contract.quantity import GIB
 

@@ -12,8 +12,8 @@ from e2e.machine_deployments import DELETE, ROOT, MachineDeployments
 from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, UnreachableError
 from autoscaler.providers.registry import PoolSource, open_providers
 from autoscaler.providers.scale import ScaleProvider, settings_of
-from isolation.cluster.access import Access
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.kube.access import Access
 
 
 @contextlib.asynccontextmanager

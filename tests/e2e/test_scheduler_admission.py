@@ -13,8 +13,8 @@ from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, sche
 from ports import free_port
 
 from isolation.contract.names import SCHEDULER, SHARED
+from isolation.scheduler.admission.core.review import BINDER
 from isolation.scheduler.admission.objects import objects
-from isolation.scheduler.admission.review import BINDER
 
 
 def door(plane, port):

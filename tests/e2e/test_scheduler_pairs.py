@@ -18,7 +18,7 @@ from e2e.sharing import PODS, bound, card_node, clear, our_pod, prepare, replica
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.scheduler import config as kube
+from isolation.scheduler.core import kube_scheduler_config as kube
 
 SLOWER = 25
 """So many times what a binding usually costs in the same run may come on top: an election is several of them."""

@@ -15,7 +15,7 @@ from e2e.sharing import card_node, clear, prepare, replica
 from e2e.test_scheduler_admission import door
 from ports import free_port
 
-from isolation.scheduler.admission.webhooks import TIMEOUT_SECONDS
+from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
 
 PODS = 40
 ATTACK_SECONDS = 8

@@ -17,7 +17,7 @@ from ports import free_port
 from waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ACK, ALLOCATION, SHARED
-from isolation.scheduler.admission.review import BINDER
+from isolation.scheduler.admission.core.review import BINDER
 
 PODS = "/api/v1/namespaces/tenant/pods"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"

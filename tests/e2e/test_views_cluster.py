@@ -16,7 +16,7 @@ from views_stage import node as fleet_node
 from views_stage import pod as fleet_pod
 from waiting import PATIENCE_SECONDS
 
-from dashboards.terminal.fleet import Fleet
+from dashboards.terminal.read.fleet import Fleet
 from isolation.contract.model import Placement, Slice
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB

@@ -18,9 +18,9 @@ from interleave.plug import Plug
 from interleave.server import EPOCH
 from interleave.wire import Wire
 
-from isolation.cluster.background import Background
-from isolation.cluster.writes import Writer
 from isolation.contract.model import Mode
+from isolation.kube.background import Background
+from isolation.kube.writes import Writer
 from isolation.node.agent import Agent
 from isolation.node.watch import NodePods
 from isolation.node.world import Moment, UnreachableError, World

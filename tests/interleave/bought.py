@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from interleave.server import EPOCH
 
-from isolation.cluster.failure import RefusedError
 from isolation.contract.model import Placement, Slice
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import PURCHASE, Reservation, manifest_of
-from isolation.scheduler.picture import RESERVATIONS_PATH
+from isolation.kube.core.errors import RefusedError
+from isolation.scheduler.informers import RESERVATIONS_PATH
 
 if TYPE_CHECKING:
     from interleave.objects import Plan

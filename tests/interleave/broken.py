@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from interleave.replica import Parts
 
-from isolation.cluster.election import Fence
-from isolation.cluster.failure import ClusterError
-from isolation.cluster.writes import Answer, Outcome, Whereabouts
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.election import Fence
+from isolation.kube.writes import Answer, Outcome, Whereabouts
 from isolation.node.agent import Agent
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
 from isolation.scheduler.leader import Leadership
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Pod, Refusal
     from isolation.node.world import World
-    from isolation.scheduler.verdict import Assumed
+    from isolation.scheduler.core.answers import Assumed
 
 
 class Forgetful(Books):

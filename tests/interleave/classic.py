@@ -19,11 +19,11 @@ from interleave.loop import Process
 from interleave.machine import Delivered
 from interleave.wire import Wire
 
-from isolation.cluster.failure import ClusterError
 from isolation.contract.codec import encode_allocation, request_of
 from isolation.contract.model import Placement, Refusal, Slice
 from isolation.contract.names import ACK, ALLOCATION
 from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import ClusterError
 from isolation.node.book import id_of
 from isolation.node.world import Device, Granted
 

@@ -14,10 +14,10 @@ from unittest.mock import patch
 
 from interleave.server import EPOCH
 
-from isolation.cluster import follow
-from isolation.cluster.election import Election
+from isolation.kube import listwatch
+from isolation.kube.election import Election
 from isolation.node import watch
-from isolation.scheduler import leader, picture
+from isolation.scheduler import informers, leader
 
 if TYPE_CHECKING:
     import random
@@ -46,13 +46,13 @@ def run_time(loop: VirtualLoop, draw: random.Random) -> Iterator[None]:
     """Every clock is the loop's, every draw the seed's."""
     clock = LoopTime(loop)
     election = functools.partial(Election, clock=loop.time, draw=draw.random)
-    follower = functools.partial(follow.Follower, draw=draw.random)
+    follower = functools.partial(listwatch.Follower, draw=draw.random)
     with contextlib.ExitStack() as stack:
-        for module in (follow, watch, picture):
+        for module in (listwatch, watch, informers):
             stack.enter_context(patch.object(module, "time", clock))
-        for module in (watch, picture):
+        for module in (watch, informers):
             stack.enter_context(patch.object(module, "Follower", follower))
-        stack.enter_context(patch("isolation.cluster.live.Follower", follower))
+        stack.enter_context(patch("isolation.kube.informer.Follower", follower))
         stack.enter_context(patch.object(leader, "Election", election))
         # Its looks at its own fence cost steps and decide nothing.
         stack.enter_context(patch.object(leader, "_TICK_SECONDS", 0.5))

@@ -18,8 +18,8 @@ from interleave.informer import Informer
 from interleave.loop import Process
 from interleave.worker import Worker
 
-from isolation.cluster.failure import RefusedError
 from isolation.contract.names import ACK
+from isolation.kube.core.errors import RefusedError
 
 if TYPE_CHECKING:
     import random

@@ -18,10 +18,10 @@ from interleave.informer import Informer
 from interleave.loop import Process
 from interleave.wire import Wire
 
-from isolation.cluster.election import Election
-from isolation.cluster.lease import Terms
-from isolation.cluster.writes import Leases
 from isolation.contract.names import ACK, SCHEDULER
+from isolation.kube.core.lease import Terms
+from isolation.kube.election import Election
+from isolation.kube.writes import Leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

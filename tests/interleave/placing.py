@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from interleave.server import EPOCH
 
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_pod import pod_of
+from isolation.contract.codec.node import node_of
+from isolation.contract.codec.pod import pod_of
 from isolation.contract.model import Pod, Refusal
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from interleave.server import Happened, Server, Thing
 
     from isolation.contract.reservation import Reservation
-    from isolation.scheduler.verdict import Assumed
+    from isolation.scheduler.core.answers import Assumed
 
 _MOST_TRIES: Final = 20_000
 """Of one search; beyond them it cannot be told."""

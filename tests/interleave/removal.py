@@ -24,23 +24,23 @@ from interleave.stream import chosen_by, selected
 from interleave.wire import Net, Weather, Wire
 from kube_world_stand import Silent, a_node, a_pod
 
-from autoscaler.kube import sources
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.doubt import DoubtError
-from autoscaler.kube.figures import Nothing
-from autoscaler.kube.sources import Sources
+from autoscaler.core.limits import Limits
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube import watches
+from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.core.config import PoolConfig
+from autoscaler.kube.usage import Nothing
+from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
 from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
-from autoscaler.providers.profile import template_of
+from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
-from isolation.cluster import follow
-from isolation.cluster.failure import ClusterError, RefusedError
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.node import node_of
 from isolation.contract.names import ALLOCATION, DRAIN
+from isolation.kube import listwatch
+from isolation.kube.core.errors import ClusterError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -235,7 +235,7 @@ class Run:
         """Run it."""
         clock = LoopTime(self.loop)
         try:
-            with patch.object(follow, "time", clock), patch.object(sources, "time", clock):
+            with patch.object(listwatch, "time", clock), patch.object(watches, "time", clock):
                 self.loop.run_until_complete(self._play())
         except StuckError as exc:
             self.result.findings.append(str(exc))

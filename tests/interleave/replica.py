@@ -17,27 +17,27 @@ from interleave.loop import Process
 from interleave.server import EPOCH
 from interleave.wire import Wire
 
-from isolation.cluster.store import Store
-from isolation.cluster.writes import Leases, Writer
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
+from isolation.kube.store import Store
+from isolation.kube.writes import Leases, Writer
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
-from isolation.scheduler.errands import Errands
+from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.unschedulable import Waiting
 from isolation.scheduler.extender import Extender
 from isolation.scheduler.extender import World as VerbWorld
-from isolation.scheduler.fresh import Fresh
+from isolation.scheduler.informers import Picture
 from isolation.scheduler.leader import Leadership
-from isolation.scheduler.objects import Objects
-from isolation.scheduler.picture import Picture
-from isolation.scheduler.waiting import Waiting
+from isolation.scheduler.leader_tasks import Errands
+from isolation.scheduler.live_read import Fresh
+from isolation.scheduler.writes import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from interleave.wire import Net
 
-    from isolation.cluster.store import Change
+    from isolation.kube.store import Change
 
 BESIDE: Final = ("kube-system", "kube-scheduler")
 

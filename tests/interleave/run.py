@@ -31,8 +31,8 @@ from interleave.server import Route, Server
 from interleave.tally import ANSWER, IDLE, counts, left
 from interleave.wire import Net
 
-from isolation.cluster.failure import RefusedError
 from isolation.contract.names import POOL, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.kube.core.errors import RefusedError
 
 if TYPE_CHECKING:
     from interleave.objects import Plan

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.cluster.failure import GoneError, RefusedError
+from isolation.kube.core.errors import GoneError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -38,33 +38,33 @@ from interleave.server import EPOCH, Route, Server, stamp
 from interleave.wire import Net, Weather
 from kube_world_stand import Silent, a_pod
 
-from autoscaler.kube import sources
-from autoscaler.kube.app_turns import CONFIRMED_TURNS
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.doubt import DoubtError
-from autoscaler.kube.figures import Nothing
-from autoscaler.kube.on_node import Occupants
-from autoscaler.kube.sources import RESERVATIONS_PATH, Sources
-from autoscaler.kube.state import Remembered, decode, encode
-from autoscaler.kube.wiring import KnownPools
+from autoscaler.apis.rpc.cloud_provider import CloudProvider
+from autoscaler.apis.rpc.expander import Expander
+from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.core.limits import Limits
+from autoscaler.core.reconcile import turn
+from autoscaler.kube import watches
+from autoscaler.kube.composition import KnownPools
+from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.core.config import PoolConfig
+from autoscaler.kube.last_look import Occupants
+from autoscaler.kube.reconciler import CONFIRMED_TURNS
+from autoscaler.kube.state_store import Remembered, decode, encode
+from autoscaler.kube.usage import Nothing
+from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.providers.profile import template_of
+from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
-from autoscaler.rpc.cloud import CloudProvider
-from autoscaler.rpc.expander import Expander
-from autoscaler.rpc.relay import Commanding, Offer, Relay
-from isolation.cluster import follow
-from isolation.cluster.failure import ClusterError, RefusedError
 from isolation.contract.codec import decode_allocation, encode_allocation, encode_cards
-from isolation.contract.codec_node import decode_cards
-from isolation.contract.codec_node import node_of as shared_node_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.node import decode_cards
+from isolation.contract.codec.node import node_of as shared_node_of
 from isolation.contract.model import Ask, Card, Request
 from isolation.contract.names import ACK, ALLOCATION, CARDS, POOL, RESERVATION
 from isolation.contract.quantity import GIB
-from isolation.scheduler.books import Books
+from isolation.kube import listwatch
+from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.scheduler.core.cache import Books
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -304,7 +304,7 @@ class Story:
         """Run it."""
         clock = LoopTime(self.loop)
         try:
-            with patch.object(follow, "time", clock), patch.object(sources, "time", clock):
+            with patch.object(listwatch, "time", clock), patch.object(watches, "time", clock):
                 self.loop.run_until_complete(self._play())
         except StuckError as exc:
             self.result.findings.append(str(exc))

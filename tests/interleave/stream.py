@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from interleave.loop import PROCESS
 
-from isolation.cluster.failure import GoneError, UnreachableError
+from isolation.kube.core.errors import GoneError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """
 The way of one client to the server, with everything that goes wrong on it.
 
-Stands where `isolation.cluster.access.Access` stands: the same three methods, the same errors. A
+Stands where `isolation.kube.access.Access` stands: the same three methods, the same errors. A
 request is lost on the way there, or its answer on the way back, or it arrives after its sender has
 given up; a watch is late, is cut, falls silent or begins anew after 410. Which of these, is drawn
 from the seed at the rates of `Weather`; nothing here knows who asks.
@@ -18,7 +18,7 @@ from interleave.loop import touch_world
 from interleave.server import route_of
 from interleave.stream import Stream, chosen_by
 
-from isolation.cluster.failure import RefusedError, UnreachableError
+from isolation.kube.core.errors import RefusedError, UnreachableError
 
 if TYPE_CHECKING:
     import random

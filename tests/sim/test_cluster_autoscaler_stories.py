@@ -14,8 +14,8 @@ import pytest
 from budget import examples
 from interleave.stories import play
 
-from autoscaler.rpc.relay import Commanding
-from isolation.scheduler.books import Books
+from autoscaler.apis.rpc.relay import Commanding
+from isolation.scheduler.core.cache import Books
 
 BLOCKS = 20
 SEEDS = examples(5)

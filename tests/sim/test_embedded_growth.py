@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pools_builder import arrival, fleet, nodes_by_hand, pool
 
-from autoscaler.sim.fleet import Embedded
-from autoscaler.sim.world import SCHEDULE_SECONDS
+from autoscaler.demo.embedded.fleet import Embedded
+from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice
 
 

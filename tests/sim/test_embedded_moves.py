@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pools_builder import arrival, fleet, pool
 
-from autoscaler.observation import Reservation
-from autoscaler.plan import Drain, Keep
-from autoscaler.sim.fleet import Embedded
-from autoscaler.sim.world import SCHEDULE_SECONDS
+from autoscaler.core.plan import Drain, Keep
+from autoscaler.core.snapshot import Reservation
+from autoscaler.demo.embedded.fleet import Embedded
+from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
 from isolation.contract.quantity import gib
 

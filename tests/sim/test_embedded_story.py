@@ -13,10 +13,10 @@ from builders import ask, node
 from embedded_fleet import QUICK, check_frame, check_homes, check_room, counts, live
 from pools_builder import arrival, fleet, pool
 
-from autoscaler.observation import Reservation
-from autoscaler.sim.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of
-from autoscaler.sim.workload import whole
-from exporter.families import card_families
+from autoscaler.core.snapshot import Reservation
+from autoscaler.demo.embedded.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of
+from autoscaler.demo.embedded.workload import whole
+from exporter.pipeline.families import card_families
 from isolation.contract import metrics
 from isolation.contract.model import Placement, Slice
 from isolation.contract.quantity import gib
@@ -52,7 +52,7 @@ def test_same_seed_same_story_in_another_process():
     Nothing hangs on the order of a set of strings.
     """
     code = (
-        "from autoscaler.sim.fleet import *\n"
+        "from autoscaler.demo.embedded.fleet import *\n"
         "e = Embedded(demo_fleet(), demo_workload(3), seed=3, limits=demo_limits())\n"
         "for _ in range(40): e.advance(20); print(e.frame())\n"
         "print(e.summary())"

@@ -11,10 +11,10 @@ from simbox import boxes
 pytest.importorskip("pynvml")
 from node_world import node_world
 
-from exporter.sources.nvml import NvmlSource
-from exporter.sources.nvml_health import AGENT_SECONDS, CardHealth
-from isolation.host.alarms import NvmlAlarms
-from isolation.host.health import HealthTerms
+from exporter.sources.nvml.health import AGENT_SECONDS, CardHealth
+from exporter.sources.nvml.source import NvmlSource
+from isolation.host.card_events import NvmlAlarms
+from isolation.host.core.health import HealthTerms
 from isolation.host.health_record import RECORD, Record, load, save
 from isolation.node.alarms import AlarmWatch
 from isolation.simgpu.report import card_uuid

@@ -11,7 +11,7 @@ from cgroup_tree import CgroupTree
 from kubelet_stand_in import KubeletStandIn
 from waiting import PATIENCE_SECONDS, until
 
-from exporter.facts import ContainerIdentity
+from exporter.pipeline.snapshot import ContainerIdentity
 from exporter.sources.errors import SourceError
 from exporter.sources.identities import REFRESH_SECONDS, REST_SECONDS, IdentitySource
 from isolation.contract import kubelet_api as api

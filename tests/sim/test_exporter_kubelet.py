@@ -11,7 +11,7 @@ import pytest
 from kubelet_stand_in import KubeletStandIn
 from waiting import PATIENCE_SECONDS, until
 
-from exporter.facts import DeviceGrant
+from exporter.pipeline.snapshot import DeviceGrant
 from exporter.sources.errors import SourceError
 from exporter.sources.kubelet import ASKED_AT_ONCE, KEPT_SECONDS, KubeletSource
 

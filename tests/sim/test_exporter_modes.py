@@ -14,8 +14,8 @@ from node_world import GIB, node_world
 from waiting import until
 
 from exporter.cycle import Clock
-from isolation.host.alarms import NvmlAlarms
-from isolation.host.health import HealthTerms
+from isolation.host.card_events import NvmlAlarms
+from isolation.host.core.health import HealthTerms
 from isolation.host.health_record import RECORD
 from isolation.node.alarms import AlarmWatch
 

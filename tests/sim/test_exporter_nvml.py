@@ -13,7 +13,7 @@ from simbox import HOLD, LOAD, Program, boxes, programs
 from virtual_clock import Story
 
 pytest.importorskip("pynvml")
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 from isolation.contract.reading import Hardware
 from isolation.simgpu.models import MIB
 from isolation.simgpu.report import card_uuid
@@ -184,7 +184,7 @@ while True:
 WATCH = """
 import ctypes, json, os, sys, time
 from pathlib import Path
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 from isolation.simgpu.hardware import Box
 path = Path(sys.argv[1])
 box, reader = Box(path), NvmlSource(path, beat=float(sys.argv[2]))

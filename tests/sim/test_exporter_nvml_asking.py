@@ -11,7 +11,7 @@ from nvml_stage import GIB, read, sourced, starting
 from simbox import HOLD, boxes
 from waiting import until
 
-from exporter.sources import nvml_library
+from exporter.sources.nvml import library
 
 pytest.importorskip("pynvml")
 
@@ -87,13 +87,13 @@ def test_expensive_lists_are_asked_for_when_memory_is_unexplained(box, source, r
     when memory appears that nobody has.
     """
     asked = []
-    real = nvml_library.Library.processes
+    real = library.Library.processes
 
     def counted(self, model, kind, handle):
         asked.append(kind)
         return real(self, model, kind, handle)
 
-    monkeypatch.setattr(nvml_library.Library, "processes", counted)
+    monkeypatch.setattr(library.Library, "processes", counted)
     for second in range(10):
         read(source, 1000.0 + second)
     quiet = asked.count("Graphics")
@@ -111,7 +111,7 @@ def test_more_processes_than_there_was_room_for(box, source, run, monkeypatch):
     """
     A list that does not fit is asked for again with more room, and is whole.
     """
-    monkeypatch.setattr(nvml_library, "_ROOM", 1)
+    monkeypatch.setattr(library, "_ROOM", 1)
     pids = [run(box, HOLD, BYTES=GIB).pid for _ in range(4)]
 
     card = read(source).cards[0]

@@ -17,8 +17,8 @@ from waiting import PATIENCE_SECONDS, until
 
 from exporter.runner import Runner
 from exporter.sources.errors import SourceError
-from exporter.sources.nvml import NvmlSource
-from exporter.sources.nvml_card import ZERO_REASONS
+from exporter.sources.nvml.card import ZERO_REASONS
+from exporter.sources.nvml.source import NvmlSource
 from isolation.simgpu.hardware import LIBRARIES, create
 
 pytest.importorskip("pynvml")
@@ -148,7 +148,7 @@ def test_leaving_does_not_wait_for_a_driver_that_hangs(box, source):
 
 OLD = """
 import json, sys, time
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 source = NvmlSource(beat=0)
 source.read(1000.0)
 time.sleep(0.3)
@@ -220,7 +220,7 @@ def test_no_driver_at_all_is_an_error_with_advice(tmp_path):
     A machine without libnvidia-ml: the error says what to look for.
     """
     code = """
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 from exporter.sources.errors import SourceError
 try: NvmlSource().read(1.0)
 except SourceError as exc: print(exc)

@@ -15,11 +15,11 @@ import pytest
 from frames import small_fleet
 from waiting import PATIENCE_SECONDS, until
 
-from exporter.exposition import Exposition, Page
-from exporter.families import card_families
+from exporter.http.pages import Exposition, Page
+from exporter.http.router import Site
 from exporter.http.server import MetricsServer
-from exporter.http.site import Site
-from isolation.host.bounded import Limits
+from exporter.pipeline.families import card_families
+from isolation.host.bounded_connections import Limits
 
 
 @pytest.fixture

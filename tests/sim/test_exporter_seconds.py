@@ -43,7 +43,7 @@ for step in range(1 << 30):
 WATCH = """
 import ctypes, json, os, sys, time
 from pathlib import Path
-from exporter.sources.nvml import NvmlSource
+from exporter.sources.nvml.source import NvmlSource
 from isolation.simgpu.hardware import Box
 path, scrape, scrapes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 box, reader = Box(path), NvmlSource(path)

@@ -17,13 +17,13 @@ import bcrypt
 import pytest
 from waiting import PATIENCE_SECONDS, until
 
-from exporter.exposition import Page
 from exporter.http import passwords
-from exporter.http.guard import Guard
+from exporter.http.authenticator import Guard
+from exporter.http.pages import Page
 from exporter.http.server import MetricsServer
 from exporter.http.webconfig import WebConfigError
 from exporter.http.webfile import WebFile
-from isolation.host.bounded import Limits
+from isolation.host.bounded_connections import Limits
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing: apt-get install openssl")
 RIGHT = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

@@ -13,11 +13,11 @@ from waiting import PATIENCE_SECONDS, until
 pytest.importorskip("pynvml")
 import pynvml
 
-from isolation.cluster.background import Background
 from isolation.contract.quantity import GIB
-from isolation.host.alarms import Alarm, Kind, NvmlAlarms
-from isolation.host.health import HealthTerms
+from isolation.host.card_events import Alarm, Kind, NvmlAlarms
+from isolation.host.core.health import HealthTerms
 from isolation.host.machine import MachineError, NvmlMachine
+from isolation.kube.background import Background
 from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
 from isolation.node.inventory import NodeInventory, Terms
 

@@ -21,7 +21,7 @@ from waiting import PATIENCE_SECONDS
 pytest.importorskip("pynvml")
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import Hold, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.host.machine import NvmlMachine
 from isolation.lib import files, native

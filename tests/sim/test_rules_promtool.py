@@ -14,9 +14,9 @@ from prometheus_stand import program
 from waiting import PATIENCE_SECONDS
 
 from dashboards import promql
-from dashboards.rules.book import ALERTS, RECORDS
-from dashboards.rules.cli import COMMITTED
+from dashboards.rules.catalogue import ALERTS, RECORDS
 from dashboards.rules.render import PLAIN
+from dashboards.rules_cli import COMMITTED
 
 CASES = Path(__file__).parents[1] / "golden/rules"
 FILES = sorted(CASES.glob("*.test.yaml"))

@@ -13,9 +13,9 @@ import pytest
 from run_command import CLIENT, begin, go, holds
 from waiting import PATIENCE_SECONDS, until
 
-from isolation.host import evidence
+from isolation.host import liveness
 from isolation.lib.files import read_region
-from isolation.run.book import Book
+from isolation.run.store import Book
 from isolation.simgpu.hardware import create, opened
 
 pytest.importorskip("pynvml")
@@ -164,7 +164,7 @@ def test_the_book_stands_on_every_kind_of_evidence(box):
 
     def noted():
         with book.deciding():
-            return [(held, evidence.members(held.folder)) for held in book.holds()]
+            return [(held, liveness.members(held.folder)) for held in book.holds()]
 
     def noted_and_closed():
         # the note follows within a second; until then the hold names nobody

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_SECONDS, until
 
-from autoscaler.sim.stack import crew as crewing
-from autoscaler.sim.stack import janitor, tether
-from autoscaler.sim.stack.crew import MOST_TRIES, Crew, Job, environment
+from autoscaler.demo.stack import cleanup, parent_death
+from autoscaler.demo.stack import supervisor as crewing
+from autoscaler.demo.stack.supervisor import MOST_TRIES, Crew, Job, environment
 from isolation.contract.stack import DOWN, STARTING, UP
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -42,9 +42,9 @@ def mark():
     """One that no other stack has; who bears it does not outlive the test."""
     made = secrets.token_hex(16)
     yield made
-    wanted = janitor.signs(made)
-    for pid in janitor.marked(wanted):
-        janitor.tell(wanted, pid, signal.SIGKILL)
+    wanted = cleanup.signs(made)
+    for pid in cleanup.marked(wanted):
+        cleanup.tell(wanted, pid, signal.SIGKILL)
 
 
 def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_path, mark):
@@ -93,7 +93,7 @@ def test_services_are_told_to_end_and_tenants_end_with_their_input(tmp_path, mar
     crew.end()
 
     assert "ended by itself" == crew.last_line("tenant")
-    assert [] == janitor.marked(janitor.signs(mark))
+    assert [] == cleanup.marked(cleanup.signs(mark))
 
 
 def test_one_that_has_worked_and_does_not_answer_is_down(tmp_path, mark):
@@ -118,7 +118,7 @@ def test_one_that_does_not_listen_is_killed(tmp_path, mark):
 
     crew.end()
 
-    assert [] == janitor.marked(janitor.signs(mark))
+    assert [] == cleanup.marked(cleanup.signs(mark))
 
 
 def test_what_a_killed_runner_leaves_behind_ends_before_it_is_started_again(tmp_path, mark):
@@ -131,7 +131,7 @@ def test_what_a_killed_runner_leaves_behind_ends_before_it_is_started_again(tmp_
     os.kill(crew.pid("tenant"), signal.SIGKILL)
 
     assert until(lambda: (crew.look(), crew.parts["tenant"].restarts)[1])
-    assert until(lambda: not janitor.bears(left, janitor.signs(mark)))
+    assert until(lambda: not cleanup.bears(left, cleanup.signs(mark)))
     crew.end()
 
 
@@ -139,7 +139,7 @@ def test_a_tied_process_ends_with_its_starter_however_that_ends():
     """SIGKILL leaves no time to tidy: the kernel does."""
     program = (
         "import os, subprocess, sys, time\n"
-        f"tied = [sys.executable, '-I', '-S', {tether.__file__!r}, str(os.getpid())]\n"
+        f"tied = [sys.executable, '-I', '-S', {parent_death.__file__!r}, str(os.getpid())]\n"
         "child = subprocess.Popen([*tied, 'sleep', '600'])\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
@@ -164,7 +164,7 @@ def _lives(pid):
 def test_a_tied_process_does_not_begin_without_its_starter():
     """Who was starting it has gone already: nothing is started."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", tether.__file__, "1", "echo", "began"],
+        [sys.executable, "-I", "-S", parent_death.__file__, "1", "echo", "began"],
         capture_output=True,
         check=False,
         timeout=PATIENCE_SECONDS,
@@ -177,7 +177,7 @@ def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
     """Same program, same user, another mark, or part of a name in another variable: all of them live on."""
     others = [
         subprocess.Popen(SLEEP, env=environment(os.environ, secrets.token_hex(16), "x")),
-        subprocess.Popen(SLEEP, env={**os.environ, "OTHER": f"{janitor.VARIABLE}={mark}"}),
+        subprocess.Popen(SLEEP, env={**os.environ, "OTHER": f"{cleanup.VARIABLE}={mark}"}),
     ]
     mine = subprocess.Popen((sys.executable, "-c", STUBBORN), env=environment(os.environ, mark, "x"))
     folder = tmp_path / "folder"
@@ -185,7 +185,7 @@ def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
     kept = tmp_path / "kept"
     kept.mkdir()
     sweeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", janitor.__file__, mark, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-I", "-S", cleanup.__file__, mark, str(folder)], stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         time.sleep(0.3)
@@ -204,6 +204,6 @@ def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
 
 def test_settings_of_other_runs_do_not_reach_the_stack():
     """A book or a policy that the user has set for gpushare would put tenants where the exporter does not look."""
-    given = {"GPUSHARE_STATE_DIR": "/b", "GPUSHARE_EXPORTER_INTERVAL": "9s", "PATH": "/bin", janitor.VARIABLE: "old"}
+    given = {"GPUSHARE_STATE_DIR": "/b", "GPUSHARE_EXPORTER_INTERVAL": "9s", "PATH": "/bin", cleanup.VARIABLE: "old"}
 
-    assert {"PATH": "/bin", janitor.VARIABLE: "m", janitor.PART: "p"} == environment(given, "m", "p")
+    assert {"PATH": "/bin", cleanup.VARIABLE: "m", cleanup.PART: "p"} == environment(given, "m", "p")

@@ -16,9 +16,9 @@ from children import at_terminal
 from stack_run import runs_in
 from waiting import PATIENCE_SECONDS, until
 
-from autoscaler.sim.stack import places, stage
-from autoscaler.sim.stack.beside import Beside
-from autoscaler.sim.stack.turns import Turns
+from autoscaler.demo.stack import addresses, stack
+from autoscaler.demo.stack.autoscaler_metrics import Turns
+from autoscaler.demo.stack.sidecar import Beside
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")
@@ -72,9 +72,9 @@ def test_two_interrupts_end_at_once_and_leave_nothing(started):
 def row_of_ports():
     """The first of a row that is free; others take ports at the same time, so it is tried anew where one is not."""
     for _ in range(100):
-        first = places.ports(0).exporter
+        first = addresses.ports(0).exporter
         with contextlib.suppress(OSError):
-            return places.ports(first).exporter
+            return addresses.ports(first).exporter
     raise AssertionError("no free row of ports")
 
 
@@ -82,7 +82,7 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
     """No compiler when it was installed: the reason as the simulator gives it, no folder and no process."""
     reason = "_hardware.so was not built: run `make test`"
     program = f"import sys; sys.exit('Error: {reason}')"
-    monkeypatch.setattr(stage, "GPUSHARE", (sys.executable, "-c", program))
+    monkeypatch.setattr(stack, "GPUSHARE", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told = []
     first = row_of_ports()
@@ -99,17 +99,17 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
 def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
     """Old figures are not shown for new ones: the next who asks is told what broke, and nothing is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    impossible = places.Tools("/no\0program", None)
+    impossible = addresses.Tools("/no\0program", None)
 
-    with stage.Stage(places.ports(0), impossible) as standing:
+    with stack.Stage(addresses.ports(0), impossible) as standing:
 
         def broken():
-            with contextlib.suppress(stage.StackError):
+            with contextlib.suppress(stack.StackError):
                 return not standing.now
             return True
 
         assert until(broken)
-        with pytest.raises(stage.StackError, match="cannot watch the stack any more: embedded null byte"):
+        with pytest.raises(stack.StackError, match="cannot watch the stack any more: embedded null byte"):
             assert standing.now
     assert [] == list(tmp_path.iterdir())
 

@@ -14,8 +14,8 @@ import pytest
 from stack_run import Run, runs_in
 from waiting import PATIENCE_SECONDS, until
 
-from autoscaler.sim.stack.cast import ROLES
-from autoscaler.sim.stack.stage import RULES
+from autoscaler.demo.stack.stack import RULES
+from autoscaler.demo.stack.workloads import ROLES
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")

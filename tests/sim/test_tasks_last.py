@@ -19,9 +19,9 @@ from waiting import PATIENCE_SECONDS, soon, until
 
 from autoscaler.kube.app import Autoscaler
 from autoscaler.kube.options import Options
-from isolation.cluster.failure import RefusedError
-from isolation.cluster.listen import Address
 from isolation.contract.names import ACK
+from isolation.kube.core.errors import RefusedError
+from isolation.kube.listen import Address
 from isolation.node import app as node_app
 from isolation.node.app import NodeAgent
 from isolation.node.settings import Settings as NodeSettings

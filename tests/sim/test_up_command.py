@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from up_command import invoke
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.sim.fleet import Embedded, demo_fleet, demo_limits, demo_workload
-from autoscaler.sim.pace import run
+from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
+from autoscaler.demo.pace import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-u", "-m", "gpushare", "up"]

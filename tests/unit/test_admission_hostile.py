@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import request_of
 from isolation.contract.model import Mode, Request
-from isolation.scheduler.admission.fleet import Fleet, Shape
-from isolation.scheduler.admission.question import MOST_BYTES
-from isolation.scheduler.admission.review import World, review
+from isolation.scheduler.admission.core.fleet import Fleet, Shape
+from isolation.scheduler.admission.core.request import MOST_BYTES
+from isolation.scheduler.admission.core.review import World, review
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")

@@ -12,10 +12,10 @@ import yaml
 from admission_pods import TEMPLATED
 
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
-from isolation.scheduler.admission import forbidden
-from isolation.scheduler.admission.matching import labelled
+from isolation.scheduler.admission.core import forbidden
+from isolation.scheduler.admission.core.matching import labelled
+from isolation.scheduler.admission.core.review import TEMPLATES
 from isolation.scheduler.admission.objects import FILES, main, objects, printed
-from isolation.scheduler.admission.review import TEMPLATES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "manifests" / "base" / "admission"

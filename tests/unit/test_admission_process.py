@@ -23,15 +23,15 @@ from scheduler_doors import node
 from scheduler_doors import pod as stored
 from waiting import soon
 
-from isolation.cluster.listen import Address
-from isolation.cluster.store import Store
-from isolation.contract import metrics_scheduler as catalogue
+from isolation.contract.metrics import scheduler as catalogue
 from isolation.contract.quantity import GIB
+from isolation.kube.listen import Address
+from isolation.kube.store import Store
 from isolation.scheduler.admission import supervise
+from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
 from isolation.scheduler.admission.supervise import Admission, Cluster
-from isolation.scheduler.admission.webhooks import TIMEOUT_SECONDS
+from isolation.scheduler.http import listener
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.serving import listener
 from isolation.scheduler.settings import Settings
 
 HERE = Address("127.0.0.1", 0)

@@ -28,7 +28,7 @@ from admission_pods import (
 )
 from admission_reviews import asked, told, world
 
-from isolation.scheduler.admission.review import review
+from isolation.scheduler.admission.core.review import review
 
 RECORDED = sorted((Path(__file__).resolve().parents[3] / "shared" / "samples").glob("admission-*.json"))
 

@@ -7,10 +7,10 @@ from admission_pods import COUNT, MEM, TEMPLATED, amount, good, labelled, patche
 from admission_reviews import asked, told, world
 from builders import node
 
-from isolation.contract.codec_pools import PublishedPool, encode_pools
+from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.model import Mode
-from isolation.scheduler.admission.fleet import Fleet, fleet_of
-from isolation.scheduler.admission.messages import Known, Update
+from isolation.scheduler.admission.core.fleet import Fleet, fleet_of
+from isolation.scheduler.admission.core.messages import Known, Update
 
 
 @pytest.mark.parametrize("kind", TEMPLATED)

@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 from e2e.certificates import Authority
 
+from autoscaler.apis.rpc.server import Files
 from autoscaler.kube.options import Address, Grpc, MetricsApi, Options
-from autoscaler.kube.telemetry_certificates import Certificates
-from autoscaler.rpc.serving import Files
-from isolation.contract.metrics_autoscaler import CERTIFICATE_ENDS
+from autoscaler.kube.telemetry.certificates import Certificates
+from isolation.contract.metrics.autoscaler import CERTIFICATE_ENDS
 
 HERE = Address("127.0.0.1", 0)
 

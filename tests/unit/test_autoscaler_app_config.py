@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.drain_rules import DrainRules
-from autoscaler.kube.config import Config, ConfigError
-from autoscaler.kube.config_file import ConfigFile
-from autoscaler.kube.config_reader import read_config
-from autoscaler.limits import BOUNDS, Limits
+from autoscaler.core.limits import BOUNDS, Limits
+from autoscaler.core.scale_down_rules import DrainRules
+from autoscaler.kube.config.file import ConfigFile
+from autoscaler.kube.config.reader import read_config
+from autoscaler.kube.core.config import Config, ConfigError
 from isolation.contract.model import CardChoice, Mode
 
 GOOD = """\

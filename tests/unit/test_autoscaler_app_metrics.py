@@ -11,19 +11,19 @@ from builders import ask
 from pools_builder import pod, pool, seen
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.decide import decide
-from autoscaler.kube.telemetry import Telemetry
-from autoscaler.kube.telemetry_rows import Reading, rows_of
-from autoscaler.kube.wiring_doors import measured_app, serving
-from autoscaler.limits import Limits
-from autoscaler.memory import Backoff, Memory
-from autoscaler.metrics_api.pressure import rooms_of, waiting_of
-from autoscaler.metrics_api.readings import Picture
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, Plan
-from isolation.cluster.listen import Address
+from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
+from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, Plan
+from autoscaler.core.state import Backoff, Memory
+from autoscaler.kube.core.telemetry_rows import Reading, rows_of
+from autoscaler.kube.metrics_server import measured_app, serving
+from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics_autoscaler import CATALOGUE, FAILURES, LABELS
+from isolation.contract.metrics.autoscaler import CATALOGUE, FAILURES, LABELS
+from isolation.kube.listen import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = (

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from autoscaler.kube.cli import autoscaler
 from autoscaler.kube.options import Grpc, MetricsApi, Options
-from isolation.cluster.listen import Address, address
+from isolation.kube.listen import Address, address
 
 NOBODY = {
     "apiVersion": "v1",

@@ -8,12 +8,12 @@ import json
 from builders import ask
 from pools_builder import pod, pool, seen
 
-from autoscaler.decide import decide
+from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.state import Backoff, Memory
+from autoscaler.kube.core.telemetry_rows import Reading
 from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
-from autoscaler.kube.telemetry_rows import Reading
-from autoscaler.limits import Limits
-from autoscaler.memory import Backoff, Memory
-from autoscaler.metrics_api.readings import Picture
 
 
 def prospect(*pods, memory=None, unanswered=None, **beside):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.kube.app_heritage import Heritage, merged
-from autoscaler.kube.kept import Kept
-from autoscaler.kube.state import KEY, MOST_TEXT, Remembered, Saved, StateStore, decode, encode
-from autoscaler.lifecycle import Machine, State
-from autoscaler.memory import Backoff, Memory
-from autoscaler.observation import Home
-from isolation.cluster.failure import RefusedError
-from isolation.contract.codec_shape import CodecError
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.snapshot import Home
+from autoscaler.core.state import Backoff, Memory
+from autoscaler.kube.persisted import Kept
+from autoscaler.kube.state_store import KEY, MOST_TEXT, Remembered, Saved, StateStore, decode, encode
+from autoscaler.kube.state_transfer import Heritage, merged
+from isolation.contract.codec.cursor import CodecError
+from isolation.kube.core.errors import RefusedError
 
 NOW = 1_800_000_000.0
 TIMES = st.floats(0, NOW, allow_nan=False).map(lambda at: round(at, 3))

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from autoscaler.kube.app_hold import Facts, Why, hold_of
+from autoscaler.kube.core.inhibition import Facts, Why, hold_of
 from autoscaler.kube.switch import OLD_SECONDS, Position, Switch, position_of
-from isolation.cluster.failure import RefusedError, UnreachableError
+from isolation.kube.core.errors import RefusedError, UnreachableError
 
 
 @pytest.mark.parametrize(

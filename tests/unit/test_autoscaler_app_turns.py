@@ -9,20 +9,20 @@ import pytest
 from builders import ask
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.kube.app_guard import GuardedWorld, Manners
-from autoscaler.kube.app_hold import Hold, Why
-from autoscaler.kube.config import Config, PoolConfig
-from autoscaler.kube.telemetry import Telemetry
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Backoff, Memory
-from autoscaler.plan import Buy, Evict
+from autoscaler.core.decide import decide
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, Evict
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Backoff, Memory
+from autoscaler.kube.core.config import Config, PoolConfig
+from autoscaler.kube.core.inhibition import Hold, Why
+from autoscaler.kube.guard import GuardedWorld, Manners
+from autoscaler.kube.telemetry.metrics import Telemetry
 from autoscaler.providers.registry import PoolSource
-from isolation.cluster.failure import UnreachableError
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
 from isolation.contract.model import Refusal
 from isolation.contract.model import Why as Code
+from isolation.kube.core.errors import UnreachableError
 
 LIMITS = Limits(action_validation_delay_seconds=0.0)
 POOL = pool("gpu-a", 2)

@@ -7,14 +7,14 @@ from operator import attrgetter
 
 import pytest
 
-from autoscaler.kube.config_reader import read_config
-from autoscaler.kube.figures import Nothing
-from autoscaler.kube.figures_http import Exporters, Prometheus
-from autoscaler.kube.wiring import KnownPools, figures_of, offers_of, opened
+from autoscaler.apis.rpc.relay import Commanding, Relay
+from autoscaler.kube.composition import KnownPools, figures_of, offers_of, opened
+from autoscaler.kube.config.reader import read_config
+from autoscaler.kube.usage import Nothing
+from autoscaler.kube.usage_http import Exporters, Prometheus
 from autoscaler.providers.registry import ConfigError
-from autoscaler.rpc.relay import Commanding, Relay
-from isolation.cluster.access import Access
 from isolation.contract.model import Mode
+from isolation.kube.access import Access
 
 ORDERED = """\
 pools:

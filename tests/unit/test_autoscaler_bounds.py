@@ -8,9 +8,9 @@ import yaml
 from click.testing import CliRunner
 from e2e.manifest_build import MANIFESTS
 
-from autoscaler.kube.bounds import POLICY, patch, text
 from autoscaler.kube.cli import autoscaler
-from autoscaler.kube.config_reader import read_config
+from autoscaler.kube.config.reader import read_config
+from autoscaler.kube.scale_bounds import POLICY, patch, text
 
 POOLS = """
 version: 1

@@ -8,14 +8,14 @@ import pytest
 from builders import ask, node
 from pools_builder import pod, pool, seen
 
-from autoscaler.caps import Growth, removals_left
-from autoscaler.decide import decide
-from autoscaler.kube.kept import Kept
-from autoscaler.kube.state import Remembered, decode, encode
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits
-from autoscaler.memory import Memory
-from autoscaler.plan import Buy, Delete, Discard, Drain
+from autoscaler.core.decide import decide
+from autoscaler.core.fleet_caps import Growth, removals_left
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, Delete, Discard, Drain
+from autoscaler.core.state import Memory
+from autoscaler.kube.persisted import Kept
+from autoscaler.kube.state_store import Remembered, decode, encode
 
 NOW = 100_000.0
 LIMITS = Limits(min_replicas=1)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pools_builder import nodes_by_hand, on_card, pod, pool, seen
 
-from autoscaler.bins import Bin
-from autoscaler.demand import demand
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits
+from autoscaler.core.bin_packing import Bin
+from autoscaler.core.demand import demand
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits
 from isolation.contract.model import Mode, Request, Requirement, Rules, Taint, Toleration, Why
 from isolation.contract.quantity import gib
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.budget import Budget
-from autoscaler.drain import leaving, superfluous
-from autoscaler.limits import Limits
+from autoscaler.core.disruption_budget import Budget
+from autoscaler.core.limits import Limits
+from autoscaler.core.scale_down import leaving, superfluous
 from isolation.contract.quantity import gib
 
 LIMITS = Limits()

@@ -8,9 +8,9 @@ import pytest
 from builders import ask
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.flaps import Flaps
-from autoscaler.lifecycle import Machine, State
-from autoscaler.plan import Buy, Delete, Drain, Evict, Keep, Plan
+from autoscaler.core.flapping import Flaps
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.plan import Buy, Delete, Drain, Evict, Keep, Plan
 
 HOUR = 3600.0
 OURS = pool("gpu-a", 2)

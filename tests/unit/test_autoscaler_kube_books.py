@@ -11,18 +11,18 @@ from random import Random
 import msgspec
 import pytest
 
-from autoscaler.kube.config import PoolConfig
-from autoscaler.kube.figures import Measured
-from autoscaler.kube.kept import Kept
-from autoscaler.kube.observe import Snapshot, observed, observing
-from autoscaler.kube.observe_books import Books
-from autoscaler.kube.sources import Sources
-from autoscaler.limits import Limits
-from autoscaler.metrics_api.readings import Sample, Spot
+from autoscaler.apis.metrics.core.readings import Sample, Spot
+from autoscaler.core.limits import Limits
+from autoscaler.kube.core.config import PoolConfig
+from autoscaler.kube.observe.cache import Books
+from autoscaler.kube.observe.snapshot import Snapshot, observed, observing
+from autoscaler.kube.persisted import Kept
+from autoscaler.kube.usage import Measured
+from autoscaler.kube.watches import Sources
 from autoscaler.providers.base import DeniedError, Instance, InstanceState, PoolState
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec import encode_allocation, encode_cards
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
 from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.names import ALLOCATION, CARDS, DELETION_COST, DRAIN, EVICT, MOVED, RESERVATION, SCHEDULER
 from isolation.contract.quantity import GIB

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, run, two
 
-from autoscaler.kube.doubt import Kind
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.plan import Buy
+from autoscaler.core.plan import Buy
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.core.conditions import Kind
 from autoscaler.providers.base import (
     ChangedError,
     DeniedError,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, run, two
 
-from autoscaler.kube.doubt import Kind
-from autoscaler.kube.sources import RESERVATIONS_PATH
-from autoscaler.lifecycle import State
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.plan import Buy, Delete, Discard, Drain, Keep
+from autoscaler.core.lifecycle import State
+from autoscaler.core.plan import Buy, Delete, Discard, Drain, Keep
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.providers.base import DeniedError, UnreachableError
-from isolation.cluster.failure import RefusedError
 from isolation.contract.names import DRAIN, MIRROR, MOVED
+from isolation.kube.core.errors import RefusedError
 
 
 def test_a_drain_reserves_before_it_marks_and_is_found_again_from_objects_alone():

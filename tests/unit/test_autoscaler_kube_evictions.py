@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kube_world_stand import LIMITS, Machines, a_node, a_pod, drained, home, run, two
 
-from autoscaler.kube.doubt import Kind
-from autoscaler.kube.sources import RESERVATIONS_PATH
-from autoscaler.plan import Evict, Move
-from isolation.cluster.failure import RefusedError
-from isolation.cluster.failure import UnreachableError as SilentError
+from autoscaler.core.plan import Evict, Move
+from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.watches import RESERVATIONS_PATH
+from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.errors import UnreachableError as SilentError
 
 
 async def evicted(stand, answer=None, times=1):

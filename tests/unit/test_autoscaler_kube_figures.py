@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.kube.figures import Ages, Row, spots_of
-from autoscaler.kube.figures_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
-from autoscaler.metrics_api.readings import Spot
+from autoscaler.apis.metrics.core.readings import Spot
+from autoscaler.kube.usage import Ages, Row, spots_of
+from autoscaler.kube.usage_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
 from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
 from isolation.contract.model import Ask, Placement, Pod, Request, Slice
 

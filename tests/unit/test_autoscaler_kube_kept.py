@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.kube.homes import homes_of
-from autoscaler.kube.kept import Kept, kept_of
-from autoscaler.kube.sources import Stored
-from autoscaler.lifecycle import Machine, State
-from autoscaler.observation import Home
-from isolation.contract.codec_shape import At
-from isolation.contract.codec_template import NodeTemplate
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.snapshot import Home
+from autoscaler.kube.nominations import homes_of
+from autoscaler.kube.persisted import Kept, kept_of
+from autoscaler.kube.watches import Stored
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.template import NodeTemplate
 from isolation.contract.model import Card, Mode, Placement, Pod, Request, Slice
 from isolation.contract.reservation import Reservation
 

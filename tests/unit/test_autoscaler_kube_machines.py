@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.kube.notes import Drain, NodeNote, drain_of
-from autoscaler.kube.observe_machines import Standing, fleet_of
-from autoscaler.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.kube.annotations import Drain, NodeNote, drain_of
+from autoscaler.kube.observe.machines import Standing, fleet_of
 from autoscaler.providers.base import Instance, InstanceState, PoolState
 from isolation.contract.model import Card, Mode, Node, Taint
 from isolation.contract.names import DRAIN

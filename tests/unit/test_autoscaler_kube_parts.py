@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from builders import ask, node
 
-from autoscaler.loop import applied, together
-from autoscaler.plan import Buy, Delete, Keep
+from autoscaler.core.plan import Buy, Delete, Keep
+from autoscaler.core.reconcile import applied, together
 from isolation.contract.model import Refusal, Why
 from isolation.placement.engine import Engine
 

@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 from kube_world_stand import LIMITS, START, Api, Machines, Stand, a_pod, run
 
-from autoscaler.kube.observe_homes import HOME_SECONDS
-from autoscaler.kube.places import REFUSED_SECONDS
-from autoscaler.kube.sources import RESERVATIONS_PATH
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from isolation.cluster.failure import RefusedError, UnreachableError
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.observe.nominations import HOME_SECONDS
+from autoscaler.kube.planned_nodes import REFUSED_SECONDS
+from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import PURCHASE, reservation_of
+from isolation.kube.core.errors import RefusedError, UnreachableError
 
 PODS = "/api/v1/pods"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from autoscaler.kube.notes import Notes, PodNote, Spread
-from autoscaler.kube.observe_pods import MOST_KINDS, guarded, movable, waiting
-from autoscaler.kube.sources import Budget, Expression, _budget
-from autoscaler.pools import Pool
+from autoscaler.core.pools import Pool
+from autoscaler.kube.annotations import Notes, PodNote, Spread
+from autoscaler.kube.observe.pods import MOST_KINDS, guarded, movable, waiting
+from autoscaler.kube.watches import Budget, Expression, _budget
 from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Placement, Pod, Request, Requirement
 from isolation.contract.quantity import GIB
 

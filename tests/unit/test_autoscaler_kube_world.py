@@ -10,16 +10,16 @@ import json
 import pytest
 from kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
 
-from autoscaler.kube.doubt import DoubtError, Kind
-from autoscaler.kube.sources import RESERVATIONS_PATH
+from autoscaler.core.plan import Buy, Delete, Discard, Keep, Move
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.core.conditions import DoubtError, Kind
+from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.kube.world import ANEW_SECONDS, FEW
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.plan import Buy, Delete, Discard, Keep, Move
-from isolation.cluster.failure import RefusedError
 from isolation.contract.model import Placement, Request, Slice
 from isolation.contract.names import DRAIN
 from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import RefusedError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from autoscaler.lifecycle import COMING, MOVES, IllegalMove, Machine, State, overdue
-from autoscaler.limits import Limits, LimitsError
+from autoscaler.core.lifecycle import COMING, MOVES, IllegalMove, Machine, State, overdue
+from autoscaler.core.limits import Limits, LimitsError
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(State, State)))

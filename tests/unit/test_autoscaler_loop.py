@@ -9,13 +9,13 @@ import pytest
 from builders import ask, node
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits
-from autoscaler.loop import DryRun, turn
-from autoscaler.memory import Memory
-from autoscaler.observation import Reservation
-from autoscaler.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
+from autoscaler.core.decide import decide
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
+from autoscaler.core.reconcile import DryRun, turn
+from autoscaler.core.snapshot import Reservation
+from autoscaler.core.state import Memory
 
 LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
 NOW = 10_000.0

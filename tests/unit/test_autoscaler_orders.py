@@ -9,14 +9,14 @@ from builders import ask
 from kube_world_stand import LIMITS, Api, Machines, a_pod, run
 from pools_builder import pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.observation import Home
-from autoscaler.plan import Buy, TakeBack
-from autoscaler.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.core.decide import decide
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, TakeBack
+from autoscaler.core.reconcile import turn
+from autoscaler.core.snapshot import Home
+from autoscaler.core.state import Memory
 from isolation.contract.handover import Ours
 
 PODS = "/api/v1/pods"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.lifecycle import Machine, State
-from autoscaler.observation import Reservation
-from autoscaler.phantom import phantoms
+from autoscaler.core.fragmented import phantoms
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.snapshot import Reservation
 from isolation.contract.model import Refusal, Request
 
 FULL = node("p-1", 4, 15, pool="p")

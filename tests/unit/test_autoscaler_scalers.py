@@ -10,15 +10,15 @@ from builders import ask, node
 from kube_world_stand import Api, Machines, Stand, a_node, a_pod, drained, run, two
 from pools_builder import pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.kube.config import ConfigError
-from autoscaler.kube.config_reader import read_config
+from autoscaler.core.decide import decide
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Buy, Discard, Keep
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.config.reader import read_config
+from autoscaler.kube.core.config import ConfigError
 from autoscaler.kube.world import KubeWorld
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.plan import Buy, Discard, Keep
 from isolation.contract.handover import Ours, Scaler
 
 POOL = "pools: [{{name: a, provider: scale, settings: {{name: a}}, {}}}]"

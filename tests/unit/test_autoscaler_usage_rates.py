@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.kube.figures import Ages, Row
-from autoscaler.metrics_api.answer import Moment, answer
-from autoscaler.metrics_api.question import PodsAsked
-from autoscaler.metrics_api.readings import Picture, pod_uses
-from autoscaler.metrics_api.selector import Selector
-from autoscaler.rpc.trigger import figure_of, trigger_of
+from autoscaler.apis.metrics.core.answer import Moment, answer
+from autoscaler.apis.metrics.core.readings import Picture, pod_uses
+from autoscaler.apis.metrics.core.request import PodsAsked
+from autoscaler.apis.metrics.core.selector import Selector
+from autoscaler.apis.rpc.core.trigger import figure_of, trigger_of
+from autoscaler.kube.usage import Ages, Row
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
     CONTAINER_ALLOCATED,

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from isolation.host.bounded import Bounded, Limits
+from isolation.host.bounded_connections import Bounded, Limits
 
 LIMITS = Limits(connections=4, request_bytes=64, request_seconds=0.3, idle_seconds=0.3, stalled_seconds=1.0)
 

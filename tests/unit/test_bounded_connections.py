@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 from waiting import soon
 
-from isolation.cluster.listen import Address
-from isolation.host import bounded
-from isolation.host.bounded import Limits
+from isolation.host import bounded_connections
+from isolation.host.bounded_connections import Limits
+from isolation.kube.listen import Address
 from isolation.scheduler.admission.serve import Reviews
-from isolation.scheduler.serving import body_of, listener, serving
+from isolation.scheduler.http import body_of, listener, serving
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 LOG = logging.getLogger("test_bounded_connections")
@@ -97,7 +97,7 @@ def test_when_places_run_out_the_slowest_goes_then_an_idle_one_and_never_one_tha
     """
     While there is nobody to go, the newcomer waits.
     """
-    monkeypatch.setattr(bounded, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(bounded_connections, "YOUNG_SECONDS", 0.0)
 
     async def story():
         gate = asyncio.Event()

@@ -12,18 +12,18 @@ import pytest
 from rich.cells import cell_len
 from views_stage import fleet_of_cards, node, pod, tenant, usage
 
-from dashboards.browse import keys
-from dashboards.browse.history import ASCII_LEVELS, KEPT, LEVELS, History, sparkline
-from dashboards.browse.keys import keys_of
-from dashboards.browse.model import Model, keys_in
-from dashboards.browse.process_values import processes_in
-from dashboards.browse.state import LISTS, SORTS, Place, State, pressed, shown_from
-from dashboards.browse.view import LEAST, Scene, Status, draw
 from dashboards.terminal import top_view
-from dashboards.terminal.fleet import Fleet
-from dashboards.terminal.paint import Paper
-from dashboards.terminal.usage import CardUsage, TenantUsage, Usage, with_rates
-from dashboards.terminal.where import Reading
+from dashboards.terminal.interactive import keys
+from dashboards.terminal.interactive.history import ASCII_LEVELS, KEPT, LEVELS, History, sparkline
+from dashboards.terminal.interactive.keys import keys_of
+from dashboards.terminal.interactive.model import Model, keys_in
+from dashboards.terminal.interactive.process_values import processes_in
+from dashboards.terminal.interactive.state import LISTS, SORTS, Place, State, pressed, shown_from
+from dashboards.terminal.interactive.view import LEAST, Scene, Status, draw
+from dashboards.terminal.read.fleet import Fleet
+from dashboards.terminal.read.source import Reading
+from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage, with_rates
+from dashboards.terminal.table import Paper
 from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
 

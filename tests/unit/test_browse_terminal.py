@@ -195,4 +195,6 @@ def test_a_pipe_loads_nothing_of_the_screen():
         more = {"capture_output": True, "text": True, "cwd": ROOT, "env": environment(), "timeout": 60}
         done = subprocess.run(command, check=False, **more)
     assert 0 == done.returncode
-    assert not {f"dashboards.browse.{name}" for name in ("loop", "view", "terminal")} & set(done.stderr.split())
+    assert not {f"dashboards.terminal.interactive.{name}" for name in ("loop", "view", "terminal")} & set(
+        done.stderr.split()
+    )

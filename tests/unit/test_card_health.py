@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from isolation.host.alarms import Alarm, Board, Kind
-from isolation.host.health import (
+from isolation.host.card_events import Alarm, Board, Kind
+from isolation.host.core.health import (
     APPLICATION,
     FATAL,
     NEVER,

@@ -11,8 +11,8 @@ from kubernetes.aio import config as official_config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import incluster_config
 
-from isolation.cluster import credentials
-from isolation.cluster.credentials import identity_of
+from isolation.kube import credentials
+from isolation.kube.credentials import identity_of
 
 
 @pytest.fixture

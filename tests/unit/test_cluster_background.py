@@ -9,10 +9,10 @@ import time
 import pytest
 from waiting import soon, until
 
-from isolation.cluster import background
-from isolation.cluster.background import Background
-from isolation.cluster.backoff import Pace
-from isolation.contract.metrics_node import FAILURES, HEALTHY
+from isolation.contract.metrics.node import FAILURES, HEALTHY
+from isolation.kube import background
+from isolation.kube.background import Background
+from isolation.kube.core.backoff import Pace
 
 BROKEN = OSError(28, "No space left on device")
 

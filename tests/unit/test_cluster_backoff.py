@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.cluster.backoff import Pace, delay
+from isolation.kube.core.backoff import Pace, delay
 
 draws = st.floats(0, 1)
 paces = st.builds(Pace, first=st.floats(0.01, 5), longest=st.floats(5, 60))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from credentials_read import BROKEN, coded, facts, written
 
-from isolation.cluster.credentials import identity_of, official_identity
-from isolation.cluster.failure import CredentialsError
-from isolation.cluster.kubeconfig import identity_in
+from isolation.kube.core.errors import CredentialsError
+from isolation.kube.credentials import identity_of, official_identity
+from isolation.kube.kubeconfig import identity_in
 
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = object()
@@ -174,7 +174,7 @@ def test_several_files_are_merged_by_the_official_client(tmp_path, monkeypatch):
     """
     first, second = written(tmp_path), written(tmp_path, server="https://b", name="second")
     script = (
-        "import asyncio; from isolation.cluster.credentials import identity_of; "
+        "import asyncio; from isolation.kube.credentials import identity_of; "
         "print(asyncio.run(identity_of(None, None)).host)"
     )
     told = f"{first}{os.pathsep}{second}"
@@ -198,7 +198,7 @@ def test_the_usual_kind_needs_no_official_client(tmp_path):
     A token, a client certificate, one file: its import would take longer than the answer.
     """
     script = (
-        "import asyncio, sys; from isolation.cluster.access import Access\n"
+        "import asyncio, sys; from isolation.kube.access import Access\n"
         "async def story():\n"
         "    async with Access(): pass\n"
         "asyncio.run(story()); print([name for name in sys.modules if name.startswith('kubernetes')])"

@@ -10,9 +10,9 @@ import pytest
 from credentials_read import coded, written
 from e2e.certificates import Authority
 
-from isolation.cluster.access import Access
-from isolation.cluster.failure import CredentialsError
-from isolation.cluster.kubeconfig import identity_in
+from isolation.kube.access import Access
+from isolation.kube.core.errors import CredentialsError
+from isolation.kube.kubeconfig import identity_in
 
 
 def complaint(file, context=None):

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import PATIENCE_SECONDS, soon
 
-from isolation.cluster import follow as following
-from isolation.cluster.access import _split
-from isolation.cluster.backoff import Pace
-from isolation.cluster.failure import ClusterError, GoneError, MalformedError, RefusedError, UnreachableError, refusal
-from isolation.cluster.follow import Follower, Habits, What
-from isolation.cluster.wire import MOST_EVENT_BYTES, event_of, identity_of, page_of
+from isolation.kube import listwatch as following
+from isolation.kube.access import _split
+from isolation.kube.core.backoff import Pace
+from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError, UnreachableError, refusal
+from isolation.kube.core.wire import MOST_EVENT_BYTES, event_of, identity_of, page_of
+from isolation.kube.listwatch import Follower, Habits, What
 
 FAST = Habits(page=2, pace=Pace(first=0.001, longest=0.002))
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from waiting import soon
 
-from isolation.cluster import lease
-from isolation.cluster.election import Election
-from isolation.cluster.failure import UnreachableError
-from isolation.cluster.lease import NEVER, Record, Standing, Step, Terms
+from isolation.kube.core import lease
+from isolation.kube.core.errors import UnreachableError
+from isolation.kube.core.lease import NEVER, Record, Standing, Step, Terms
+from isolation.kube.election import Election
 
 TERMS = Terms()
 NAMES = ("a", "b", "c")

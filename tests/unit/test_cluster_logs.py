@@ -12,7 +12,7 @@ import pytest
 
 import gpushare
 from exporter import logs as exporters
-from isolation.cluster import logs
+from isolation.kube import logs
 
 PROCESSES = ("exporter", "scheduler", "node", "autoscaler")
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.cluster.failure import MalformedError
-from isolation.cluster.store import Store
 from isolation.contract.codec import node_of, pod_of
 from isolation.contract.model import Cluster
 from isolation.contract.names import ACK, ALLOCATION, CARDS, EVICT, MIRROR
+from isolation.kube.core.errors import MalformedError
+from isolation.kube.store import Store
 
 
 def raw(thing):

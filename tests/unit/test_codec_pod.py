@@ -21,8 +21,8 @@ from isolation.contract.codec import (
     pod_of,
     request_of,
 )
-from isolation.contract.codec_pod import seconds_of
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.pod import seconds_of
 from isolation.contract.model import Ask, Card, Node, Part, Phase, Placement, Pod, Refusal, Request, Slice
 from isolation.contract.quantity import GIB, MIB
 

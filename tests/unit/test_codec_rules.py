@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from isolation.contract.codec import CodecError, request_of
-from isolation.contract.codec_rules import NOWHERE, pinned
+from isolation.contract.codec.rules import NOWHERE, pinned
 from isolation.contract.model import NAME_FIELD, Node, Refusal, Requirement, Rules, Toleration
-from isolation.placement.rules import Kind, barrier
+from isolation.placement.node_rules import Kind, barrier
 
 MODEL, GFD = "aliyun.accelerator/nvidia_name", "nvidia.com/gpu.product"
 

@@ -187,7 +187,7 @@ def test_every_command_is_offered_to_a_shell_without_loading_any(shell_environme
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, cwd=ROOT, check=False)
     *offered, loaded = done.stdout.splitlines()
     assert [f"plain,{name}" for name in gpushare.COMMANDS] == offered, done.stderr
-    assert not {"numpy", "rich", "aiohttp", "dashboards.views_cli"} & set(loaded.split())
+    assert not {"numpy", "rich", "aiohttp", "dashboards.terminal.cli"} & set(loaded.split())
 
 
 def test_kubectl_completes_the_plug_in(capsys, monkeypatch):

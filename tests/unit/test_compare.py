@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from isolation.contract.abi import SlotReading
-from isolation.contract.compare import CardUser, Comparison, compare
+from isolation.contract.memory_comparison import CardUser, Comparison, compare
 from isolation.contract.quantity import GIB, MIB
 
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from isolation.contract.abi import CARDS, GRANULE, CardBook, SlotReading
-from isolation.contract.compare import CardUser
-from isolation.contract.hold import Process
-from isolation.host.correction import Books, Correction, counted, excess
+from isolation.contract.host_allocation import Process
+from isolation.contract.memory_comparison import CardUser
+from isolation.host.core.memory_correction import Books, Correction, counted, excess
 
 MIB = 1 << 20
 LIMIT = 100 * MIB

@@ -9,7 +9,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dashboards.board import files
+from dashboards.boards import files
 from dashboards.cli import dashboards
 
 

@@ -11,20 +11,20 @@ import pytest
 from promql_reading import read
 
 from dashboards import promql
-from dashboards.board import asked, files
-from dashboards.board.encode import encoded
+from dashboards.boards import files, queries
+from dashboards.boards.encode import encoded
 
 KNOWN = promql.series()
 DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}
-QUERIES = [(uid, one) for uid, dashboard in DASHBOARDS.items() for one in asked.asked(dashboard)]
+QUERIES = [(uid, one) for uid, dashboard in DASHBOARDS.items() for one in queries.asked(dashboard)]
 LEGEND = re.compile(r"\{\{(\w+)\}\}")
 BY_UID = pytest.mark.parametrize("uid", DASHBOARDS)
 
 
 def told(uid, expr):
     """As a server would be asked."""
-    values = asked.defaults(DASHBOARDS[uid]) | asked.windows("5m", "6h")
-    return read(asked.filled(expr, values), KNOWN)
+    values = queries.defaults(DASHBOARDS[uid]) | queries.windows("5m", "6h")
+    return read(queries.filled(expr, values), KNOWN)
 
 
 @pytest.mark.parametrize(("uid", "one"), QUERIES, ids=[f"{uid}-{q.panel}-{q.letter}" for uid, q in QUERIES])
@@ -38,7 +38,7 @@ def test_legends_name_labels_of_the_result(uid):
     """A legend with a label that the result does not have is an empty word."""
     wrong = [
         (one.panel, one.legend)
-        for one in asked.asked(DASHBOARDS[uid])
+        for one in queries.asked(DASHBOARDS[uid])
         if not set(LEGEND.findall(one.legend)) <= set(told(uid, one.expr).labels or ())
     ]
     assert [] == wrong
@@ -48,7 +48,7 @@ def test_legends_name_labels_of_the_result(uid):
 def test_many_series_have_a_legend_each(uid):
     """Every label of a result by which series differ stands in the legend, unless scraping put it there."""
     wrong = []
-    for panel in asked.panels(DASHBOARDS[uid]):
+    for panel in queries.panels(DASHBOARDS[uid]):
         if panel["type"] not in ("timeseries", "state-timeline", "bargauge"):
             continue
         for target in panel["targets"]:
@@ -90,7 +90,7 @@ def test_variables_are_asked_of_metrics_that_have_them(uid):
         if "__name__" in selector:
             assert label in promql.TARGET_LABELS
             continue
-        found = read(f"count({asked.filled(selector, asked.defaults(DASHBOARDS[uid]))})", KNOWN)
+        found = read(f"count({queries.filled(selector, queries.defaults(DASHBOARDS[uid]))})", KNOWN)
         assert () == found.problems
         assert all(label in KNOWN[name].labels for name in found.names)
 
@@ -113,9 +113,9 @@ def test_lines_are_the_same_few_at_every_moment(uid):
     by_moment = re.compile(r"topk\(\d+, (.*)")
     wrong = [
         one.panel
-        for panel in asked.panels(DASHBOARDS[uid])
+        for panel in queries.panels(DASHBOARDS[uid])
         if panel["type"] == "timeseries"
-        for one in asked.asked({"panels": [panel]})
+        for one in queries.asked({"panels": [panel]})
         for ranked in by_moment.findall(one.expr.split(" or on ()")[0])
         if re.search(r"\}(\[[^\]]+\])?(?! @ end\(\))(?!\[)", ranked)
     ]
@@ -185,4 +185,4 @@ def test_a_selector_refuses_labels_that_the_metric_does_not_have():
 def test_an_unknown_variable_is_a_mistake():
     """Nothing is sent to a server with a variable in it."""
     with pytest.raises(ValueError, match=r"\$nobody is not a variable"):
-        asked.filled("up{a=~'$nobody'}", {})
+        queries.filled("up{a=~'$nobody'}", {})

@@ -10,8 +10,9 @@ import pytest
 from promql_reading import read
 
 from dashboards import promql
-from dashboards.board import asked, files
-from dashboards.board.encode import encoded
+from dashboards.boards import files
+from dashboards.boards import queries as asked
+from dashboards.boards.encode import encoded
 
 KNOWN = promql.series()
 DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}

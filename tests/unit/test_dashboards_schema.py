@@ -10,10 +10,10 @@ import warnings
 
 import pytest
 
-from dashboards.board import asked, files
-from dashboards.board.encode import SCHEMA, encoded
-from dashboards.board.grid import COLUMNS, even, wide
-from dashboards.board.panel import stat
+from dashboards.boards import files, queries
+from dashboards.boards.encode import SCHEMA, encoded
+from dashboards.boards.grid import COLUMNS, even, wide
+from dashboards.boards.panel import stat
 
 DASHBOARDS = {board.uid: json.loads(files.text(board)) for board in files.BOARDS}
 BY_UID = pytest.mark.parametrize("uid", DASHBOARDS)
@@ -107,7 +107,7 @@ def test_layout(uid):
 @BY_UID
 def test_every_panel_says_what_it_is(uid):
     """Title, description, data source, a unit that Grafana knows, a plugin that is not deprecated, queries."""
-    for panel in asked.panels(DASHBOARDS[uid]):
+    for panel in queries.panels(DASHBOARDS[uid]):
         assert panel["type"] in PLUGINS
         assert panel["title"]
         assert panel["description"].endswith((".", ":")), panel["title"]
@@ -151,7 +151,7 @@ def test_variables(uid):
 @BY_UID
 def test_every_selector_is_narrowed_by_cluster_and_job(uid):
     """Two installations in one Prometheus never meet in a figure."""
-    for one in asked.asked(DASHBOARDS[uid]):
+    for one in queries.asked(DASHBOARDS[uid]):
         for picks in re.findall(r"\{([^}]*)\}", re.sub(r"\$\{\w+\}", "", one.expr)):
             wanted = (
                 {'cluster=~"$cluster"'} if 'alertstate="firing"' in picks else {'cluster=~"$cluster"', 'job=~"$job"'}
@@ -179,7 +179,7 @@ def test_every_dashboard_is_reachable_with_time_and_choices():
 @BY_UID
 def test_links_in_tables_read_columns_that_exist(uid):
     """`${__data.fields.Pod}` is a column of the same table."""
-    for panel in asked.panels(DASHBOARDS[uid]):
+    for panel in queries.panels(DASHBOARDS[uid]):
         if panel["type"] == "table":
             organize = panel["transformations"][-1]["options"]
             columns = set(organize["renameByName"].values())

@@ -11,7 +11,7 @@ from ports import free_port
 from prometheus_stand import fetch, program
 from waiting import until
 
-from dashboards.board import asked, files
+from dashboards.boards import files, queries
 
 BEGUN, STEP, POINTS = 1_800_000_000, 60, 61
 """An hour."""
@@ -68,8 +68,8 @@ def ready(address):
 def test_a_graph_of_events_shows_who_had_most_in_all_the_time(tmp_path):
     """Pods that are gone at the end are shown too, and the five with the fewest at no moment."""
     dashboard = json.loads((files.FOLDER / "gpushare-breaches.json").read_text())
-    (one,) = (each for each in asked.asked(dashboard) if each.panel == "Denied allocations" and not each.instant)
-    expr = asked.filled(one.expr, asked.defaults(dashboard) | asked.windows("2m", "1h"))
+    (one,) = (each for each in queries.asked(dashboard) if each.panel == "Denied allocations" and not each.instant)
+    expr = queries.filled(one.expr, queries.defaults(dashboard) | queries.windows("2m", "1h"))
     backfilled(tmp_path)
 
     found = drawn(tmp_path, expr)

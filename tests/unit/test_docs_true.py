@@ -13,10 +13,11 @@ import pytest
 from docs_reading import PLACEHOLDER, ROOT, anchors, commands, links, pages, paths, spans
 
 import gpushare
-from dashboards.rules.book import ALERTS
+from dashboards.rules.catalogue import ALERTS
 from dashboards.rules.records import RECORDS
-from dashboards.views_cli import views
-from isolation.contract import metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler
+from dashboards.terminal.cli import views
+from isolation.contract import metrics
+from isolation.contract.metrics import autoscaler, card, node, scheduler
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if "runbooks" not in page.name]
@@ -24,10 +25,10 @@ GUIDES = [page for page in PAGES if "runbooks" not in page.name]
 BY_NAME = {page.name: page for page in PAGES}
 FAMILIES = {
     *metrics.CATALOGUE,
-    *metrics_autoscaler.CATALOGUE,
-    *metrics_card.CATALOGUE,
-    *metrics_node.CATALOGUE,
-    *metrics_scheduler.CATALOGUE,
+    *autoscaler.CATALOGUE,
+    *card.CATALOGUE,
+    *node.CATALOGUE,
+    *scheduler.CATALOGUE,
 }
 SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created")
 SOURCES = {

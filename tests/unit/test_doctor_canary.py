@@ -13,7 +13,7 @@ from isolation.contract.quantity import GIB, MIB
 from isolation.doctor import canary
 from isolation.doctor.canary import Song, judged, sing, sing_inside
 from isolation.doctor.canary_pod import manifest
-from isolation.doctor.finding import State
+from isolation.doctor.checks.finding import State
 from isolation.host.machine import NvmlMachine
 from isolation.lib import native
 

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from isolation.contract.names import KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor import view
+from isolation.doctor.checks.finding import counted, ok, problem, unknown
+from isolation.doctor.checks.rights import RIGHTS
 from isolation.doctor.cli import doctor
-from isolation.doctor.finding import counted, ok, problem, unknown
 from isolation.doctor.grants import FILES, objects, text
-from isolation.doctor.rights import RIGHTS
-from isolation.scheduler.config import beside_us
+from isolation.scheduler.core.kube_scheduler_config import beside_us
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = [ok("a.well", "fine"), problem("a.bad", "[red]broken", "mend it"), unknown("a.dark", "unseen", "look")]
@@ -140,7 +140,7 @@ def test_every_check_is_documented():
     """
     By its name, in docs/doctor.md.
     """
-    sources = (ROOT / "isolation" / "doctor").glob("*.py")
+    sources = (ROOT / "isolation" / "doctor").rglob("*.py")
     checks = {
         name for path in sources for name in re.findall(r'"((?:machine|cluster|canary)\.[a-z_]+)"', path.read_text())
     }

@@ -10,15 +10,15 @@ import pytest
 from doctor_facts import CARDS, NOW, WEBHOOK, certificate, facts, has, node, record, share
 from hypothesis import given
 from hypothesis import strategies as st
+from isolation.doctor.checks.cluster.findings import judged
 
-from isolation.cluster.certificate import ends
 from isolation.contract.codec import encode_allocation
 from isolation.contract.model import Ask, Placement, Request, Slice
 from isolation.contract.quantity import GIB
-from isolation.doctor.cluster import judged
-from isolation.doctor.cluster_facts import ClusterFacts, Probe, Secret, Untold, Workload
-from isolation.doctor.cluster_read import asks_for_shares, node_facts, workload
-from isolation.doctor.finding import State
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Untold, Workload
+from isolation.doctor.checks.cluster.read import asks_for_shares, node_facts, workload
+from isolation.doctor.checks.finding import State
+from isolation.kube.certificate import ends
 
 
 def found(**changed):

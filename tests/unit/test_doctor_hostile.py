@@ -7,11 +7,11 @@ import json
 
 import pytest
 from aiohttp import web
+from isolation.doctor.checks.cluster.findings import judged
 from waiting import PATIENCE_SECONDS
 
-from isolation.doctor import cluster_asking, cluster_look
-from isolation.doctor.cluster import judged
-from isolation.doctor.finding import State
+from isolation.doctor import cluster_reader, cluster_requests
+from isolation.doctor.checks.finding import State
 
 VERSION = {"gitVersion": "v1.36.2"}
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
@@ -55,7 +55,7 @@ async def looked(tmp_path, answer):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     try:
-        return await cluster_look.look(path, None)
+        return await cluster_reader.look(path, None)
     finally:
         await runner.cleanup()
 
@@ -102,7 +102,7 @@ def test_a_list_without_end_ends(tmp_path, monkeypatch):
     """
     A server that always has one more page is not read for ever.
     """
-    monkeypatch.setattr(cluster_asking, "_MOST_PAGES", 3)
+    monkeypatch.setattr(cluster_requests, "_MOST_PAGES", 3)
     asked = []
 
     async def page(request):
@@ -118,7 +118,7 @@ def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
     """
     The whole look has a deadline.
     """
-    monkeypatch.setattr(cluster_look, "_WHOLE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_reader, "_WHOLE_SECONDS", 0.5)
 
     async def never(_request):
         await asyncio.sleep(3600)

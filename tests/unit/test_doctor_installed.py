@@ -9,16 +9,16 @@ from doctor_facts import NOW, WHOLE, certificate, facts, node
 from e2e.manifest_build import OVERLAYS, objects
 from hypothesis import given
 from hypothesis import strategies as st
+from isolation.doctor.checks.cluster.findings import judged
 
 from isolation.contract.names import AUTOSCALER
 from isolation.doctor.canary_pod import IMAGE
-from isolation.doctor.cluster import judged
-from isolation.doctor.cluster_autoscaler import look as look_at_autoscaler
-from isolation.doctor.cluster_facts import AutoscalerFacts, ClusterFacts, Monitoring, Secret, Untold, Workload
-from isolation.doctor.cluster_read import secret, workload
-from isolation.doctor.cluster_shape import shape_of
-from isolation.doctor.finding import State
-from isolation.doctor.rights import MOVING, RIGHTS, sentence
+from isolation.doctor.checks.cluster.autoscaler import look as look_at_autoscaler
+from isolation.doctor.checks.cluster.components import shape_of
+from isolation.doctor.checks.cluster.facts import AutoscalerFacts, ClusterFacts, Monitoring, Secret, Untold, Workload
+from isolation.doctor.checks.cluster.read import secret, workload
+from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.rights import MOVING, RIGHTS, sentence
 
 ours = "gpushare-system/{}".format
 HELD = {"spec": {"holderIdentity": "as-1_ab12", "renewTime": "2027-01-15T08:00:00.5Z"}}

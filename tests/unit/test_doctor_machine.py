@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from isolation.doctor.checks.machine.findings import judged
 
 from isolation.contract.model import Card
 from isolation.contract.quantity import GIB
-from isolation.doctor import machine_cards, machine_kubelet, machine_runtime, machine_system
-from isolation.doctor.finding import State, exit_status, ok, problem, unknown, warning
-from isolation.doctor.machine import judged
-from isolation.doctor.machine_facts import Cards, Disk, Kubelet, MachineFacts, Runtime
-from isolation.doctor.peek import Folder, Missing, Unreadable
+from isolation.doctor.bounded_files import Folder, Missing, Unreadable
+from isolation.doctor.checks.finding import State, exit_status, ok, problem, unknown, warning
+from isolation.doctor.checks.machine import cards as machine_cards
+from isolation.doctor.checks.machine import kubelet as machine_kubelet
+from isolation.doctor.checks.machine import runtime as machine_runtime
+from isolation.doctor.checks.machine import system
+from isolation.doctor.checks.machine.facts import Cards, Disk, Kubelet, MachineFacts, Runtime
 from isolation.lib.native import Check
 
 T4 = Card("GPU-1", 0, 15 * GIB, model="Tesla T4")
@@ -246,7 +249,7 @@ def test_the_system_under_it(facts, check, expected):
     """
     Folders, disks, SELinux, ptrace.
     """
-    found = machine_system.look(MachineFacts(Cards(), **facts), node=True)
+    found = system.look(MachineFacts(Cards(), **facts), node=True)
 
     assert expected == state(found, check)[0]
 

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from isolation.doctor.machine_imports import parts_of
-from isolation.doctor.machine_look import Where, look
-from isolation.doctor.peek import Folder, Missing, Peek, Unreadable
+from isolation.doctor.bounded_files import Folder, Missing, Peek, Unreadable
+from isolation.doctor.checks.machine.containerd_imports import parts_of
+from isolation.doctor.machine_reader import Where, look
 
 
 def test_a_file_is_read_and_a_missing_one_is_missing(tmp_path):

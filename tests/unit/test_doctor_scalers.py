@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from doctor_facts import NOW, WHOLE, certificate, facts, node, share
 
-from isolation.contract.codec_pools import PublishedPool, encode_pools
+from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.handover import Ours
 from isolation.contract.model import Mode, Node
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY
-from isolation.doctor.cluster import judged
-from isolation.doctor.cluster_facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Untold, Workload
-from isolation.doctor.cluster_read import caller, ungoverned
-from isolation.doctor.cluster_scalers import scales
-from isolation.doctor.finding import State
+from isolation.doctor.checks.cluster.findings import judged
+from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Untold, Workload
+from isolation.doctor.checks.cluster.read import caller, ungoverned
+from isolation.doctor.checks.cluster.scalers import scales
+from isolation.doctor.checks.finding import State
 
 FLAG = "--allowed-scheduler-names=default-scheduler"
 POOLS = encode_pools([PublishedPool("gpu-a", Node("gpu-a", mode=Mode.CGPU), ours=Ours(buys=True, drains=True))])

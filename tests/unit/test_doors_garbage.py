@@ -14,20 +14,20 @@ from e2e.certificates import Authority
 from scheduler_doors import Server, extending
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.metrics_api.answer import Moment
-from autoscaler.metrics_api.door import Door
-from autoscaler.metrics_api.readings import Board, Picture
-from autoscaler.metrics_api.server import Server as MetricsApi
-from autoscaler.metrics_api.server import listening
-from autoscaler.metrics_api.shapes import CUSTOM
+from autoscaler.apis.metrics.core.answer import Moment
+from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.responses import CUSTOM
+from autoscaler.apis.metrics.server import Server as MetricsApi
+from autoscaler.apis.metrics.server import listening
+from autoscaler.apis.metrics.tls import Door
 from exporter.http.server import MetricsServer
-from isolation.cluster.garbage import EVERY_SECONDS, Once, bounded
-from isolation.cluster.listen import Address
+from isolation.kube.listen import Address
+from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates
 
-WORLD = ("isolation.scheduler.picture", "isolation.cluster.election", "isolation.cluster.perhaps")
+WORLD = ("isolation.scheduler.informers", "isolation.kube.election", "isolation.kube.optional_kind")
 EVIL = b"\x1b[31mgranted\n2026-01-01 INFO bound pod"
 HOST = b" HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST /extender/filter" + HOST
@@ -52,7 +52,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def anew():
     """Each test has its first line."""
-    for name in ("isolation.scheduler.server", "autoscaler.metrics_api.server"):
+    for name in ("isolation.scheduler.server", "autoscaler.apis.metrics.server"):
         logging.getLogger(name).getChild("http").filters.clear()
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from kube_world_stand import START, Api, Machines, a_node, a_pod, run
 
-from autoscaler.drain import kept
-from autoscaler.drain_rules import DrainRules
+from autoscaler.core.limits import Limits
+from autoscaler.core.plan import Delete, Drain
+from autoscaler.core.reconcile import turn
+from autoscaler.core.scale_down import kept
+from autoscaler.core.scale_down_rules import DrainRules
+from autoscaler.core.state import Memory
 from autoscaler.kube.world import KubeWorld
-from autoscaler.limits import Limits
-from autoscaler.loop import turn
-from autoscaler.memory import Memory
-from autoscaler.plan import Delete, Drain
-from isolation.contract.codec_pod import safe_to_evict, time_of
+from isolation.contract.codec.pod import safe_to_evict, time_of
 from isolation.contract.names import EVICT, MIRROR, SAFE_TO_EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES, USER_SAFE_TO_EVICT
 
 LIMITS = Limits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)

@@ -16,13 +16,13 @@ import pytest
 from node_facts import GIB, MIB, Node, hold, outcome, region
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter import text
-from exporter.attribute import Place, attribute
-from exporter.breach import State, judge
-from exporter.claims import claimed
-from exporter.compat import ack_families
-from exporter.facts import CardFacts, CardProcess, MachineFacts
-from exporter.families import card_families, container_families
+from exporter.compat.ack import ack_families
+from exporter.http import text_format
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.breaches import State, judge
+from exporter.pipeline.families import card_families, container_families
+from exporter.pipeline.snapshot import CardFacts, CardProcess, MachineFacts
 from isolation.contract.model import Slice
 from isolation.contract.names import ACK
 from isolation.simgpu.models import MODELS
@@ -185,7 +185,7 @@ def page(name, *, ack=False):
     made = [*card_families([judged.reading]), *container_families([judged.reading])]
     if ack:
         made += ack_families(replace(found, reading=judged.reading), snapshot.machine.value)
-    return text.Renderer().page(made)
+    return text_format.Renderer().page(made)
 
 
 def samples(body):

@@ -8,8 +8,8 @@ import pytest
 from attributed import look, residual, used, values
 from node_facts import GIB, MIB, RESERVED, Node, card, outcome, region, uuid
 
-from exporter.facts import MachineFacts
-from exporter.families import card_families
+from exporter.pipeline.families import card_families
+from exporter.pipeline.snapshot import MachineFacts
 from isolation.contract.quantity import show_bytes
 
 

@@ -6,7 +6,7 @@ import pytest
 from breach_watch import Watch, using
 from node_facts import GIB, Node, hold, region, uuid
 
-from exporter.facts import RegionFacts
+from exporter.pipeline.snapshot import RegionFacts
 
 
 def isolated(*, slots=(), ghost=(), pids=(1,), **more):

@@ -6,9 +6,9 @@ import pytest
 from breach_watch import Watch, using
 from node_facts import GIB, Node, region
 
-from exporter.breach import LINGER_SECONDS
+from exporter.pipeline.breaches import LINGER_SECONDS
 from isolation.contract.abi import Breach as Reported
-from isolation.contract.ring import BreachRecord
+from isolation.contract.breach_ring import BreachRecord
 
 
 def denying(denied, *records):

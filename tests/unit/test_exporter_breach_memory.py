@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, MIB, RESERVED, Node, region, uuid
 
-from exporter.breach import LINGER_SECONDS, MOST_GONE
-from exporter.episodes import MOST_OPEN, ONE_OWNER, RING, BreachKind, Episodes, Finding, follow, to_json
-from exporter.facts import RegionFacts
+from exporter.pipeline.breaches import LINGER_SECONDS, MOST_GONE
+from exporter.pipeline.incidents import MOST_OPEN, ONE_OWNER, RING, BreachKind, Episodes, Finding, follow, to_json
+from exporter.pipeline.snapshot import RegionFacts
 from isolation.contract.abi import Breach as Reported
-from isolation.contract.ring import BreachRecord
+from isolation.contract.breach_ring import BreachRecord
 
 
 def test_counters_outlive_a_gap():

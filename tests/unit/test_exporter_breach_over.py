@@ -6,7 +6,7 @@ import pytest
 from breach_watch import Watch, using
 from node_facts import GIB, Node, region, uuid
 
-from exporter.episodes import BreachKind
+from exporter.pipeline.incidents import BreachKind
 
 
 def test_every_kind_is_counted_from_the_start():

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_facts import GIB, RESERVED, Node, card, hold, outcome, region, uuid
 
-from exporter.claims import claimed
-from exporter.facts import KubeletFacts, MachineFacts
-from exporter.owners import bounded
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.owners import bounded
+from exporter.pipeline.snapshot import KubeletFacts, MachineFacts
 from isolation.contract.model import Slice
 from isolation.contract.names import ACK
 

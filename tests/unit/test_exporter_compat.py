@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from node_facts import GIB, MIB, RESERVED, Node, card, hold, outcome, uuid
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter import text
-from exporter.attribute import Place, attribute
-from exporter.breach import State, judge
-from exporter.claims import claimed
-from exporter.compat import SPECS, ack_families
-from exporter.compat_averages import Averages
-from exporter.facts import MachineFacts
+from exporter.compat.ack import SPECS, ack_families
+from exporter.compat.averages import Averages
+from exporter.http import text_format
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.breaches import State, judge
+from exporter.pipeline.snapshot import MachineFacts
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "exporter.md"
 DEVICE = {"Hostname", "NodeName", "NodePoolId", "PodSource", "UUID", "device", "gpu", "modelName"}
@@ -310,7 +310,7 @@ def test_any_node_is_a_page(name, sizes):
 
     for family in found:
         assert len({labels for labels, _ in family.samples}) == len(family.samples)
-    page = text.Renderer().page(found).decode()
+    page = text_format.Renderer().page(found).decode()
     assert sum(len(f.samples) for f in found) == sum(len(f.samples) for f in text_string_to_metric_families(page))
 
 

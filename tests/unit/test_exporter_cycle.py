@@ -10,10 +10,11 @@ from threading import Event
 
 import pytest
 
-from exporter import judge as judge_module
-from exporter.attribute import Place
+from exporter import evaluate as judge_module
 from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, Clock, Cycle, outcomes
-from exporter.facts import (
+from exporter.evaluate import Judge
+from exporter.pipeline.attribution import Place
+from exporter.pipeline.snapshot import (
     CardFacts,
     CardProcess,
     IdentityFacts,
@@ -24,7 +25,6 @@ from exporter.facts import (
     ProcessFacts,
     PromiseFacts,
 )
-from exporter.judge import Judge
 from isolation.contract.quantity import GIB
 
 CARD = CardFacts(

@@ -13,7 +13,7 @@ from cgroup_tree import CgroupTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.facts import ContainerIdentity
+from exporter.pipeline.snapshot import ContainerIdentity
 from exporter.sources import identities
 from exporter.sources.errors import SourceError
 from exporter.sources.identities import IdentitySource, from_link

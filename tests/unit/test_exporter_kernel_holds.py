@@ -8,8 +8,8 @@ import pytest
 from cgroup_tree import CgroupTree
 from kernel_reading import BOX, OTHER, UID, source
 
-from exporter.facts import HoldFacts
-from isolation.contract.hold import Hold, Process, Tenant
+from exporter.pipeline.snapshot import HoldFacts
+from isolation.contract.host_allocation import Hold, Process, Tenant
 from isolation.contract.model import Slice
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.sources.cgroup_paths import NOWHERE, Place, nest, place, place_of
+from exporter.pipeline.cgroup_paths import NOWHERE, Place, nest, place, place_of
 
 UID = "1140914f-bf25-4cf5-a28a-2853bcd66768"
 OTHER = "9a0f37e1-0f6a-4a53-9f5f-30dbdd1b4f77"

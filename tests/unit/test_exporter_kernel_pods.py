@@ -9,7 +9,7 @@ import pytest
 from cgroup_tree import CgroupTree
 from kernel_reading import BOX, OTHER, UID, VICTIM, source
 
-from exporter.facts import ProcessFacts
+from exporter.pipeline.snapshot import ProcessFacts
 
 RUNTIMES = [
     (runtime, driver, version)

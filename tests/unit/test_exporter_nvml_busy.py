@@ -10,7 +10,7 @@ from budget import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exporter.sources.nvml_busy import LATE_MICROS, LOOK_BACK_MICROS, PERIOD_MICROS, Load, Meter, Sample
+from exporter.pipeline.busy_time import LATE_MICROS, LOOK_BACK_MICROS, PERIOD_MICROS, Load, Meter, Sample
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000

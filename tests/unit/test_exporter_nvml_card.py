@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.facts import CardProcess
-from exporter.sources.nvml_card import throttle_reasons
-from exporter.sources.nvml_events import counted
-from exporter.sources.nvml_users import merged
+from exporter.pipeline.snapshot import CardProcess
+from exporter.sources.nvml.card import throttle_reasons
+from exporter.sources.nvml.events import counted
+from exporter.sources.nvml.users import merged
 
 PROCESSES = st.builds(
     CardProcess,

@@ -9,9 +9,9 @@ import json
 from attributed import look
 from node_facts import GIB, Node, uuid
 
-from dashboards.browse.process_values import processes_in
-from exporter.judge import Told
-from exporter.processes import to_json
+from dashboards.terminal.interactive.process_values import processes_in
+from exporter.evaluate import Told
+from exporter.http.processes import to_json
 
 
 def document(node):

@@ -11,7 +11,7 @@ from promises_written import TENANT, names, source_on
 from exporter.sources import promises
 from exporter.sources.promises import usual_books
 from isolation.contract import abi
-from isolation.contract.hold import Process, dump
+from isolation.contract.host_allocation import Process, dump
 from isolation.contract.model import Slice
 from isolation.lib import files
 

@@ -14,7 +14,7 @@ from promises_written import TENANT, names, source_on
 
 from exporter.sources import processes, promises
 from exporter.sources.promises import PromiseSource
-from isolation.contract.hold import dump
+from isolation.contract.host_allocation import dump
 from isolation.contract.model import Slice
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -11,13 +11,14 @@ from cgroup_tree import CgroupTree
 from hold_writer import HoldWriter
 from node_facts import Node, hold, uuid
 
-from exporter.attribute import Place, attribute
-from exporter.claims import claimed
-from exporter.facts import CardFacts, KernelFacts, Outcome, ProcessFacts
-from exporter.sources import nvml_session, promises
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.snapshot import CardFacts, KernelFacts, Outcome, ProcessFacts
+from exporter.sources import promises
 from exporter.sources.kernel import ENDED_SECONDS, KernelSource
-from exporter.sources.nvml_library import GoneError
-from exporter.sources.nvml_session import Memory, Session
+from exporter.sources.nvml import session
+from exporter.sources.nvml.library import GoneError
+from exporter.sources.nvml.session import Memory, Session
 from exporter.sources.promises import PromiseSource
 
 UNITS = "aliyun.com/gpu-mem"
@@ -143,7 +144,7 @@ def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkey
         def ask_again(self):
             """Nothing was refused."""
 
-    monkeypatch.setattr(nvml_session, "Library", Mute)
+    monkeypatch.setattr(session, "Library", Mute)
     monkeypatch.setattr(Session, "_prepare", lambda _session, _now: None)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((blank, lost)[slot.index], []))
     with pytest.raises(GoneError):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_facts import Node
 
-from exporter.counters import KEPT_PAGES, Counters
-from exporter.families import container_families
+from exporter.pipeline.counters import KEPT_PAGES, Counters
+from exporter.pipeline.families import container_families
 from isolation.contract.metrics import CONTAINER_COMPUTE_SECONDS
 
 

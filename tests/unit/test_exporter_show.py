@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from frames import card, node, use
 
-from exporter.attribute import Place, attribute
-from exporter.claims import Claims
-from exporter.facts import KernelFacts, MachineFacts, Outcome, PromiseFacts, Snapshot
-from exporter.judge import Told
+from exporter.evaluate import Told
+from exporter.pipeline.allocations import Claims
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.snapshot import KernelFacts, MachineFacts, Outcome, PromiseFacts, Snapshot
 from exporter.show import as_json, errors, table
 
 

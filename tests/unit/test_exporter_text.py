@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
-from exporter.families import card_families, container_families
-from exporter.text import Renderer, number
+from exporter.http.text_format import Renderer, number
+from exporter.pipeline.families import card_families, container_families
 from isolation.contract.metrics import CATALOGUE, Family, Group, Kind, MetricSpec, Unit
 
 MAKERS = {Kind.COUNTER: CounterMetricFamily, Kind.INFO: InfoMetricFamily, Kind.GAUGE: GaugeMetricFamily}

@@ -18,10 +18,11 @@ from old_sessions import resumed
 from scheduler_doors import Server, args, extending, node, pod
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.certificate import first_end
-from isolation.cluster.listen import Address
-from isolation.scheduler import extender, wire
+from isolation.kube.certificate import first_end
+from isolation.kube.listen import Address
+from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
+from isolation.scheduler.core import wire
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates, TlsError

@@ -10,10 +10,10 @@ from extender_stage import PODS, cluster
 from scheduler_doors import Desk, args, bind_args, extending, pod
 from waiting import PATIENCE_SECONDS, soon
 
-from isolation.cluster.lease import Record
 from isolation.contract.names import ALLOCATION
+from isolation.kube.core.lease import Record
 from isolation.scheduler import extender
-from isolation.scheduler.picture import RESERVATIONS_PATH
+from isolation.scheduler.informers import RESERVATIONS_PATH
 
 
 @pytest.fixture(autouse=True)

@@ -14,18 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduler_doors import Desk
 from waiting import PATIENCE_SECONDS, soon
 
-from isolation.cluster.lease import Record, Terms
-from isolation.cluster.listen import Address, address
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics_scheduler import CATALOGUE, FAILURES, LABELS
+from isolation.contract.metrics.scheduler import CATALOGUE, FAILURES, LABELS
 from isolation.contract.names import ACK, SCHEDULER
-from isolation.scheduler import config, legacy
+from isolation.kube.core.lease import Record, Terms
+from isolation.kube.listen import Address, address
 from isolation.scheduler.cli import scheduler
+from isolation.scheduler.core import kube_scheduler_config, legacy_inspect
+from isolation.scheduler.core.answers import HeldPart, InspectedCard, InspectedNode
+from isolation.scheduler.core.unschedulable import MOST, Waiting
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import Settings
-from isolation.scheduler.verdict import HeldPart, InspectedCard, InspectedNode
-from isolation.scheduler.waiting import MOST, Waiting
 
 QUICK = Terms(duration=400.0, act=300.0, retry=0.05, request=50.0)
 
@@ -249,7 +249,7 @@ def test_the_configuration_beside_us_is_what_the_design_says():
     """
     printed = yaml.safe_load(CliRunner().invoke(scheduler, ["config"]).output)
 
-    assert config.beside_us() == printed
+    assert kube_scheduler_config.beside_us() == printed
     assert (100, SCHEDULER) == (printed["percentageOfNodesToScore"], printed["profiles"][0]["schedulerName"])
     entry = printed["extenders"][0]
     assert "http://127.0.0.1:8442/extender" == entry["urlPrefix"]
@@ -293,13 +293,13 @@ def test_the_classic_inspect_answer():
     card = InspectedCard(1, "GPU-x", 15, 7, (HeldPart("p", "ml", 7),))
     nodes = [InspectedNode("a", (card,)), InspectedNode("b", ())]
 
-    everything = json.loads(legacy.inspect(nodes))
+    everything = json.loads(legacy_inspect.inspect(nodes))
 
     dev = {"id": 1, "totalGPU": 15, "usedGPU": 7, "pods": [{"name": "p", "namespace": "ml", "usedGPU": 7}]}
     assert {"name": "a", "totalGPU": 15, "usedGPU": 7, "devs": [dev]} == everything["nodes"][0]
     assert (2, "") == (len(everything["nodes"]), everything["error"])
-    assert ["b"] == [node["name"] for node in json.loads(legacy.inspect(nodes, "b"))["nodes"]]
-    assert "c" in json.loads(legacy.inspect(nodes, "c"))["error"]
+    assert ["b"] == [node["name"] for node in json.loads(legacy_inspect.inspect(nodes, "b"))["nodes"]]
+    assert "c" in json.loads(legacy_inspect.inspect(nodes, "c"))["error"]
 
 
 def test_metrics_are_those_of_the_catalogue():

@@ -16,7 +16,7 @@ from waiting import PATIENCE_SECONDS
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ALLOCATION, SHARED
 from isolation.scheduler import extender
-from isolation.scheduler.picture import RESERVATIONS_PATH
+from isolation.scheduler.informers import RESERVATIONS_PATH
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.scheduler import wire
-from isolation.scheduler.verdict import Victims
+from isolation.scheduler.core import wire
+from isolation.scheduler.core.answers import Victims
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples"
 RECORDED = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded payloads are not beside this repository")

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.kube import handover
+from autoscaler.kube.annotations import PodNote
 from autoscaler.kube.handover import AT_ONCE, Wish, written
-from autoscaler.kube.notes import PodNote
-from isolation.cluster.failure import RefusedError, UnreachableError
-from isolation.cluster.writes import Target
-from isolation.contract.codec_pod import safe_to_evict
-from isolation.contract.codec_pools import PublishedPool, decode_pools, encode_pools
-from isolation.contract.codec_shape import CodecError
-from isolation.contract.codec_template import NodeTemplate
+from isolation.contract.codec.cursor import CodecError
+from isolation.contract.codec.pod import safe_to_evict
+from isolation.contract.codec.pools import PublishedPool, decode_pools, encode_pools
+from isolation.contract.codec.template import NodeTemplate
 from isolation.contract.handover import DELAY, HANDOVER, Ours, changes
 from isolation.contract.model import Card, Mode, Node, Pod, Request, Requirement, Rules
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.contract.quantity import GIB
-from isolation.placement.rules import could_host, ours_of
+from isolation.kube.core.errors import RefusedError, UnreachableError
+from isolation.kube.writes import Target
+from isolation.placement.node_rules import could_host, ours_of
 
 BOTH, NEITHER = Ours(buys=True, drains=True), Ours()
 OURS = {SCALE_UP_DELAY: DELAY, SAFE_TO_EVICT: "false"}

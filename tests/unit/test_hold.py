@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.contract.hold import Hold, HoldError, Process, Tenant, dump, load
+from isolation.contract.host_allocation import Hold, HoldError, Process, Tenant, dump, load
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 

@@ -85,7 +85,7 @@ def _code(text: str) -> str:
             "exporter.http.server",
             {"grpc", "prometheus_client", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"},
         ),
-        ("exporter.front, exporter.node", {"aiohttp", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
+        ("exporter.front, exporter.app", {"aiohttp", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
         ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *ROOMS}),
     ],
 )

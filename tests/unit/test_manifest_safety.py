@@ -19,11 +19,11 @@ from isolation.contract.names import (
     SCHEDULER,
     SYSTEM_NAMESPACE,
 )
-from isolation.doctor.cluster_certificates import WEBHOOK
+from isolation.doctor.checks.cluster.certificates import WEBHOOK
 from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
 from isolation.scheduler.cli import scheduler
-from isolation.scheduler.config import BESIDE
+from isolation.scheduler.core.kube_scheduler_config import BESIDE
 from isolation.scheduler.settings import SIDECAR
 
 BASE = Path(__file__).resolve().parents[2] / "manifests" / "base"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from e2e.manifest_build import BUILDS, IDS, MANIFESTS, named, objects, templates
 
-from autoscaler.kube.config_reader import read_config
+from autoscaler.kube.config.reader import read_config
 from gpushare import COMMANDS, load
 from isolation.contract.names import (
     AUTOSCALER,
@@ -25,11 +25,11 @@ from isolation.contract.names import (
     SCHEDULER,
     SYSTEM_NAMESPACE,
 )
+from isolation.doctor.checks.rights import RIGHTS
 from isolation.doctor.grants import FILES, text
 from isolation.doctor.grants import objects as granted_objects
-from isolation.doctor.rights import RIGHTS
 from isolation.scheduler.admission.objects import objects as admission_objects
-from isolation.scheduler.config import existing
+from isolation.scheduler.core.kube_scheduler_config import existing
 
 each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
 USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"

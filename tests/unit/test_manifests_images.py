@@ -27,10 +27,10 @@ ROOMS = {
     "node": ["isolation.node", "isolation.doctor", "isolation.simgpu", "isolation.host"],
     "controller": [
         "isolation.scheduler",
-        "isolation.cluster",
+        "isolation.kube",
         "autoscaler.kube",
-        "autoscaler.rpc",
-        "autoscaler.metrics_api",
+        "autoscaler.apis.rpc",
+        "autoscaler.apis.metrics",
     ],
 }
 """Whose every module must be importable in the image."""

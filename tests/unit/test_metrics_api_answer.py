@@ -12,10 +12,10 @@ from builders import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.metrics_api.answer import Moment, answer
-from autoscaler.metrics_api.question import question_of
-from autoscaler.metrics_api.readings import Picture, PodUse, PoolRoom, Sample, Spot, Use, Waiting, pod_uses
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL, Problem, quantity
+from autoscaler.apis.metrics.core.answer import Moment, answer
+from autoscaler.apis.metrics.core.readings import Picture, PodUse, PoolRoom, Sample, Spot, Use, Waiting, pod_uses
+from autoscaler.apis.metrics.core.request import question_of
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, Problem, quantity
 from isolation.contract.model import Ask, Phase, Placement, Pod, Slice
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB

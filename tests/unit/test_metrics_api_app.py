@@ -12,13 +12,13 @@ import pytest
 from e2e.certificates import Authority
 from waiting import PATIENCE_SECONDS, soon
 
-from autoscaler.metrics_api import app
-from autoscaler.metrics_api.app import Settings, metrics_api
-from autoscaler.metrics_api.readings import Board
-from autoscaler.metrics_api.registration import PATH, Service, wanted
-from autoscaler.metrics_api.shapes import CUSTOM
-from isolation.cluster.background import Background
-from isolation.cluster.failure import RefusedError, UnreachableError
+from autoscaler.apis.metrics import app
+from autoscaler.apis.metrics.app import Settings, metrics_api
+from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.metrics.core.responses import CUSTOM
+from autoscaler.apis.metrics.registration import PATH, Service, wanted
+from isolation.kube.background import Background
+from isolation.kube.core.errors import RefusedError, UnreachableError
 
 
 class ApiServer:

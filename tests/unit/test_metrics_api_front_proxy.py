@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.metrics_api.front_proxy import Trust, TrustError, trust_of, user_of
+from autoscaler.apis.metrics.front_proxy import Trust, TrustError, trust_of, user_of
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 PEM = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.metrics_api.app import GROUPS, SERVICE, Settings
-from autoscaler.metrics_api.catalogue import POD_METRICS
-from autoscaler.metrics_api.registration import wanted
+from autoscaler.apis.metrics.app import GROUPS, SERVICE, Settings
+from autoscaler.apis.metrics.core.catalogue import POD_METRICS
+from autoscaler.apis.metrics.registration import wanted
 from isolation.contract.metrics import CATALOGUE
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 

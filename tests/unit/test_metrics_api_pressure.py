@@ -8,9 +8,9 @@ import pytest
 from builders import ask, node
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.lifecycle import Machine, State
-from autoscaler.metrics_api.pressure import rooms_of, waiting_of
-from autoscaler.metrics_api.readings import Waiting
+from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
+from autoscaler.apis.metrics.core.readings import Waiting
+from autoscaler.core.lifecycle import Machine, State
 from isolation.contract.quantity import GIB
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.metrics_api.catalogue import POD_METRICS, POOL_METRICS
-from autoscaler.metrics_api.question import (
+from autoscaler.apis.metrics.core.catalogue import POD_METRICS, POOL_METRICS
+from autoscaler.apis.metrics.core.request import (
     ALL,
     NAMESPACE,
     NODE,
@@ -21,7 +21,7 @@ from autoscaler.metrics_api.question import (
     attributes_of,
     question_of,
 )
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL, Problem
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, Problem
 
 BOTH = (CUSTOM, EXTERNAL)
 BASE = f"/apis/{CUSTOM}/v1beta2/namespaces/default"

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from autoscaler.metrics_api.registration import Service, TakenError, judge, wanted
-from autoscaler.metrics_api.shapes import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.registration import Service, TakenError, judge, wanted
 
 OURS = Service("gpushare-system", "gpushare-autoscaler-metrics")
 WISH = wanted({CUSTOM, EXTERNAL}, OURS, b"authority")

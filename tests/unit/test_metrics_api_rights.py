@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from autoscaler.metrics_api.front_proxy import User
-from autoscaler.metrics_api.question import Attributes
-from autoscaler.metrics_api.rights import MOST_KEPT, Rights, review, verdict
-from isolation.cluster.failure import MalformedError, UnreachableError
+from autoscaler.apis.metrics.core.request import Attributes
+from autoscaler.apis.metrics.front_proxy import User
+from autoscaler.apis.metrics.rights import MOST_KEPT, Rights, review, verdict
+from isolation.kube.core.errors import MalformedError, UnreachableError
 
 EVE = User("eve", "u1", ("a", "b"), (("scope", ("x", "y")),))
 READ = Attributes("get", "custom.metrics.k8s.io", "v1beta2", "default", "pods", "gpu_mem_used_bytes", "*")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.metrics_api.selector import MOST_LETTERS, SelectorError, selector_of
+from autoscaler.apis.metrics.core.selector import MOST_LETTERS, SelectorError, selector_of
 
 WEB = {"app": "web", "tier": "a", "example.com/build": "12"}
 

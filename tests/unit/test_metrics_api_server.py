@@ -12,14 +12,14 @@ import pytest
 from e2e.certificates import Authority
 from waiting import PATIENCE_SECONDS, soon
 
-from autoscaler.metrics_api import server as serving
-from autoscaler.metrics_api.answer import Moment
-from autoscaler.metrics_api.door import Door, TlsError
-from autoscaler.metrics_api.front_proxy import Trust
-from autoscaler.metrics_api.readings import Board, Picture
-from autoscaler.metrics_api.server import Server, listening
-from autoscaler.metrics_api.shapes import CUSTOM
-from isolation.cluster.failure import UnreachableError
+from autoscaler.apis.metrics import server as serving
+from autoscaler.apis.metrics.core.answer import Moment
+from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.responses import CUSTOM
+from autoscaler.apis.metrics.front_proxy import Trust
+from autoscaler.apis.metrics.server import Server, listening
+from autoscaler.apis.metrics.tls import Door, TlsError
+from isolation.kube.core.errors import UnreachableError
 
 PODS = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/%2A/gpu_mem_used_bytes"
 EVE = [("X-Remote-User", "eve")]

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.reference import reference
-from isolation.contract import metrics, metrics_card
-from isolation.contract.metrics import LABELS, PREFIX, Group, Kind, Unit, family
+from isolation.contract import metrics
+from isolation.contract.metrics import LABELS, PREFIX, Group, Kind, Unit, card, family
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CATALOGUE = {**metrics.CATALOGUE, **metrics_card.CATALOGUE}
+CATALOGUE = {**metrics.CATALOGUE, **card.CATALOGUE}
 NAMES = sorted(CATALOGUE)
-COLLECTED = {spec.name for specs in metrics_card.COLLECTED.values() for spec in specs}
+COLLECTED = {spec.name for specs in card.COLLECTED.values() for spec in specs}
 
 
 @pytest.mark.parametrize("name", NAMES)

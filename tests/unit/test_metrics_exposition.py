@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.families import COLLECTORS
-from exporter import text
-from exporter.exposition import Exposition, Form, Page, Silent, collect
-from exporter.families import card_families, container_families
+from autoscaler.core.metric_families import COLLECTORS
 from exporter.fleet import FleetMetrics
+from exporter.http import text_format
 from exporter.http.listen import PortError
+from exporter.http.pages import Exposition, Form, Page, Silent, collect
 from exporter.http.server import MetricsServer
-from isolation.contract import metrics, metrics_card
-from isolation.contract.metrics import CATALOGUE, Kind, family
+from exporter.pipeline.families import card_families, container_families
+from isolation.contract import metrics
+from isolation.contract.metrics import CATALOGUE, Kind, card, family
 
 ALL = {"cards": lambda f: card_families(f.nodes), "containers": lambda f: container_families(f.nodes), **COLLECTORS}
 
@@ -37,7 +37,7 @@ def render(collectors, snapshot=None):
     """The page of a snapshot read at a known time, on a clock that ticks in quarters of a second."""
     ticks = itertools.count()
     families = collect(collectors, snapshot, read_at=1.7e9, clock=lambda: next(ticks) / 4, release="1.2.3")
-    return text.Renderer().page(families)
+    return text_format.Renderer().page(families)
 
 
 def samples(page):
@@ -65,7 +65,7 @@ def test_promtool_is_content():
     promtool.check(render(ALL, small_fleet()))
 
 
-HARDWARE = (metrics_card.RECOVERY_ACTION, metrics_card.REMAP_PENDING, metrics_card.PROCESSES)
+HARDWARE = (card.RECOVERY_ACTION, card.REMAP_PENDING, card.PROCESSES)
 """What this fleet tells of its cards' hardware; none of them is unhealthy."""
 
 

@@ -12,10 +12,10 @@ from frames import card, frame, node, small_fleet, use
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.families import event_families, pending_families, pool_families
-from exporter.families import card_families, collected_families, container_families
-from isolation.contract import metrics_card
+from autoscaler.core.metric_families import event_families, pending_families, pool_families
+from exporter.pipeline.families import card_families, collected_families, container_families
 from isolation.contract.metrics import CATALOGUE, Group
+from isolation.contract.metrics import card as metrics_card
 from isolation.contract.model import Why
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import PoolReading, Waiting

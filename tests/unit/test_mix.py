@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isolation.placement import native
 from isolation.placement.engine import Engine
-from isolation.placement.mix import FIRST, MEMORY, STEADY, Learner, Shape
+from isolation.placement.workload_mix import FIRST, MEMORY, STEADY, Learner, Shape
 
 
 def values(demand: dict[int, float]) -> np.ndarray:

@@ -11,13 +11,13 @@ import threading
 import pytest
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.background import Background
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
 from isolation.contract.quantity import GIB
-from isolation.host.alarms import Alarm, Board, Kind
-from isolation.host.health import HealthTerms, Reason
+from isolation.host.card_events import Alarm, Board, Kind
+from isolation.host.core.health import HealthTerms, Reason
 from isolation.host.machine import MachineError
+from isolation.kube.background import Background
 from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.settings import Settings

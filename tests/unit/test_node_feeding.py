@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import Hold, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.host.machine import Sample
 from isolation.lib import files

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from isolation.contract.hold import Hold, Process
+from isolation.contract.host_allocation import Hold, Process
 from isolation.contract.model import Slice
 from isolation.node.overlimit import KILL, REPORT, OverLimit, OverLimitWatch
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.sim.csvfile import TraceError
-from autoscaler.sim.openb import CARD_BYTES, arrivals, parse_nodes, parse_pods, read_nodes, read_pods
 from isolation.contract.model import Mode
 from isolation.contract.quantity import MIB
+from isolation.simulator.csvfile import TraceError
+from isolation.simulator.openb import CARD_BYTES, arrivals, parse_nodes, parse_pods, read_nodes, read_pods
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import main
-from isolation.offline.complaint import DocumentError
-from isolation.offline.document import documents
+from isolation.simulator.document import documents
+from isolation.simulator.syntax_errors import DocumentError
 
 NODE = "name=n1,cards=2,gib=15"
 POD = """apiVersion: v1

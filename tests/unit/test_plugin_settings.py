@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from isolation.contract.metrics_node import CATALOGUE, LABELS
+from isolation.contract.metrics.node import CATALOGUE, LABELS
 from isolation.contract.quantity import GIB
 from isolation.node.cli import node
 from isolation.node.inventory import Terms

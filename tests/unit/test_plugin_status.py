@@ -10,13 +10,13 @@ import json
 import msgspec
 import pytest
 
-from isolation.cluster.failure import MalformedError, UnreachableError
-from isolation.cluster.writes import Answer, Outcome
 from isolation.contract.codec import CodecError, decode_cards
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import AGENT, CARD_COUNT, CARD_UNITS, CARDS
 from isolation.contract.quantity import GIB
 from isolation.host.machine import MachineError
+from isolation.kube.core.errors import MalformedError, UnreachableError
+from isolation.kube.writes import Answer, Outcome
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.status import NodeStatus, NodeWatch, Said, amiss, label_of, read, wish
 

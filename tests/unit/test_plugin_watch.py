@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from waiting import PATIENCE_SECONDS
 
-from isolation.cluster.failure import ClusterError, MalformedError, RefusedError
-from isolation.cluster.failure import UnreachableError as ServerError
-from isolation.cluster.writes import Answer, Outcome
 from isolation.contract.names import ALLOCATION
+from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
+from isolation.kube.core.errors import UnreachableError as ServerError
+from isolation.kube.writes import Answer, Outcome
 from isolation.node import memory
 from isolation.node.watch import NodePods, Sight
 from isolation.node.world import UnreachableError

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.pools import Pool
-from autoscaler.providers.profile import MOST_TEXT, NodeTemplate, decode, encode, learn, template_of
-from isolation.contract.codec_shape import CodecError
+from autoscaler.core.pools import Pool
+from autoscaler.providers.core.profile import MOST_TEXT, NodeTemplate, decode, encode, learn, template_of
+from isolation.contract.codec.cursor import CodecError
 from isolation.contract.model import Card, CardChoice, Cluster, Mode, Node, Request, Taint
 from isolation.contract.names import POOL
 from isolation.contract.quantity import GIB

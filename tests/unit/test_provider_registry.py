@@ -9,14 +9,14 @@ import pytest
 
 from autoscaler.providers import aws
 from autoscaler.providers.base import DeniedError, Instance, InstanceState, MissingError, PoolState, UnreachableError
-from autoscaler.providers.described import aws_template, capi_template
+from autoscaler.providers.core.node_description import aws_template, capi_template
+from autoscaler.providers.core.stock import out_of_stock, said
 from autoscaler.providers.naming import NodeNames
 from autoscaler.providers.registry import ConfigError, PoolSource, Providers, open_providers
-from autoscaler.providers.stock import out_of_stock, said
-from isolation.cluster.access import Access
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
 from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
+from isolation.kube.access import Access
 
 
 class Shelf:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from autoscaler.providers.base import ProviderError
 from autoscaler.providers.scale import ScaleProvider, settings_of
 from autoscaler.providers.scale_wire import DELETE_MACHINE
-from isolation.cluster.failure import RefusedError, UnreachableError
-from isolation.contract.codec_shape import At
+from isolation.contract.codec.cursor import At
+from isolation.kube.core.errors import RefusedError, UnreachableError
 
 BEFORE, AFTER = "before", "after"
 

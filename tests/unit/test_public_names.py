@@ -9,17 +9,18 @@ from pathlib import Path
 import click
 import pytest
 
-from autoscaler.kube.config_reader import _POOL_KEYS as POOL_KEYS
-from autoscaler.limits import Limits
-from dashboards.rules.book import GROUPS
+from autoscaler.core.limits import Limits
+from autoscaler.kube.config.reader import _POOL_KEYS as POOL_KEYS
+from dashboards.rules.catalogue import GROUPS
 from dashboards.rules.rule import Alert
 from gpushare import COMMANDS, load
-from isolation.contract import metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler, names
+from isolation.contract import metrics, names
+from isolation.contract.metrics import autoscaler, card, node, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/golden/retired_names.txt"
 RETIRED = dict(line.split() for line in LIST.read_text().splitlines())
-CATALOGUES = (metrics, metrics_autoscaler, metrics_card, metrics_node, metrics_scheduler)
+CATALOGUES = (metrics, autoscaler, card, node, scheduler)
 WORDS = """
     again ages anew answer answers bare beside blind book books bought buys door doors doubt doubts errand errands
     fewest figure figures fresh given guest guests held heritage holder holders home homes hopeless immune judge kept

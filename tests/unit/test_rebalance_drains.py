@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from moves_stage import FULL, LIMITS, NOW, steps_of, waiting_for_six
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.budget import Budget
-from autoscaler.drain import leaving, superfluous
-from autoscaler.lifecycle import Machine, State
-from autoscaler.limits import Limits, LimitsError
-from autoscaler.memory import Memory
-from autoscaler.observation import Reservation
-from autoscaler.plan import Delete, Drain, Evict, Move, Plan
-from autoscaler.rebalance_worth import Weights, disruption
+from autoscaler.core.disruption_budget import Budget
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.limits import Limits, LimitsError
+from autoscaler.core.plan import Delete, Drain, Evict, Move, Plan
+from autoscaler.core.rebalance.cost import Weights, disruption
+from autoscaler.core.scale_down import leaving, superfluous
+from autoscaler.core.snapshot import Reservation
+from autoscaler.core.state import Memory
 from isolation.contract.model import Placement
 from isolation.contract.quantity import gib
 

@@ -9,10 +9,10 @@ from builders import ask, node
 from moves_stage import LIMITS, NOW, steps_of
 from pools_builder import on_card, pod, pool, seen
 
-from autoscaler.decide import decide
-from autoscaler.memory import Memory
-from autoscaler.rebalance_fragments import ratio_of
-from autoscaler.rebalance_heat import hot_since
+from autoscaler.core.decide import decide
+from autoscaler.core.rebalance.defragment import ratio_of
+from autoscaler.core.rebalance.hot_cards import hot_since
+from autoscaler.core.state import Memory
 
 
 def hot(heat, busy, *, seconds=700.0, quiet=0.1):

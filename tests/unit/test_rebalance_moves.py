@@ -9,10 +9,10 @@ from builders import ask
 from moves_stage import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_for_six
 from pools_builder import pod, pool, seen
 
-from autoscaler.lifecycle import Machine, State
-from autoscaler.memory import Backoff, Memory
-from autoscaler.observation import Reservation
-from autoscaler.plan import Buy, Evict, Move, Plan
+from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.plan import Buy, Evict, Move, Plan
+from autoscaler.core.snapshot import Reservation
+from autoscaler.core.state import Backoff, Memory
 from isolation.contract.model import Placement
 
 

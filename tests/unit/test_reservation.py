@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.contract.codec_pod import seconds_of, time_of
-from isolation.contract.codec_shape import At, CodecError
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.pod import seconds_of, time_of
 from isolation.contract.model import Placement, Pod, Request, Slice
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation, manifest_of, reservation_of

@@ -10,7 +10,7 @@ import yaml
 from e2e.manifest_build import MANIFESTS
 from e2e.rights_table import ACCOUNTS, ROWS, table
 
-from isolation.doctor.rights import RIGHTS
+from isolation.doctor.checks.rights import RIGHTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "threats.md"
 BEGIN, END = "<!-- Made from tests/e2e/rights_table.py. -->\n", "<!-- end -->\n"

@@ -11,12 +11,12 @@ from builders import node
 from rpc_world import GENERATIONS, PROVIDER, Pools, channel_to
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.rpc.answering import Manners
-from autoscaler.rpc.cloud import CloudProvider
-from autoscaler.rpc.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
-from autoscaler.rpc.templates import template_bytes
-from autoscaler.wire.core import node_json
-from isolation.contract.codec_node import node_of
+from autoscaler.apis.rpc.cloud_provider import CloudProvider
+from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from autoscaler.apis.rpc.core.templates import template_bytes
+from autoscaler.apis.rpc.core.wire.core import node_json
+from autoscaler.apis.rpc.handler import Manners
+from isolation.contract.codec.node import node_of
 from isolation.contract.model import Mode, Taint
 from isolation.contract.names import ACK, CARD_COUNT, CARD_UNITS, POOL, WHOLE_CARDS
 

@@ -10,11 +10,11 @@ from builders import ask, node
 from rpc_world import GENERATIONS, channel_to
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.pools import Pool
-from autoscaler.rpc.answering import Manners
-from autoscaler.rpc.expander import Expander
-from autoscaler.rpc.options import Option, best
-from isolation.contract.codec_node import encode_cards
+from autoscaler.apis.rpc.core.options import Option, best
+from autoscaler.apis.rpc.expander import Expander
+from autoscaler.apis.rpc.handler import Manners
+from autoscaler.core.pools import Pool
+from isolation.contract.codec.node import encode_cards
 from isolation.contract.model import Mode, Requirement, Rules, Taint
 from isolation.contract.names import ACK, CARDS
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_world import GENERATIONS, channel_to
 
+from autoscaler.apis.rpc import cloud_provider, relay
+from autoscaler.apis.rpc.cloud_provider import CloudProvider, Index
+from autoscaler.apis.rpc.core.state import Group, Instance
+from autoscaler.apis.rpc.relay import Offer, Relay
 from autoscaler.providers import base
-from autoscaler.rpc import cloud, relay
-from autoscaler.rpc.cloud import CloudProvider, Index
-from autoscaler.rpc.relay import Offer, Relay
-from autoscaler.rpc.state import Group, Instance
 from isolation.contract.handover import Ours
 
 WORDS = st.sampled_from(["", "a", "b", "c", "d"])
@@ -56,7 +56,7 @@ def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_told_at_once(m
     read = []
     monkeypatch.setattr(relay, "_instance", lambda one, plain=relay._instance: read.append(one) or plain(one))
     built = []
-    monkeypatch.setattr(cloud, "Index", lambda groups: built.append(groups) or Index(groups))
+    monkeypatch.setattr(cloud_provider, "Index", lambda groups: built.append(groups) or Index(groups))
 
     async def run():
         fleet = Fleet(size)

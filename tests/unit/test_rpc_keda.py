@@ -11,13 +11,13 @@ import pytest
 from rpc_world import channel_to
 from waiting import PATIENCE_SECONDS, soon
 
-from autoscaler.metrics_api.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
-from autoscaler.rpc import keda
-from autoscaler.rpc.keda import ExternalScaler
-from autoscaler.rpc.ports import Settings, ports
-from isolation.cluster.election import boottime
+from autoscaler.apis.metrics.core.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
+from autoscaler.apis.rpc import keda_scaler
+from autoscaler.apis.rpc.keda_scaler import ExternalScaler
+from autoscaler.apis.rpc.ports import Settings, ports
 from isolation.contract.protobuf import Wire
 from isolation.contract.quantity import GIB
+from isolation.kube.election import boottime
 
 # Typed anew, as KEDA declares them.
 WIRE = Wire().package(
@@ -197,7 +197,7 @@ def test_a_trigger_that_says_nothing_sensible_gets_a_spec_all_the_same(metadata,
     (spec,) = call(PICTURE, "GetMetricSpec", metadata).metricSpecs
 
     assert words
-    assert spec.metricName in (metadata.get("metric"), keda.REFUSED_METRIC)
+    assert spec.metricName in (metadata.get("metric"), keda_scaler.REFUSED_METRIC)
     assert spec.targetSize >= 1
     assert spec.targetSizeFloat > 0
     assert CODE.INVALID_ARGUMENT == call(PICTURE, "GetMetrics", metadata, metric=spec.metricName)[0]
@@ -230,7 +230,7 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
     """
     Silent while nothing can be told; streams beyond the bound are refused and leave the others alone.
     """
-    monkeypatch.setattr(keda, "MOST_STREAMS", 1)
+    monkeypatch.setattr(keda_scaler, "MOST_STREAMS", 1)
     board = Board(PICTURE)
 
     async def run():

@@ -9,12 +9,12 @@ import grpc
 import pytest
 from rpc_world import GENERATIONS, channel_to
 
+from autoscaler.apis.rpc.cloud_provider import CloudProvider
+from autoscaler.apis.rpc.core.state import StateError
+from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
 from autoscaler.providers import base
-from autoscaler.rpc.cloud import CloudProvider
-from autoscaler.rpc.relay import Commanding, Offer, Relay
-from autoscaler.rpc.state import StateError
-from isolation.cluster.failure import UnreachableError
 from isolation.contract.handover import Ours
+from isolation.kube.core.errors import UnreachableError
 
 BOTH = Ours(buys=True, drains=True)
 CODE = grpc.StatusCode

@@ -10,12 +10,12 @@ from e2e.certificates import Authority
 from rpc_world import GENERATIONS, Pools, channel_to
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.metrics_api.readings import Board
-from autoscaler.rpc.answering import Manners
-from autoscaler.rpc.cloud import CloudProvider
-from autoscaler.rpc.ports import Settings, ports
-from autoscaler.rpc.serving import Files, Port, ServingError, serving
-from autoscaler.rpc.state import Group
+from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.rpc.cloud_provider import CloudProvider
+from autoscaler.apis.rpc.core.state import Group
+from autoscaler.apis.rpc.handler import Manners
+from autoscaler.apis.rpc.ports import Settings, ports
+from autoscaler.apis.rpc.server import Files, Port, ServingError, serving
 
 CODE = grpc.StatusCode
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.wire.core import UnreadableError, node_bytes, node_json, pod_json
-from isolation.contract.codec_node import node_of
-from isolation.contract.codec_request import request_of
-from isolation.contract.codec_shape import CodecError
+from autoscaler.apis.rpc.core.wire.core import UnreadableError, node_bytes, node_json, pod_json
+from isolation.contract.codec.cursor import CodecError
+from isolation.contract.codec.node import node_of
+from isolation.contract.codec.request import request_of
 from isolation.contract.model import Mode, Requirement, Taint, Toleration
 from isolation.contract.protobuf import Wire
 from isolation.contract.quantity import GIB, MIB

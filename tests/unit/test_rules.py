@@ -8,7 +8,7 @@ import pytest
 from builders import node
 
 from isolation.contract.model import Mode, Requirement, Rules, Taint, Toleration
-from isolation.placement.rules import Kind, barrier, holds
+from isolation.placement.node_rules import Kind, barrier, holds
 
 LABELLED = node("n1", labels={"zone": "a", "gen": "7"})
 

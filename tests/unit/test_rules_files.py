@@ -8,9 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dashboards.rules.book import ALERTS, GROUPS
-from dashboards.rules.cli import COMMITTED, rules
+from dashboards.rules.catalogue import ALERTS, GROUPS
 from dashboards.rules.render import OPERATOR, PLAIN, files
+from dashboards.rules_cli import COMMITTED, rules
 
 
 def go(*words):

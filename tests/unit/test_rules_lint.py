@@ -14,11 +14,10 @@ import pytest
 from promql_labels import COMPARISONS, OF_COUNTERS, Judge, walk
 
 from dashboards import promql
-from dashboards.rules.book import ALERTS, GROUPS, RECORDS
+from dashboards.rules.catalogue import ALERTS, GROUPS, RECORDS
 from dashboards.rules.rule import RUNBOOKS, SCRAPE_SECONDS, Alert
-from exporter.episodes import BreachKind
-from isolation.contract import metrics_scheduler
-from isolation.contract.metrics import CARD_LABELS, Group, Kind
+from exporter.pipeline.incidents import BreachKind
+from isolation.contract.metrics import CARD_LABELS, Group, Kind, scheduler
 
 SERIES = promql.series()
 RULES = [rule for group in GROUPS for rule in group.rules]
@@ -148,7 +147,7 @@ TOLD_BY_EACH = {
     spec.name
     for spec in promql.CATALOGUE.values()
     if spec.group in (Group.POOL, Group.SCHEDULER) and spec.kind is Kind.GAUGE
-} - {metrics_scheduler.LEADS.name}
+} - {scheduler.LEADS.name}
 """What every replica of scheduler and autoscaler tells of the one cluster; how many lead is meant to be counted."""
 
 

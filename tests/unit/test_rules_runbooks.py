@@ -16,7 +16,7 @@ from waiting import PATIENCE_SECONDS
 
 import gpushare
 from dashboards.rules import reference
-from dashboards.rules.book import ALERTS
+from dashboards.rules.catalogue import ALERTS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -10,10 +10,10 @@ from builders import card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolation.contract.hold import Hold, Process
+from isolation.contract.host_allocation import Hold, Process
 from isolation.contract.model import Card, CardChoice, Placement, Refusal, Slice, Why
 from isolation.contract.quantity import GIB, MIB, gib
-from isolation.run.ask import FOR_EVER, AskError, Wanted, choose
+from isolation.run.core.request import FOR_EVER, AskError, Wanted, choose
 
 PACK, SPREAD = CardChoice.BINPACK, CardChoice.SPREAD
 FOUR = [card(i) for i in range(4)]

@@ -11,8 +11,8 @@ import pytest
 from run_holds import counted, entry, hold, running
 from waiting import PATIENCE_SECONDS, until
 
-from isolation.host import cgroup, evidence, process
-from isolation.run.book import Book
+from isolation.host import cgroup, liveness, process
+from isolation.run.store import Book
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_hold_ends_only_when_nobody_lives_on_it(book):
     """
     held = hold(book)
     with running("sleep", "3600") as child:
-        evidence.write_members(held.folder, [process.identify(child.pid)])
+        liveness.write_members(held.folder, [process.identify(child.pid)])
         assert (False, True) == (book.end(held), held.folder.is_dir())
     assert (True, False) == (book.end(held), held.folder.exists())
 
@@ -130,7 +130,7 @@ def test_one_decides_at_a_time(book):
 def decider(book):
     """Another process that decides once, and tells the inode of the book it locked."""
     script = (
-        "import sys; from pathlib import Path; from isolation.run.book import Book\n"
+        "import sys; from pathlib import Path; from isolation.run.store import Book\n"
         "book = Book(Path(sys.argv[1]))\n"
         "with book.deciding(): print(book.home.stat().st_ino, end='')"
     )

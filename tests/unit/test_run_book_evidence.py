@@ -14,9 +14,9 @@ from run_holds import counted, hold, running
 from waiting import until
 
 from isolation.contract.abi import LOCK_OFFSET, REGION_BYTES
-from isolation.contract.hold import Process
-from isolation.host import cgroup, evidence, process
-from isolation.run.book import Book
+from isolation.contract.host_allocation import Process
+from isolation.host import cgroup, liveness, process
+from isolation.run.store import Book
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def test_a_noted_member_keeps_the_hold_and_a_reused_pid_does_not(book):
     held = hold(book)
     with running("sleep", "3600") as child:
         member = process.identify(child.pid)
-        evidence.write_members(held.folder, [Process(member.pid, member.start)])
+        liveness.write_members(held.folder, [Process(member.pid, member.start)])
         assert ["run-1"] == counted(book)
-        evidence.write_members(held.folder, [Process(member.pid, member.start + 1)])
+        liveness.write_members(held.folder, [Process(member.pid, member.start + 1)])
         assert [] == counted(book)
 
 
@@ -55,7 +55,7 @@ def test_a_process_of_another_promise_with_a_longer_name_keeps_nothing(book):
     The mark is a whole word: `run-10` is not `run-1`.
     """
     hold(book)
-    with running("sleep", "3600", env={**os.environ, evidence.MARK: "run-10"}):
+    with running("sleep", "3600", env={**os.environ, liveness.MARK: "run-10"}):
         assert [] == counted(book)
 
 
@@ -65,7 +65,7 @@ def test_a_zombie_keeps_nothing(book):
     """
     held = hold(book)
     with running("true") as child:
-        evidence.write_members(held.folder, [process.identify(child.pid)])
+        liveness.write_members(held.folder, [process.identify(child.pid)])
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert [] == counted(book)
 

@@ -12,7 +12,7 @@ import pytest
 from run_holds import counted, entry, hold
 from waiting import PATIENCE_SECONDS
 
-from isolation.run.book import Book, BookError
+from isolation.run.store import Book, BookError
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def counted_by_nobody(book):
 import os, sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 from run_holds import counted
-from isolation.run.book import Book
+from isolation.run.store import Book
 os.setgid(65534)
 os.setuid(65534)
 print(counted(Book(Path({str(book.home)!r}))))

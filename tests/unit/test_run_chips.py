@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from isolation.contract.quantity import MIB
-from isolation.host.chips import CONTEXT_MIB, context_bytes
+from isolation.host.core.context_memory import CONTEXT_MIB, context_bytes
 from isolation.simgpu.models import MODELS
 
 

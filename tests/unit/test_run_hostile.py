@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isolation.contract import abi
-from isolation.contract.hold import Hold, HoldError, Process, Tenant, dump, load
+from isolation.contract.host_allocation import Hold, HoldError, Process, Tenant, dump, load
 from isolation.contract.model import CardChoice, Slice
 from isolation.contract.quantity import gib
-from isolation.host import evidence, feed, process
+from isolation.host import feed, liveness, process
 from isolation.lib import files
 from isolation.run import view
-from isolation.run.ask import Wanted, choose
+from isolation.run.core.request import Wanted, choose
 
 CARDS = [card(i) for i in range(4)]
 SLICES = tuple(Slice(f"GPU-n-{index}", index, gib(5), 30) for index in range(2))
@@ -52,7 +52,7 @@ def used(entry: Hold) -> None:
     view.waiting("x", CARDS, [entry], 1.0).encode()
     choose(Wanted(1), CARDS, [entry] * 16, CardChoice.SPREAD)
     feed._tenant(entry.core, entry.policy, online=entry.online, active=True, got=1.0)
-    evidence.lives(entry, Path("/nonexistent"), entry.boot)
+    liveness.lives(entry, Path("/nonexistent"), entry.boot)
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -106,7 +106,7 @@ def test_members_that_cannot_be_processes_are_nobody(tmp_path, line):
     Impossible pids and other noise name nobody who lives; what stands before them counts.
     """
     (tmp_path / "members").write_text(f"{os.getpid()} 5\n{line}\n")
-    found = evidence.members(tmp_path)
+    found = liveness.members(tmp_path)
 
     assert Process(os.getpid(), 5) == found[0]
     assert [] == [one for one in found if process.alive(one)]
@@ -123,8 +123,8 @@ def test_special_files_in_the_books_place_are_refused_and_nothing_leaks(tmp_path
     for _ in range(50):
         for path in (tmp_path / "folder", tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
             with pytest.raises(OSError, match=r"regular|symbolic"):
-                evidence.read_small(path)
-            assert not evidence.slots_locked(path)
+                liveness.read_small(path)
+            assert not liveness.slots_locked(path)
 
     assert before == len(list(Path("/proc/self/fd").iterdir()))
 

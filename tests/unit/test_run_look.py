@@ -10,12 +10,12 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from isolation.contract.hold import Hold, Process
+from isolation.contract.host_allocation import Hold, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process
-from isolation.run.book import Book
 from isolation.run.cli import run
+from isolation.run.store import Book
 from isolation.simgpu.hardware import create
 
 

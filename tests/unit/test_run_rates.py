@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.abi import PPM, Policy
-from isolation.host.rates import TRICKLE_PPM, Tenant, granted
+from isolation.host.core.compute_rates import TRICKLE_PPM, Tenant, granted
 
 BURST, WEIGHT, PRIORITY, FIXED = Policy.BURST, Policy.WEIGHT, Policy.PRIORITY, Policy.FIXED
 

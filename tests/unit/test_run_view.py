@@ -10,7 +10,7 @@ import pytest
 from builders import card
 from rich.console import Console
 
-from isolation.contract.hold import Hold, Process
+from isolation.contract.host_allocation import Hold, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.run import view

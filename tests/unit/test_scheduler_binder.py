@@ -15,7 +15,7 @@ from isolation.contract.names import ACK, ALLOCATION, RESERVATION
 from isolation.contract.quantity import gib
 from isolation.scheduler import binder as binding
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
 
 if TYPE_CHECKING:
     from isolation.contract.model import Pod

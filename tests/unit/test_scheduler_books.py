@@ -11,7 +11,7 @@ from scheduler_world import at, bound, pod
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import gib
-from isolation.scheduler.verdict import Assumed
+from isolation.scheduler.core.answers import Assumed
 
 
 def test_two_binds_for_the_last_card_get_it_once():

@@ -10,7 +10,7 @@ from scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
 from isolation.contract.quantity import gib
-from isolation.scheduler.verdict import Assumed
+from isolation.scheduler.core.answers import Assumed
 
 
 def test_a_namespace_gets_no_more_of_a_card_model_than_its_quota():

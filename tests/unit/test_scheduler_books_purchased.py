@@ -13,12 +13,12 @@ from scheduler_world import at, bound, pod
 
 from isolation.contract.model import Placement, Refusal, Slice, Taint
 from isolation.contract.reservation import PURCHASE, Reservation
-from isolation.scheduler.reserved import HOLLOW_SECONDS, KEPT
-from isolation.scheduler.verdict import Assumed
+from isolation.scheduler.core.answers import Assumed
+from isolation.scheduler.core.reservations import HOLLOW_SECONDS, KEPT
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod
-    from isolation.scheduler.books import Books
+    from isolation.scheduler.core.cache import Books
 
 
 def bought(

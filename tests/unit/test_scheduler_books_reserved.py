@@ -10,8 +10,8 @@ from scheduler_books import books, indices, used
 from scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
-from isolation.scheduler.reserved import HOLLOW_SECONDS, PREEMPTION
-from isolation.scheduler.verdict import Assumed
+from isolation.scheduler.core.answers import Assumed
+from isolation.scheduler.core.reservations import HOLLOW_SECONDS, PREEMPTION
 
 
 def test_a_reservation_takes_room_from_all_but_its_holder():

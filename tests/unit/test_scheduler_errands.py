@@ -10,14 +10,14 @@ from dataclasses import replace
 from scheduler_doors import Server, args, extending, node, pod
 from waiting import soon
 
-from isolation.cluster.failure import RefusedError
-from isolation.cluster.writes import Answer, Outcome
 from isolation.contract.names import AGENT, ALLOCATION, WOKEN
 from isolation.contract.reservation import reservation_of
-from isolation.scheduler.errands import Errands
+from isolation.kube.core.errors import RefusedError
+from isolation.kube.writes import Answer, Outcome
+from isolation.scheduler.informers import RESERVATIONS_PATH
+from isolation.scheduler.leader_tasks import Errands
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.objects import Objects
-from isolation.scheduler.picture import RESERVATIONS_PATH
+from isolation.scheduler.writes import Objects
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 
@@ -246,7 +246,7 @@ def test_who_waits_is_looked_after_each_time_the_lead_begins(monkeypatch):
 
     Where the right to act had only lapsed nobody else was asked, and nobody is woken.
     """
-    monkeypatch.setattr("isolation.scheduler.errands.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("isolation.scheduler.leader_tasks.TURN_SECONDS", 0.01)
 
     async def story():
         async with working([pod("w", 12)]) as (_, hands, _, world, errands):

@@ -11,7 +11,7 @@ from scheduler_world import at, bound
 from isolation.contract.codec import encode_cards, node_of, pod_of
 from isolation.contract.names import ACK, AGENT, CARDS
 from isolation.contract.quantity import gib
-from isolation.scheduler.books import Books
+from isolation.scheduler.core.cache import Books
 
 TWO = encode_cards([card(0, 8), card(1, 8)])
 

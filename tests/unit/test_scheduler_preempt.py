@@ -13,9 +13,9 @@ from scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Mode, Node, Placement, Pod, Slice
 from isolation.contract.quantity import gib
-from isolation.scheduler import nominated as nomination
-from isolation.scheduler.books import ENDING_SECONDS, Books
-from isolation.scheduler.verdict import Victims
+from isolation.scheduler.core import nominator as nomination
+from isolation.scheduler.core.answers import Victims
+from isolation.scheduler.core.cache import ENDING_SECONDS, Books
 
 
 def running(uid: str, placement: Placement, **rest: object) -> Pod:

@@ -15,8 +15,8 @@ from scheduler_world import bound, pod, reserve
 
 from isolation.contract.model import Mode, Phase, Placement, Slice
 from isolation.contract.quantity import GIB, gib
-from isolation.scheduler.books import Books
-from isolation.scheduler.verdict import Assumed, Victims
+from isolation.scheduler.core.answers import Assumed, Victims
+from isolation.scheduler.core.cache import Books
 
 NAMES = ("n0", "n1", "n2")
 UIDS = tuple(f"u{i}" for i in range(8))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from frames import card, frame, node, use
 
-from autoscaler.sim.fleet import Embedded, demo_fleet, demo_limits, demo_workload
-from autoscaler.sim.seconds import ComputeSeconds
+from autoscaler.demo.embedded.compute_seconds import ComputeSeconds
+from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
 
 
 def of(ratio, *, promise="a"):

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.sim.stack import places, watching
-from autoscaler.sim.stack.cast import CARDS, ROLES
+from autoscaler.demo.stack import addresses, prometheus_config
+from autoscaler.demo.stack.workloads import CARDS, ROLES
 from isolation.contract import metrics
 
-PORTS = places.Ports(1001, 1002, 1003, 1004, 1005)
-TOOLS = places.Tools("/usr/bin/prometheus", "/usr/bin/prometheus-alertmanager")
+PORTS = addresses.Ports(1001, 1002, 1003, 1004, 1005)
+TOOLS = addresses.Tools("/usr/bin/prometheus", "/usr/bin/prometheus-alertmanager")
 
 
 def quiet():
     """A first port with free ones behind it."""
     for first in range(21000, 29000, 10):
         with contextlib.suppress(OSError):
-            places.ports(first)
+            addresses.ports(first)
             return first
     pytest.fail("no free ports on this machine")
 
@@ -37,20 +37,20 @@ def test_ports_follow_from_the_first():
     """The exporter has the first, the autoscaler its usual distance from it."""
     first = quiet()
 
-    found = places.ports(first)
+    found = addresses.ports(first)
 
     expected = (first, first + 3, first + 4, first + 5, first + 6)
-    assert expected == tuple(getattr(found, name) for name in places.Ports.__slots__)
+    assert expected == tuple(getattr(found, name) for name in addresses.Ports.__slots__)
 
 
 def test_any_free_ports_are_different_ones():
     """Port 0 never gives the same twice."""
-    found = places.ports(0)
+    found = addresses.ports(0)
 
-    assert len(places.OFFSETS) == len({getattr(found, name) for name in places.Ports.__slots__})
+    assert len(addresses.OFFSETS) == len({getattr(found, name) for name in addresses.Ports.__slots__})
 
 
-@pytest.mark.parametrize("offset", places.OFFSETS)
+@pytest.mark.parametrize("offset", addresses.OFFSETS)
 def test_a_port_that_is_taken_is_named(offset):
     """Whichever of them it is."""
     first = quiet()
@@ -59,13 +59,13 @@ def test_a_port_that_is_taken_is_named(offset):
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"),
     ):
-        places.ports(first)
+        addresses.ports(first)
 
 
 def test_ports_beyond_the_last_are_refused():
     """The first fits, the last would not."""
     with pytest.raises(OSError, match="ports 65533 to 65539 are needed, but the last port is 65535"):
-        places.ports(65533)
+        addresses.ports(65533)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_ports_beyond_the_last_are_refused():
 )
 def test_addresses_name_what_runs(prometheus, alertmanager, expected):
     """None where nothing listens."""
-    found = places.addresses(PORTS, places.Tools(prometheus, alertmanager))
+    found = addresses.addresses(PORTS, addresses.Tools(prometheus, alertmanager))
 
     assert expected == (found.prometheus, found.alertmanager)
 
@@ -89,7 +89,7 @@ def test_addresses_are_written_whole(tmp_path):
     note = tmp_path / "a.json"
     note.write_text("old")
 
-    places.write(note, places.addresses(PORTS, TOOLS))
+    addresses.write(note, addresses.addresses(PORTS, TOOLS))
 
     assert {
         "exporter": "http://127.0.0.1:1001",
@@ -104,7 +104,7 @@ def test_addresses_are_written_whole(tmp_path):
 def test_a_note_that_cannot_be_written_leaves_nothing(tmp_path):
     """A folder that is not there is told with its name."""
     with pytest.raises(OSError, match=r"nowhere/a\.json"):
-        places.write(tmp_path / "nowhere" / "a.json", places.addresses(PORTS, TOOLS))
+        addresses.write(tmp_path / "nowhere" / "a.json", addresses.addresses(PORTS, TOOLS))
 
 
 def checked(*words):
@@ -124,7 +124,7 @@ def test_prometheus_likes_its_file(tmp_path, alerting):
     rules.write_text("groups: []\n")
     for given in (rules, None):
         path = tmp_path / "prometheus.yml"
-        path.write_text(watching.prometheus_file(PORTS, given, alerting=alerting))
+        path.write_text(prometheus_config.prometheus_file(PORTS, given, alerting=alerting))
         checked("promtool", "check", "config", str(path))
         assert alerting == ("alerting" in json.loads(path.read_text()))
 
@@ -132,13 +132,13 @@ def test_prometheus_likes_its_file(tmp_path, alerting):
 def test_alertmanager_likes_its_file(tmp_path):
     """Checked by amtool."""
     path = tmp_path / "alertmanager.yml"
-    path.write_text(watching.alertmanager_file())
+    path.write_text(prometheus_config.alertmanager_file())
     checked("amtool", "check-config", str(path))
 
 
 def test_every_figure_is_scraped_once():
     """The cluster's page is read for two jobs; no name of the catalogue comes from two targets of one cluster."""
-    jobs = json.loads(watching.prometheus_file(PORTS, None, alerting=False))["scrape_configs"]
+    jobs = json.loads(prometheus_config.prometheus_file(PORTS, None, alerting=False))["scrape_configs"]
     rules = [job["metric_relabel_configs"][0] for job in jobs if "metric_relabel_configs" in job]
     names = [metrics.CARD_USED, metrics.CONTAINER_USED, metrics.DENIED, metrics.SAMPLE_TIME, metrics.EVENTS]
     names += [metrics.CLOCK, metrics.POOL_NODES, metrics.PENDING]

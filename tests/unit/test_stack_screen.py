@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.terminal.bars import ASCII
-from dashboards.terminal.lines import Lines
-from dashboards.terminal.live import drawn
-from dashboards.terminal.stack import CLUSTER, MACHINE, stack_lines, stack_news
+from dashboards.terminal.up.live import drawn
+from dashboards.terminal.up.plain_output import Lines
+from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
 from isolation.contract.stack import DOWN, FIRING, PENDING, STARTING, UP, Alert, Part, Player, Stack
 

@@ -12,11 +12,11 @@ from frames import card, frame, node, use
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.sim.stack import report
-from autoscaler.sim.stack.places import Addresses
-from autoscaler.sim.stack.told import MOST_ALERTS, read_alerts, read_page
-from exporter.exposition import Exposition
-from exporter.families import card_families, container_families
+from autoscaler.demo.stack import report
+from autoscaler.demo.stack.addresses import Addresses
+from autoscaler.demo.stack.reports import MOST_ALERTS, read_alerts, read_page
+from exporter.http.pages import Exposition
+from exporter.pipeline.families import card_families, container_families
 from isolation.contract.quantity import GIB
 from isolation.contract.stack import FIRING, PENDING, UP, Alert, Part, Player, Stack
 

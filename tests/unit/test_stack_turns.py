@@ -12,12 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import PATIENCE_SECONDS
 
-from autoscaler.sim.scene import demo
-from autoscaler.sim.stack.places import ports
-from autoscaler.sim.stack.serving import PageServer
-from autoscaler.sim.stack.turns import Turns
+from autoscaler.demo.scenario import demo
+from autoscaler.demo.stack.addresses import ports
+from autoscaler.demo.stack.autoscaler_metrics import Turns
+from autoscaler.demo.stack.metrics_page import PageServer
 from isolation.contract import metrics
-from isolation.contract import metrics_autoscaler as catalogue
+from isolation.contract.metrics import autoscaler as catalogue
 
 
 def samples(page):

@@ -9,9 +9,9 @@ from statistics import median
 
 import pytest
 
-from autoscaler.sim import synthetic
-from autoscaler.sim.openb import CARD_BYTES, arrivals
-from autoscaler.sim.replay import KINDS, kind
+from isolation.simulator import synthetic
+from isolation.simulator.openb import CARD_BYTES, arrivals
+from isolation.simulator.replay import KINDS, kind
 
 
 def test_the_fleet_has_the_published_cards_by_model():

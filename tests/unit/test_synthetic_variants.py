@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from measured import benchmark
 
-from autoscaler.sim import synthetic
-from autoscaler.sim.openb import CARD_BYTES
 from isolation.contract.model import Rules
+from isolation.simulator import synthetic
+from isolation.simulator.openb import CARD_BYTES
 
 variants = benchmark("variants")
 VARIANTS, derive = variants.VARIANTS, variants.derive

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from dashboards.terminal.bars import ASCII, bar, cells, legend
-from dashboards.terminal.figures import Memory, Tally, add, pool_uses
-from dashboards.terminal.words import at_least, clock, column, count, gib, indexes, percent, printable
+from dashboards.terminal.text_format import at_least, clock, column, count, gib, indexes, percent, printable
+from dashboards.terminal.up.totals import Memory, Tally, add, pool_uses
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import PoolReading
 

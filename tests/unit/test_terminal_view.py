@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dashboards.terminal.bars import ASCII
-from dashboards.terminal.lines import GAP, Lines
-from dashboards.terminal.live import LiveScreen, screen_for
-from dashboards.terminal.view import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
+from dashboards.terminal.up.live import LiveScreen, screen_for
+from dashboards.terminal.up.plain_output import GAP, Lines
+from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
 from isolation.contract.reading import Happening, PoolReading, Waiting
 
 NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9445/metrics"))

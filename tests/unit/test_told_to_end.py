@@ -35,7 +35,7 @@ def amid(step, wait):
 """
 
 UP = """
-from autoscaler.sim.up import Stop
+from autoscaler.demo.up import Stop
 
 for step in range(1, STEPS):
     before = signal.getsignal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from up_command import invoke
 
-from autoscaler.sim import up
+from autoscaler.demo import up
 
 POD = """\
 apiVersion: v1

@@ -9,7 +9,7 @@ from budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sim.pace import FRAME_SECONDS, LONGEST_FRAME_SECONDS, SLICE_SECONDS, run
+from autoscaler.demo.pace import FRAME_SECONDS, LONGEST_FRAME_SECONDS, SLICE_SECONDS, run
 
 
 class Bench:

@@ -7,8 +7,8 @@ import json
 import pytest
 from views_stage import api, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving, usage
 
-from dashboards.terminal.fleet import Fleet, FleetPod, Wanted
-from dashboards.terminal.sums import card_sums
+from dashboards.terminal.read.aggregation import card_sums
+from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import ACK, AGENT
 from isolation.contract.quantity import GIB

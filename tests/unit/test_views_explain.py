@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from views_stage import node_json, pod_json
 
-from dashboards.terminal.explain_read import waits_of
-from dashboards.terminal.explain_subject import events_of, faults_of, subject_of
-from dashboards.terminal.explain_values import Explained
-from dashboards.terminal.explain_view import explain_document, explain_lines
-from dashboards.terminal.paint import Paper
-from isolation.cluster.store import Store
+from dashboards.terminal.explain.reader import waits_of
+from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
+from dashboards.terminal.explain.values import Explained
+from dashboards.terminal.explain.view import explain_document, explain_lines
+from dashboards.terminal.table import Paper
 from isolation.contract.model import Placement, Slice, Why
 from isolation.contract.names import ALLOCATION, POOL, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
+from isolation.kube.store import Store
 from isolation.placement.place import engine_of
 
 OWNED = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]

@@ -20,7 +20,7 @@ from views_stage import (
     serving,
 )
 
-from dashboards.terminal.paint import Paper
+from dashboards.terminal.table import Paper
 from dashboards.terminal.top_view import BY, Choice, top_lines
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from views_stage import api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 
-from dashboards.terminal import fetch as fetching
-from dashboards.terminal import gather
-from dashboards.terminal.breach_values import BreachError, breaches_in
-from dashboards.terminal.exposition import PageError, samples_in_answer, samples_of
-from dashboards.terminal.fetch import FetchError, checked, fetch
-from dashboards.terminal.paint import Column, Paper, sentence, table
-from dashboards.terminal.usage import FAMILIES, usage_of
+from dashboards.terminal.breaches.values import BreachError, breaches_in
+from dashboards.terminal.read import fetch as fetching
+from dashboards.terminal.read import gather
+from dashboards.terminal.read.exposition import PageError, samples_in_answer, samples_of
+from dashboards.terminal.read.fetch import FetchError, checked, fetch
+from dashboards.terminal.read.usage import FAMILIES, usage_of
+from dashboards.terminal.table import Column, Paper, sentence, table
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\t\u202e\u200b\x9b31m"
 LABELS = 'node="n",uuid="GPU-1",card="0"'

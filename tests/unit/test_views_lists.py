@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from views_stage import node_json, pod_json
 
-from dashboards.terminal.lists import Lists
-from dashboards.terminal.records import cards_in, slices_in
-from isolation.cluster.store import Store
+from dashboards.terminal.read.lists import Lists
+from dashboards.terminal.read.records import cards_in, slices_in
 from isolation.contract.codec import CodecError, decode_allocation, decode_cards
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, POOL
 from isolation.contract.quantity import GIB
+from isolation.kube.store import Store
 
 odd = st.sampled_from([None, 0, 1, -1, 2**62, 2**62 - 1, 63, 64, "GPU-1", "", True, [], {}, 1.5, "x" * 80])
 FIELDS = ("uuid", "index", "bytes", "core", "total", "reserved", "unit", "healthy", "model")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from views_stage import fleet_of_cards, node, pod, tenant, usage
 
 from dashboards.terminal.documents import top_document
-from dashboards.terminal.exposition import samples_of
-from dashboards.terminal.fleet import Fleet, FleetPod, Wanted
-from dashboards.terminal.paint import Paper
-from dashboards.terminal.sums import card_sums, namespace_sums, node_sums, pod_sums, typical
+from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
+from dashboards.terminal.read.exposition import samples_of
+from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
+from dashboards.terminal.read.usage import FAMILIES, Usage, fleet_of, usage_of
+from dashboards.terminal.table import Paper
 from dashboards.terminal.top_view import Choice, top_lines
-from dashboards.terminal.usage import FAMILIES, Usage, fleet_of, usage_of
 from isolation.contract.model import Mode, Placement, Slice
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation

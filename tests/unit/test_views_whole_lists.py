@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from views_stage import node_json, pod_json
 
-from dashboards.terminal.lists import Lists
-from dashboards.terminal.whole_lists import WholeLists
-from isolation.cluster.failure import MalformedError
-from isolation.cluster.store import Store
+from dashboards.terminal.read.lists import Lists
+from dashboards.terminal.read.whole_lists import WholeLists
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, EVICT, MIRROR, POOL, RESERVATION
+from isolation.kube.core.errors import MalformedError
+from isolation.kube.store import Store
 
 VENDOR = ACK.allocation_annotation
 TAINTS = [{"key": "k", "value": "v", "effect": "NoSchedule"}, {"key": "gone", "effect": "NoExecute"}]

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.sim.usage import habit_of, within
+from autoscaler.demo.embedded.usage import habit_of, within
 
 excesses = st.one_of(st.none(), st.floats(0.05, 0.5))
 

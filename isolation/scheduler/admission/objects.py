@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from isolation.contract.names import SCHEDULER
-from isolation.scheduler.admission.policies import bindings_of, policies
-from isolation.scheduler.admission.webhooks import webhooks
+from isolation.scheduler.admission.core.policies import bindings_of, policies
+from isolation.scheduler.admission.core.webhooks import webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,21 +29,13 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from isolation.cluster import logs
-from isolation.contract.metrics_scheduler import BUCKETS
-from isolation.host.bounded import Bounded, Connection, Limits
-from isolation.scheduler.admission.messages import (
-    MOST_LINE,
-    Configuration,
-    Known,
-    Report,
-    Update,
-    decode,
-    encode,
-)
-from isolation.scheduler.admission.question import MOST_BYTES
-from isolation.scheduler.admission.review import World, review
-from isolation.scheduler.serving import body_of, connection_of, serving
+from isolation.contract.metrics.scheduler import BUCKETS
+from isolation.host.bounded_connections import Bounded, Connection, Limits
+from isolation.kube import logs
+from isolation.scheduler.admission.core.messages import MOST_LINE, Configuration, Known, Report, Update, decode, encode
+from isolation.scheduler.admission.core.request import MOST_BYTES
+from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.http import body_of, connection_of, serving
 from isolation.scheduler.tls import Certificates, TlsError
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from isolation.contract import metrics_scheduler as catalogue
-from isolation.scheduler.admission import fleet
-from isolation.scheduler.admission.messages import Configuration, Report, Update, decode, encode
+from isolation.contract.metrics import scheduler as catalogue
+from isolation.scheduler.admission.core import fleet
+from isolation.scheduler.admission.core.messages import Configuration, Report, Update, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.cluster.gauges import Rows
-    from isolation.cluster.store import Change
     from isolation.contract.metrics import MetricSpec
+    from isolation.kube.gauges import Rows
+    from isolation.kube.store import Change
+    from isolation.scheduler.informers import Picture
     from isolation.scheduler.metrics import Metrics
-    from isolation.scheduler.picture import Picture
     from isolation.scheduler.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,161 @@
+"""
+The metrics APIs as one part of a process: served while a block lasts, looked after in the background.
+
+Decides what must be known (whose certificates vouch, that nobody else has the APIs) and how often each is looked
+at again. What is wrong with it is said in readiness and in the log, and never keeps it from serving: the namespace
+controller deletes no namespace of the cluster while the discovery of one registered group fails. The figures are
+somebody else's (`readings.Readings`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from autoscaler.apis.metrics import registration
+from autoscaler.apis.metrics.core.answer import Moment
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
+from autoscaler.apis.metrics.front_proxy import CONFIG_MAP, NAMESPACE, TrustError, trust_of
+from autoscaler.apis.metrics.registration import Service, TakenError
+from autoscaler.apis.metrics.rights import Rights
+from autoscaler.apis.metrics.server import Server, listening
+from autoscaler.apis.metrics.tls import Door, TlsError
+from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.election import boottime
+from isolation.kube.writes import object_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from autoscaler.apis.metrics.core.readings import Readings
+    from isolation.kube.access import Access
+    from isolation.kube.background import Background
+
+log = logging.getLogger(__name__)
+GROUPS: Final = {"custom": CUSTOM, "external": EXTERNAL}
+"""What `--metrics-api` may name."""
+SERVICE: Final = Service(SYSTEM_NAMESPACE, f"{AUTOSCALER}-metrics")
+FILES_SECONDS: Final = 1.0
+TRUST_SECONDS: Final = 10.0
+ENTRY_SECONDS: Final = 60.0
+FRESH_SECONDS: Final = 45.0
+"""Three scrapes."""
+_CONFIG_MAP: Final = f"/api/v1/namespaces/{quote(NAMESPACE)}/configmaps/{quote(CONFIG_MAP)}"
+_READ_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 5.0
+"""After something went wrong."""
+_NEVER: Final = float("-inf")
+_WRONG: Final = (ClusterError, TrustError, TlsError, TakenError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the APIs are served."""
+
+    certificate: Path
+    key: Path
+    """Of the Service's name, `<name>.<namespace>.svc`; read again when they change."""
+    groups: frozenset[str] = frozenset((CUSTOM,))
+    host: str = "0.0.0.0"  # noqa: S104 (kube-apiserver comes from outside the pod)
+    port: int = 8444
+    authority: Path | None = None
+    """Who signed our certificate, for the APIServices; None: they have it by other means (cert-manager)."""
+    service: Service = SERVICE
+    enter: bool = True
+    """Whether the APIServices that are missing are made; else they are looked at only."""
+
+
+class _Care:
+    """What is looked at again and again."""
+
+    def __init__(self, access: Access, door: Door, settings: Settings) -> None:
+        self._access, self._door, self._settings = access, door, settings
+        self.wrong = {"trust": "front proxy CA not read yet", "entry": "APIServices not checked yet"}
+
+    def unready(self) -> str:
+        return "; ".join(filter(None, self.wrong.values()))
+
+    async def trust(self) -> None:
+        """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
+        found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
+        self._door.believe(trust_of(found))
+        self.wrong["trust"] = ""
+
+    async def entry(self) -> None:
+        """That the APIs are ours; raises ClusterError, TakenError, OSError."""
+        settings = self._settings
+        authority = None if settings.authority is None else await asyncio.to_thread(settings.authority.read_bytes)
+        wish = registration.wanted(settings.groups, settings.service, authority)
+        missing = await registration.enter(self._access, wish, settings.service, write=settings.enter)
+        self.wrong["entry"] = f"missing APIServices: {', '.join(missing)}" if missing else ""
+
+    async def start(self) -> None:
+        """Both, once; what is wrong is looked at again later."""
+        for name, look in (("trust", self.trust), ("entry", self.entry)):
+            try:
+                await look()
+            except _WRONG as exc:
+                self._note(name, exc)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        due = {"trust": TRUST_SECONDS, "entry": ENTRY_SECONDS}
+        looks = {"trust": self.trust, "entry": self.entry}
+        last = dict.fromkeys(due, time.monotonic())
+        while True:
+            await asyncio.sleep(FILES_SECONDS)
+            if self._door.refresh():
+                last["entry"] = _NEVER  # kube-apiserver must know the authority of what it is shown
+            for name, look in looks.items():
+                pause = _AGAIN_SECONDS if self.wrong[name] else due[name]
+                if time.monotonic() - last[name] >= pause:
+                    try:
+                        await look()
+                    except _WRONG as exc:
+                        self._note(name, exc)
+                    last[name] = time.monotonic()
+
+    def _note(self, name: str, exc: Exception) -> None:
+        if isinstance(exc, TakenError) or self.wrong[name]:
+            self.wrong[name] = str(exc)
+        log.warning("metrics API check failed: check=%s: %s", name, exc)
+
+
+@contextlib.asynccontextmanager
+async def metrics_api(
+    access: Access,
+    readings: Readings,
+    settings: Settings,
+    background: Background,
+    *,
+    closed: Callable[[], str] = str,
+    fresh: Callable[[], float] = lambda: FRESH_SECONDS,
+) -> AsyncIterator[int]:
+    """
+    Serve while the block lasts; the port. Raises TlsError where our certificate is none.
+
+    `closed`: why no figures are told, empty: they are; discovery is answered all the same. `fresh`: seconds, older
+    figures are not told.
+    """
+    door = Door(settings.certificate, settings.key)
+    care = _Care(access, door, settings)
+    rights = Rights(access, boottime)
+    server = Server(
+        door,
+        rights,
+        readings,
+        settings.groups,
+        now=lambda: Moment(boottime(), time.time(), fresh()),
+        unready=care.unready,
+        closed=closed,
+    )
+    await care.start()
+    async with listening(server, door, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
+        yield port

@@ -1,0 +1,195 @@
+"""
+What a request for metrics asks, from its path and query.
+
+Pure, and total over whatever is sent: a question, or a problem with its HTTP status. Paths are split before
+they are decoded, since clients write the star of "all pods" as %2A and a name may not make new segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
+
+from autoscaler.apis.metrics.core.catalogue import PART_LABELS, POD_METRICS, POOL_METRICS
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, VERSIONS, Problem
+from autoscaler.apis.metrics.core.selector import Selector, SelectorError, selector_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+ALL: Final = "*"
+NODE: Final = "Node"
+NAMESPACE: Final = "Namespace"
+MOST_LETTERS: Final = 16384
+_LONGEST_NAME: Final = 253
+_MOST_FIELDS: Final = 32
+_GROUP_SEGMENTS: Final = 3
+_OBJECTS: Final = "a HorizontalPodAutoscaler can describe a Pod or its own Namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Which metrics there are."""
+
+    group: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodsAsked:
+    """A metric of one pod, or of all that are selected."""
+
+    version: str
+    namespace: str
+    pod: str
+    """A name, or `ALL`."""
+    metric: str
+    selector: Selector
+    parts: Selector
+    """Which (container, card) parts of each pod count."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAsked:
+    """A metric of the pods on a node, or in a namespace, together: of a root-scoped object."""
+
+    version: str
+    kind: str
+    """`NODE` or `NAMESPACE`."""
+    name: str
+    """A name; of nodes also `ALL`."""
+    metric: str
+    parts: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsAsked:
+    """A metric of pools, in the eyes of a namespace."""
+
+    version: str
+    namespace: str
+    metric: str
+    selector: Selector
+
+
+Question = Discovery | PodsAsked | GroupAsked | PoolsAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is to be allowed, as Kubernetes' authorizers see it."""
+
+    verb: str
+    group: str
+    version: str
+    namespace: str
+    resource: str
+    subresource: str = ""
+    name: str = ""
+
+
+def attributes_of(asked: PodsAsked | GroupAsked | PoolsAsked) -> Attributes:
+    """As kube-apiserver reads the same path: a GET without a name is a list."""
+    if isinstance(asked, PodsAsked):
+        return Attributes("get", CUSTOM, asked.version, asked.namespace, "pods", asked.metric, asked.pod)
+    if isinstance(asked, GroupAsked):
+        if asked.kind == NODE:
+            return Attributes("get", CUSTOM, asked.version, "", "nodes", asked.metric, asked.name)
+        return Attributes("get", CUSTOM, asked.version, asked.name, "metrics", name=asked.metric)
+    return Attributes("list", EXTERNAL, asked.version, asked.namespace, asked.metric)
+
+
+def question_of(target: str, groups: Collection[str]) -> Question | Problem:
+    """Read a request target (path and query, as sent), for a server of these groups."""
+    if len(target) > MOST_LETTERS:
+        return Problem(HTTPStatus.BAD_REQUEST, f"the request is longer than {MOST_LETTERS} characters")
+    raw, _, query = target.partition("?")
+    try:
+        segments = [unquote(part, errors="strict") for part in raw.strip("/").split("/")]
+    except UnicodeDecodeError:
+        return Problem(HTTPStatus.BAD_REQUEST, "the path is not UTF-8")
+    if len(segments) < _GROUP_SEGMENTS or segments[0] != "apis" or any(len(each) > _LONGEST_NAME for each in segments):
+        return _unknown(raw)
+    group, version, rest = segments[1], segments[2], segments[3:]
+    if group not in groups or version not in VERSIONS.get(group, ()):
+        return _unknown(raw)
+    if not rest:
+        return Discovery(group, version)
+    selectors = _selectors(query)
+    if isinstance(selectors, Problem):
+        return selectors
+    asked = _objects(version, rest, *selectors) if group == CUSTOM else _pools(version, rest, selectors[0])
+    return asked or _unknown(raw)
+
+
+def _objects(
+    version: str, rest: list[str], selector: Selector, parts: Selector
+) -> PodsAsked | GroupAsked | Problem | None:
+    asked: PodsAsked | GroupAsked
+    match rest:
+        case ["namespaces", namespace, "pods", name, metric] if namespace and name:
+            asked = PodsAsked(version, namespace, name, metric, selector, parts)
+        case ["namespaces", name, "metrics", _] if name == ALL:
+            return Problem(HTTPStatus.BAD_REQUEST, "metrics of all namespaces are not available; name one")
+        case ["namespaces", name, "metrics", metric] if name:
+            asked = GroupAsked(version, NAMESPACE, name, metric, parts)
+        case ["nodes", name, metric] if name:
+            asked = GroupAsked(version, NODE, name, metric, parts)
+        case ["namespaces", namespace, "nodes", _, metric] if namespace:
+            # As HorizontalPodAutoscaler asks of a Node; what other tenants use there is no namespace's business.
+            return Problem(HTTPStatus.NOT_FOUND, f"{metric} of nodes is not available within a namespace; {_OBJECTS}")
+        case ["namespaces", namespace, _, _, metric] if namespace:
+            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is not available for this kind; {_OBJECTS}")
+        case _:
+            return None
+    if asked.metric not in POD_METRICS:
+        return _no_metric(asked.metric, POD_METRICS)
+    if strange := parts.keys - PART_LABELS:
+        return _no_label(strange, PART_LABELS)
+    if isinstance(asked, GroupAsked) and selector.terms:
+        return Problem(HTTPStatus.BAD_REQUEST, f"{asked.kind} objects cannot be selected by labels; name one")
+    return asked
+
+
+def _pools(version: str, rest: list[str], selector: Selector) -> PoolsAsked | Problem | None:
+    match rest:
+        case ["namespaces", namespace, name] if namespace:
+            metric = POOL_METRICS.get(name)
+            if metric is None:
+                return _no_metric(name, POOL_METRICS)
+            if strange := selector.keys - metric.labels:
+                return _no_label(strange, metric.labels)
+            return PoolsAsked(version, namespace, name, selector)
+    return None
+
+
+def _selectors(query: str) -> tuple[Selector, Selector] | Problem:
+    """Of pods (or pools), and of the metric."""
+    try:
+        fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+        found = {"labelSelector": "", "metricLabelSelector": ""}
+        for key, value in fields:
+            if key in found and found[key] and value:
+                return Problem(HTTPStatus.BAD_REQUEST, f"{key} is set twice; join its requirements with commas")
+            if key in found:
+                found[key] = found[key] or value
+        return selector_of(found["labelSelector"]), selector_of(found["metricLabelSelector"])
+    except SelectorError as exc:
+        return Problem(HTTPStatus.BAD_REQUEST, str(exc))
+    except ValueError:  # too many fields, or no UTF-8
+        return Problem(HTTPStatus.BAD_REQUEST, f"the query has more than {_MOST_FIELDS} fields or is not UTF-8")
+
+
+def _unknown(raw: str) -> Problem:
+    return Problem(HTTPStatus.NOT_FOUND, f"unknown path {raw[:200]!r}")
+
+
+def _no_metric(name: str, known: Collection[str]) -> Problem:
+    return Problem(HTTPStatus.NOT_FOUND, f"unknown metric {name!r}; metrics: {', '.join(sorted(known))}")
+
+
+def _no_label(strange: Collection[str], known: Collection[str]) -> Problem:
+    text = f"the metric has no label {', '.join(sorted(strange))[:200]}; labels: {', '.join(sorted(known))}"
+    return Problem(HTTPStatus.BAD_REQUEST, text)

@@ -1,0 +1,154 @@
+"""
+The metrics APIs over HTTP: who asks, whether they may, what they get.
+
+Decides the order of questions and the status of an answer; identities, rights and figures are decided
+elsewhere. Probes are for everybody, everything else is for users that the front proxy vouches for.
+Discovery is every such user's, as it is on kube-apiserver itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from aiohttp import web
+
+from autoscaler.apis.metrics.core.answer import answer
+from autoscaler.apis.metrics.core.request import Discovery, attributes_of, question_of
+from autoscaler.apis.metrics.core.responses import Problem, Reply
+from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, user_of
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.malformed_requests import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from autoscaler.apis.metrics.core.answer import Moment
+    from autoscaler.apis.metrics.core.readings import Readings
+    from autoscaler.apis.metrics.front_proxy import User
+    from autoscaler.apis.metrics.rights import Rights
+    from autoscaler.apis.metrics.tls import Door
+
+log = logging.getLogger(__name__)
+_PROBES: Final = ("/healthz", "/livez", "/readyz")
+_HANDSHAKE_SECONDS: Final = 5.0
+_SILENT_SECONDS: Final = 10.0
+"""For a first whole request."""
+_IDLE_SECONDS: Final = 75.0
+_ENDING_SECONDS: Final = 2.0
+_HEADERS: Final = MOST_GROUPS + 256
+"""Every group of a user is a header of its own."""
+_NOBODY: Final = Problem(
+    HTTPStatus.UNAUTHORIZED,
+    "send the request through kube-apiserver: its front proxy certificate and X-Remote-User identify the user",
+)
+
+
+class Server:
+    """Answers requests from one source of readings."""
+
+    def __init__(
+        self,
+        door: Door,
+        rights: Rights,
+        readings: Readings,
+        groups: Collection[str],
+        *,
+        now: Callable[[], Moment],
+        unready: Callable[[], str],
+        closed: Callable[[], str] = str,
+    ) -> None:
+        """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
+        self._door, self._rights, self._readings = door, rights, readings
+        self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
+        self.heard: WeakSet[object] = WeakSet()
+        """Connections that have asked something."""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        transport = request.transport
+        if transport is None:
+            return _response(_NOBODY)  # gone already
+        self.heard.add(transport)
+        if request.path in _PROBES:
+            wrong = self._unready() if request.path == "/readyz" else ""
+            status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+            return web.Response(text=f"{wrong or 'ok'}\n", status=status)
+        if self._door.outdated(transport.get_extra_info("ssl_object")):
+            transport.abort()  # the front proxy comes again, and is checked anew
+            return _response(_NOBODY)
+        return _response(await self._answered(request))
+
+    async def _answered(self, request: web.BaseRequest) -> Reply | Problem:
+        user = self._user(request)
+        if user is None:
+            return _NOBODY
+        if request.method != "GET":
+            return Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method[:20]} is not allowed; use GET")
+        asked = question_of(request.raw_path, self._groups)
+        if isinstance(asked, Problem):
+            return asked
+        if not isinstance(asked, Discovery):
+            wish = attributes_of(asked)
+            try:
+                refused = await self._rights.refusal(user, wish)
+            except ClusterError as exc:
+                log.warning("cannot check authorization: %s", exc)
+                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")
+            if refused is not None:
+                resource = "/".join(filter(None, (wish.resource, wish.subresource)))
+                where = f'in namespace "{wish.namespace}"' if wish.namespace else "at the cluster scope"
+                text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} {where}'
+                return Problem(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
+            if why := self._closed():
+                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        return answer(asked, self._readings.picture(), self._now())
+
+    def _user(self, request: web.BaseRequest) -> User | None:
+        trust, transport = self._door.trust, request.transport
+        if trust is None or transport is None or not trust.allows(transport.get_extra_info("peercert")):
+            return None
+        return user_of(trust, request.headers.items())
+
+
+@contextlib.asynccontextmanager
+async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIterator[int]:
+    """Serve while the block lasts; the port. What is being answered at the end is answered."""
+    web_server = web.Server(
+        server.handle,
+        access_log=None,
+        logger=bounded(log),
+        keepalive_timeout=_IDLE_SECONDS,
+        max_headers=_HEADERS,
+        handler_cancellation=True,
+    )
+    loop = asyncio.get_running_loop()
+
+    def connected() -> web.RequestHandler:
+        made = web_server()
+        loop.call_later(_SILENT_SECONDS, _end_silent, server.heard, made)
+        return made
+
+    sockets = await loop.create_server(
+        connected, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
+    )
+    try:
+        yield sockets.sockets[0].getsockname()[1]
+    finally:
+        sockets.close()
+        await web_server.shutdown(_ENDING_SECONDS)
+
+
+def _end_silent(heard: WeakSet[object], connection: web.RequestHandler) -> None:
+    """A connection that asks nothing costs a file, of which a process has few."""
+    if connection.transport is not None and connection.transport not in heard:
+        connection.force_close()
+
+
+def _response(said: Reply | Problem) -> web.Response:
+    reply = said.reply() if isinstance(said, Problem) else said
+    return web.Response(body=reply.body, status=reply.status, content_type="application/json")

@@ -1,0 +1,234 @@
+"""
+Our pools as a cloud provider of a real cluster-autoscaler (`--cloud-provider=externalgrpc`).
+
+Decides what may be done to a group: never above its largest size, never below its smallest with machines
+that run, never to a machine of another group; all of a request or nothing of it. When to grow or to shrink is
+cluster-autoscaler's decision, or ours through the smallest size that a group is given.
+
+Prices and options of groups are not implemented, on purpose: prices are weighed per card by our expander, and
+whoever answers the options sends a start-up time of 0 to versions whose message has no field for it, after which
+fresh nodes are taken for broken ones (kubernetes/autoscaler issues 10245 and 5935).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from autoscaler.apis.rpc.core.state import Standing
+from autoscaler.apis.rpc.core.templates import template_bytes
+from autoscaler.apis.rpc.core.wire import cloud as wire
+from autoscaler.apis.rpc.handler import INVALID, NOT_FOUND, REFUSED, UNIMPLEMENTED, Manners, Said, Service
+from isolation.contract.codec.cursor import show
+from isolation.contract.model import Mode
+from isolation.contract.names import WHOLE_CARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoscaler.apis.rpc.core.state import Group, Instance, State
+
+_STATES: Final = {
+    Standing.UNKNOWN: wire.UNSPECIFIED,
+    Standing.RUNNING: wire.RUNNING,
+    Standing.CREATING: wire.CREATING,
+    Standing.DELETING: wire.DELETING,
+}
+
+
+class CloudProvider:
+    """Answers 12 of the 15 methods; the other three say UNIMPLEMENTED."""
+
+    def __init__(self, state: State, manners: Manners | None = None) -> None:
+        self._state = state
+        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._index = Index(())
+
+    def handler(self) -> Any:
+        """For the server."""
+        answers = {
+            "NodeGroups": self._groups,
+            "NodeGroupForNode": self._group_of,
+            "GPULabel": self._gpu_label,
+            "GetAvailableGPUTypes": self._gpu_types,
+            "Cleanup": self._cleanup,
+            "Refresh": self._refresh,
+            "NodeGroupTargetSize": self._target,
+            "NodeGroupIncreaseSize": self._increase,
+            "NodeGroupDeleteNodes": self._delete,
+            "NodeGroupDecreaseTargetSize": self._decrease,
+            "NodeGroupNodes": self._nodes,
+            "NodeGroupTemplateNodeInfo": self._template,
+            "PricingNodePrice": self._not_served,
+            "PricingPodPrice": self._not_served,
+            "NodeGroupGetOptions": self._not_served,
+        }
+        return self._service.handler(answers)
+
+    async def finish(self, seconds: float) -> None:
+        """Let what was begun come to its end."""
+        await self._service.finish(seconds)
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def _indexed(self) -> Index:
+        """Of the groups as they are now: made once for as long as they stay the same."""
+        groups = self._state.groups()
+        if groups is not self._index.groups:
+            self._index = Index(groups)
+        return self._index
+
+    async def _groups(self, _request: Any) -> Any:
+        return _answer("NodeGroups", nodeGroups=[_group_message(group) for group in self._state.groups()])
+
+    def _group_of(self, request: Any) -> Any:
+        return self._indexed().of(request.node.providerID, request.node.name)
+
+    async def _gpu_label(self, _request: Any) -> Any:
+        return _answer("GPULabel", label=WHOLE_CARDS)
+
+    async def _gpu_types(self, _request: Any) -> Any:
+        kinds = wire.METHODS["GetAvailableGPUTypes"][1]()
+        for group in self._state.groups():
+            if group.template is not None and group.template.mode is Mode.EXCLUSIVE:
+                for card in group.template.cards:
+                    kinds.gpuTypes[card.model or "unknown"].SetInParent()
+        return kinds
+
+    async def _cleanup(self, _request: Any) -> Any:
+        return _answer("Cleanup")
+
+    async def _refresh(self, _request: Any) -> Any:
+        await self._state.refresh()
+        return _answer("Refresh")
+
+    async def _target(self, request: Any) -> Any:
+        return _answer("NodeGroupTargetSize", targetSize=self._group(request.id).target)
+
+    async def _nodes(self, request: Any) -> Any:
+        instances = [_instance_message(one) for one in self._group(request.id).instances]
+        return _answer("NodeGroupNodes", instances=instances)
+
+    async def _template(self, request: Any) -> Any:
+        raw = template_bytes(self._group(request.id))
+        if raw is None:
+            raise Said(
+                UNIMPLEMENTED,
+                f"pool {show(request.id)} has no node to learn from yet and no profile in the configuration",
+            )
+        return _answer("NodeGroupTemplateNodeInfo", nodeInfo=raw, nodeBytes=raw)
+
+    async def _not_served(self, _request: Any) -> Any:
+        raise Said(UNIMPLEMENTED, "not implemented by design: cluster-autoscaler uses its own flags")
+
+    # -- what is done --------------------------------------------------------------------------
+
+    async def _increase(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group, by = self._group(request.id), request.delta
+            if by <= 0:
+                raise Said(INVALID, f"delta is {by}; it must be 1 or more")
+            if group.target + by > group.max_nodes:
+                raise Said(
+                    REFUSED,
+                    f"{_name(group)}: target size {group.target} plus {by} exceeds its maximum {group.max_nodes}",
+                )
+            await self._state.grow(group.name, by)
+        return _answer("NodeGroupIncreaseSize")
+
+    async def _delete(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group = self._group(request.id)
+            leaving = _leaving(group, request.nodes)
+            running = sum(not one.trouble and one.standing is not Standing.DELETING for one in leaving)
+            if running and group.target - len(leaving) < group.min_nodes:
+                why = f"target size {group.target} minus {len(leaving)} is below its minimum {group.min_nodes}"
+                raise Said(REFUSED, f"{_name(group)}: {why}")
+            if leaving:
+                await self._state.remove(group.name, leaving)
+        return _answer("NodeGroupDeleteNodes")
+
+    async def _decrease(self, request: Any) -> Any:
+        async with self._one_at_a_time[self._group(request.id).name]:
+            group, by = self._group(request.id), -request.delta
+            if by <= 0:
+                raise Said(INVALID, f"delta is {request.delta}; it must be negative")
+            there = sum(one.standing is not Standing.DELETING and not one.trouble for one in group.instances)
+            if group.target - by < there:
+                raise Said(REFUSED, f"{_name(group)} has {there} existing nodes; name the nodes to delete")
+            await self._state.lower(group.name, by)
+        return _answer("NodeGroupDecreaseTargetSize")
+
+    def _group(self, name: str) -> Group:
+        found = self._indexed().by_group.get(name)
+        if found is None:
+            raise Said(NOT_FOUND, f"pool {show(name)} does not exist")
+        return found
+
+
+class Index:
+    """
+    Which group a node belongs to, as `Group.find` of one group after the other would say, in one step.
+
+    cluster-autoscaler asks in every loop for every node of the cluster, up to nine times for one of no group.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.by_group = {group.name: group for group in reversed(groups)}
+        self._answers = [_answer("NodeGroupForNode", nodeGroup=_group_message(group)) for group in groups]
+        # no group: not ours to scale, which an empty id says
+        self._answers.append(_answer("NodeGroupForNode", nodeGroup=wire.NodeGroup()))
+        self._by_id: dict[str, int] = {}
+        self._by_name: dict[str, int] = {}
+        for at, group in enumerate(groups):
+            for one in group.instances:
+                self._by_id.setdefault(one.id, at)
+                self._by_name.setdefault(one.id, at)
+                self._by_name.setdefault(one.node, at)
+        self._by_id.pop("", None)
+        self._by_name.pop("", None)
+
+    def of(self, provider_id: str, name: str) -> Any:
+        """The answer to NodeGroupForNode."""
+        nobody = len(self.groups)
+        return self._answers[min(self._by_id.get(provider_id, nobody), self._by_name.get(name, nobody))]
+
+
+def _leaving(group: Group, nodes: Sequence[Any]) -> list[Instance]:
+    """The machines meant, each once, all of this group; one that is being deleted already needs nothing."""
+    found: dict[str, Instance] = {}
+    for node in nodes:
+        instance = group.find(node.providerID, node.name)
+        if instance is None:
+            raise Said(NOT_FOUND, f"node {show(node.name)} is not in {_name(group)}; no node was deleted")
+        if instance.standing is not Standing.DELETING:
+            found[instance.id] = instance
+    return list(found.values())
+
+
+def _name(group: Group) -> str:
+    return f"pool {show(group.name)}"
+
+
+def _answer(method: str, **fields: Any) -> Any:
+    return wire.METHODS[method][1](**fields)
+
+
+def _group_message(group: Group) -> Any:
+    commanded = f", scaling up to {group.floor}" if group.floor > group.min_nodes else ""
+    debug = f"{group.name}: target size {group.target}, {len(group.instances)} instances{commanded}"
+    return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.max_nodes, debug=debug)
+
+
+def _instance_message(one: Instance) -> Any:
+    status: dict[str, Any] = {"instanceState": _STATES[one.standing]}
+    if one.trouble:
+        # trouble without a state is dropped on the other side, and only of a machine that is coming is it read
+        status["instanceState"] = wire.CREATING
+        kind = wire.OUT_OF_RESOURCES if one.out_of_stock else wire.OTHER_ERROR
+        code = "OutOfStock" if one.out_of_stock else "Failed"
+        status["errorInfo"] = {"errorCode": code, "errorMessage": one.trouble, "instanceErrorClass": kind}
+    return wire.Instance(id=one.id, status=status)

@@ -1,0 +1,126 @@
+"""
+KEDA's external scaler: our figures for ScaledObjects.
+
+Decides that what cannot be told is an error and never 0: KEDA then leaves the replicas as they are. Which
+figures there are, `trigger` knows. A stream says at once whether there is something to do, and again when that
+changes; while it cannot be told it is silent.
+
+A trigger that makes no sense gets a spec all the same: KEDA puts what IsActive and GetMetrics refuse on the
+ScaledObject, and what GetMetricSpec refuses only into its log (2.20.2, pkg/scalers/external_scaler.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from autoscaler.apis.metrics.core.answer import Moment
+from autoscaler.apis.rpc.core.trigger import METRICS, Trigger, TriggerError, Unknown, figure_of, trigger_of
+from autoscaler.apis.rpc.core.wire import keda as wire
+from autoscaler.apis.rpc.handler import INVALID, UNAVAILABLE, Manners, Said, Service
+from isolation.kube.election import boottime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from autoscaler.apis.metrics.core.readings import Readings
+
+FRESH_SECONDS: Final = 45.0
+"""Three scrapes of 15 s, where nobody says how often is scraped."""
+LOOK_SECONDS: Final = 2.0
+MOST_STREAMS: Final = 512
+REFUSED_METRIC: Final = "gpushare-trigger-refused"
+"""Stands in the spec of a trigger that names no metric of ours; nobody is told a value of it."""
+
+
+class ExternalScaler:
+    """Answers IsActive, StreamIsActive, GetMetricSpec and GetMetrics."""
+
+    def __init__(
+        self,
+        readings: Readings,
+        manners: Manners | None = None,
+        *,
+        fresh_seconds: float = FRESH_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
+        steady: Callable[[], float] = boottime,
+    ) -> None:
+        self._readings, self._fresh, self._look, self._steady = readings, fresh_seconds, look_seconds, steady
+        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._streams = 0
+
+    def handler(self) -> Any:
+        """For the server."""
+        answers = {"IsActive": self._is_active, "GetMetricSpec": self._spec, "GetMetrics": self._metrics}
+        return self._service.handler(answers, {"StreamIsActive": self._stream})
+
+    async def finish(self, seconds: float) -> None:
+        """Let what was begun come to its end."""
+        await self._service.finish(seconds)
+
+    async def _is_active(self, request: Any) -> Any:
+        trigger = _trigger(request)
+        return _answer("IsActive", result=self._figure(trigger) > trigger.activation)
+
+    async def _spec(self, request: Any) -> Any:
+        try:
+            trigger = _trigger(request)
+        except Said:
+            metric = dict(request.scalerMetadata).get("metric")
+            trigger = Trigger(request.namespace, metric if metric in METRICS else REFUSED_METRIC, 1.0)
+        # a whole target of 0 would be no target: readers of the old field get 1 at least
+        spec = {
+            "metricName": trigger.metric,
+            "targetSize": math.ceil(trigger.target),
+            "targetSizeFloat": trigger.target,
+        }
+        return _answer("GetMetricSpec", metricSpecs=[spec])
+
+    async def _metrics(self, request: Any) -> Any:
+        trigger = _trigger(request.scaledObjectRef)
+        if request.metricName not in ("", trigger.metric):
+            raise Said(INVALID, f"metricName does not match the trigger: its metric is {trigger.metric}")
+        value = self._figure(trigger)
+        told = {"metricName": trigger.metric, "metricValue": math.ceil(value), "metricValueFloat": value}
+        return _answer("GetMetrics", metricValues=[told])
+
+    async def _stream(self, request: Any) -> AsyncIterator[Any]:
+        trigger, told = _trigger(request), None
+        if self._streams >= MOST_STREAMS:
+            raise Said(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_STREAMS} streams are open, the maximum; use trigger type external",
+            )
+        self._streams += 1
+        try:
+            while True:
+                value = self._now(trigger)
+                if not isinstance(value, Unknown) and (value > trigger.activation) is not told:
+                    told = value > trigger.activation
+                    yield _answer("StreamIsActive", result=told)
+                await asyncio.sleep(self._look)
+        finally:
+            self._streams -= 1
+
+    def _figure(self, trigger: Trigger) -> float:
+        value = self._now(trigger)
+        if isinstance(value, Unknown):
+            raise Said(UNAVAILABLE, f"{trigger.metric}: {value.reason}")
+        return value
+
+    def _now(self, trigger: Trigger) -> float | Unknown:
+        return figure_of(trigger, self._readings.picture(), Moment(self._steady(), 0.0, self._fresh))
+
+
+def _trigger(reference: Any) -> Trigger:
+    try:
+        return trigger_of(reference.namespace, dict(reference.scalerMetadata))
+    except TriggerError as exc:
+        raise Said(INVALID, str(exc)) from None
+
+
+def _answer(method: str, **fields: Any) -> Any:
+    return wire.METHODS[method][1](**fields)

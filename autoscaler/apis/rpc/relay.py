@@ -1,0 +1,345 @@
+"""
+Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
+
+Decides what was meant by an increase (a size, not a step: what somebody else has bought meanwhile is not
+bought twice) and how long an order stands: until the target has reached it, and only while our loop keeps
+saying so (`confirm`): who stood still does not know for whom it ordered. What a machine is worth, nobody here
+knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge, because
+cluster-autoscaler leaves out a loop whose Refresh failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from autoscaler.providers import base
+from isolation.contract.handover import Ours
+from isolation.kube.core.errors import ClusterError
+from isolation.kube.election import boottime
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from isolation.contract.codec.template import NodeTemplate
+    from isolation.contract.model import Node
+
+    T = TypeVar("T")
+    Occupied = Callable[[str, str], Awaitable[str]]
+    """From a machine's ID and its node (empty: not known) to a pod that would be lost with it; empty: none."""
+
+_STANDINGS: Final = {
+    base.InstanceState.COMING: Standing.CREATING,
+    base.InstanceState.RUNNING: Standing.RUNNING,
+    base.InstanceState.LEAVING: Standing.DELETING,
+    base.InstanceState.FAILED: Standing.CREATING,
+}
+_MISSING: Final = "gpushare-missing://"
+"""Id of a machine that was ordered and is not to be had: cluster-autoscaler backs off where it sees such a one."""
+
+
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One pool that cluster-autoscaler may scale."""
+
+    name: str
+    provider: base.Provider
+    min_nodes: int = 0
+    max_nodes: int = 1000
+    template: Node | None = None
+    """A fresh node, as configured or remembered."""
+    others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    ours: Ours = field(default_factory=partial(Ours, buys=True, drains=True))
+    """What our own loop does for this pool at this moment."""
+    needed: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    """Nodes that our loop keeps for somebody who is not there yet, and for whom; where it drains."""
+
+
+class Relay:
+    """A `State` over providers; `occupied` is asked of each machine right before its removal."""
+
+    def __init__(
+        self, offers: Iterable[Offer], occupied: Occupied | None = None, steady: Callable[[], float] = boottime
+    ) -> None:
+        self._occupied, self._steady = occupied, steady
+        self._offers = {offer.name: offer for offer in offers}
+        self._known: dict[str, base.PoolState] = {}
+        self._commanded: dict[str, int] = {}
+        self._until = math.inf
+        """So long the orders stand."""
+        self._growing: Counter[str] = Counter()
+        """The sizes to which pools are being brought at this moment."""
+        self._changes: Counter[str] = Counter()
+        self._looking: asyncio.Task[None] | None = None
+        self._told_of: tuple[bool, tuple[Group, ...]] | None = None
+        """What `groups` says until something changes, and whether orders stood."""
+
+    # -- our own loop --------------------------------------------------------------------------
+
+    def offer(self, offers: Iterable[Offer]) -> None:
+        """
+        From now on these pools and no others; what is known of those that stay, stays.
+
+        So do their orders, where our loop buys: where it does not any more, cluster-autoscaler sees the pods and buys.
+        """
+        self._told_of = None
+        self._offers = {offer.name: offer for offer in offers}
+        for name in self._known.keys() - self._offers.keys():
+            del self._known[name]
+        for name in [name for name in self._commanded if not self._buys(name)]:
+            del self._commanded[name]
+
+    def _buys(self, pool: str) -> bool:
+        return pool in self._offers and self._offers[pool].ours.buys
+
+    def command(self, pool: str, size: int) -> None:
+        """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
+        if pool not in self._offers:
+            raise StateError(f"pool {pool} does not exist")
+        self._told_of = None
+        self._commanded.pop(pool, None)
+        if size > 0:
+            self._commanded[pool] = size
+
+    def commanded(self, pool: str) -> int:
+        """The size ordered and not reached yet; 0: no order stands."""
+        return self._commanded.get(pool, 0)
+
+    def open_orders(self, pool: str, target: int) -> int:
+        """Of a pool that its provider has at this target: machines ordered that nobody has begun to buy."""
+        return max(0, self.commanded(pool) - max(target, self._growing[pool]))
+
+    def confirm(self, seconds: float) -> None:
+        """Every order still has somebody to serve; cluster-autoscaler is told of them for so long."""
+        self._until = self._steady() + seconds
+
+    def learn(self, pool: str, template: Node) -> None:
+        """What a fresh node looks like, from one that was seen."""
+        self._told_of = None
+        self._offers[pool] = replace(self._offers[pool], template=template)
+
+    # -- cluster-autoscaler --------------------------------------------------------------------
+
+    def groups(self) -> tuple[Group, ...]:
+        """Every pool that was seen at least once; the same object for as long as nothing has changed."""
+        stand = self._steady() <= self._until
+        if self._told_of is None or self._told_of[0] is not stand:
+            found = (self._group(o, self._known[o.name], stand) for o in self._offers.values() if o.name in self._known)
+            self._told_of = stand, tuple(found)
+        return self._told_of[1]
+
+    async def refresh(self) -> None:
+        """Ask every provider; one look at a time, whoever asks while it runs waits for the same."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looking)
+
+    async def grow(self, group: str, by: int) -> None:
+        """See `State`."""
+        provider, seen = self._offers[group].provider, self._known[group].target
+        wanted = self._growing[group] = seen + by
+        try:
+            target = await _asked(provider.grow(group, by, seen))
+        except ChangedError:
+            target = await self._target(group)
+            if target < wanted:
+                target = await _asked(provider.grow(group, wanted - target, target))
+        finally:
+            del self._growing[group]
+        self._told(group, target)
+
+    async def remove(self, group: str, instances: Sequence[Instance]) -> None:
+        """See `State`."""
+        provider = self._offers[group].provider
+        real = [one.id for one in instances if not one.id.startswith(_MISSING)]
+        for one in instances:
+            if one.id in real:
+                self._refuse_needed(self._offers[group], one)
+                await self._refuse_occupied(one)
+        if real:
+            gone = set(await _asked(provider.remove(group, real)))
+            known = self._known[group]
+            left = {one.id for one in known.nodes if {one.id, one.node} & gone}
+            nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
+            self._knows(replace(known, nodes=nodes))
+            self._told(group, max(0, known.target - len(left)))
+        missing = len(instances) - len(real)
+        if missing:
+            await self.lower(group, missing)
+
+    async def lower(self, group: str, by: int) -> None:
+        """See `State`; an order that did not come is not given again by us."""
+        self._commanded.pop(group, None)
+        self._told_of = None
+        self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
+
+    # -- inside --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_needed(offer: Offer, one: Instance) -> None:
+        """Raise where our loop has bought the node for somebody, or moves somebody there: it would be bought again."""
+        if offer.ours.drains and one.node and one.node in offer.needed:
+            raise StateError(f"node {one.node} is kept for {offer.needed[one.node]}; no node was deleted")
+
+    async def _refuse_occupied(self, one: Instance) -> None:
+        """Raise where a pod would be lost with the machine: whoever asks believes its own watch."""
+        try:
+            pod = "" if self._occupied is None else await self._occupied(one.id, one.node)
+        except ClusterError as exc:
+            raise StateError(f"cannot tell which pods are on {one.node or one.id}: {exc}; no node was deleted") from exc
+        if pod:
+            raise StateError(f"pod {pod} is on {one.node or one.id}; no node was deleted")
+
+    async def _look(self) -> None:
+        providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())
+        before = self._changes.copy()
+        for states in await asyncio.gather(*(_asked(provider.pools()) for provider in providers)):
+            for state in states:
+                # what was changed meanwhile is newer than this look
+                if state.name in self._offers and self._changes[state.name] == before[state.name]:
+                    self._knows(state)
+                    self._reached(state.name)
+
+    async def _target(self, group: str) -> int:
+        for state in await _asked(self._offers[group].provider.pools()):
+            if state.name == group:
+                self._knows(state)
+                return state.target
+        raise StateError(f"pool {group} no longer exists at its provider")
+
+    def _told(self, group: str, target: int) -> None:
+        self._changes[group] += 1
+        if group not in self._known:
+            return  # not offered any more
+        self._knows(replace(self._known[group], target=target))
+        self._reached(group)
+
+    def _knows(self, state: base.PoolState) -> None:
+        self._told_of = None
+        self._known[state.name] = state
+
+    def _reached(self, group: str) -> None:
+        if self._known[group].target >= self.commanded(group):
+            self._commanded.pop(group, None)
+
+    def _group(self, offer: Offer, known: base.PoolState, stand: bool) -> Group:  # noqa: FBT001 (orders do)
+        min_nodes = max(offer.min_nodes, known.min_nodes or 0)
+        max_nodes = offer.max_nodes if known.max_nodes is None else min(offer.max_nodes, known.max_nodes)
+        return Group(
+            name=offer.name,
+            min_nodes=min(min_nodes, max_nodes),
+            max_nodes=max_nodes,
+            target=known.target,
+            instances=(*map(_instance, known.nodes), *_missing(known)),
+            template=offer.template,
+            others=offer.others,
+            commanded=self.commanded(offer.name) if stand else 0,
+        )
+
+
+class Commanding:
+    """The same pools as a provider for our own loop: to buy is to order, cluster-autoscaler does it."""
+
+    name = "externalgrpc"
+
+    def __init__(self, relay: Relay, inner: base.Provider) -> None:
+        self._relay, self._inner = relay, inner
+
+    async def pools(self) -> tuple[base.PoolState, ...]:
+        """As the provider says, with what is ordered counted as asked for: nothing is ordered twice."""
+        relay = self._relay
+        return tuple(
+            replace(
+                state,
+                target=max(state.target, relay.commanded(state.name)),
+                ordered=relay.open_orders(state.name, state.target),
+            )
+            for state in await self._inner.pools()
+        )
+
+    async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
+        """Order so many more."""
+        now = {state.name: state.target for state in await self.pools()}
+        if pool not in now:
+            raise base.DeniedError(f"pool {pool} does not exist at its provider")
+        if seen is not None and now[pool] != seen:
+            raise base.ChangedError(f"pool {pool}: target size is now {now[pool]}, not {seen}")
+        self._relay.command(pool, now[pool] + by)
+        return now[pool] + by
+
+    async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
+        """Give back at once: where we drain, cluster-autoscaler leaves nodes with shares alone."""
+        gone = await self._inner.remove(pool, names)
+        self._relay.command(pool, self._relay.commanded(pool) - len(gone))
+        return gone
+
+    async def cancel(self, pool: str, by: int) -> int:
+        """Take back what is only ordered, then what is asked for of the provider."""
+        target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
+        if target is None:
+            raise base.DeniedError(f"pool {pool} does not exist at its provider")
+        ordered = max(0, self._relay.commanded(pool) - target)
+        back = min(by, ordered)
+        self._relay.command(pool, target + ordered - back if ordered > back else 0)
+        return await self._inner.cancel(pool, by - back) if by > back else target + ordered - back
+
+    async def take_back(self, pool: str, by: int) -> int:
+        """What cluster-autoscaler has come for is asked of the provider, and stays."""
+        target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
+        back = 0 if target is None else min(by, self._relay.open_orders(pool, target))
+        if target is not None and back:
+            size = self._relay.commanded(pool) - back
+            self._relay.command(pool, size if size > target else 0)
+        return back
+
+    async def template(self, pool: str) -> NodeTemplate | None:
+        """As the provider says."""
+        return await self._inner.template(pool)
+
+    async def close(self) -> None:
+        """The provider's connections."""
+        await self._inner.close()
+
+
+class ChangedError(StateError):
+    """Somebody else changed the pool meanwhile."""
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    """A provider's answer, its errors as a State's."""
+    try:
+        return await answer
+    except base.OutOfStockError as exc:
+        raise OutOfStockError(str(exc)) from exc
+    except base.UnreachableError as exc:
+        raise UnreachableError(str(exc)) from exc
+    except base.ChangedError as exc:
+        raise ChangedError(str(exc)) from exc
+    except base.ProviderError as exc:
+        raise StateError(str(exc)) from exc
+
+
+def _instance(one: base.Instance) -> Instance:
+    failed = one.state is base.InstanceState.FAILED
+    trouble = (one.note or "the machine failed and will not become a node") if failed else ""
+    return Instance(one.id, one.node, _STANDINGS[one.state], trouble)
+
+
+def _missing(known: base.PoolState) -> tuple[Instance, ...]:
+    """Stand-ins for machines that were asked for and that the provider says it cannot give."""
+    count = known.missing if known.short else 0
+    return tuple(
+        Instance(f"{_MISSING}{known.name}/{at}", "", Standing.CREATING, known.short, out_of_stock=True)
+        for at in range(count)
+    )

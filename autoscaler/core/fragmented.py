@@ -1,0 +1,86 @@
+"""
+Pods that sums over a node's cards call placeable and no card set does.
+
+Whoever counts nodes' sums takes such a pod for placeable and leaves it waiting for ever; here it
+is seen for what it is. Pure. Whether something is coming for the pod is `demand`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autoscaler.core.bin_packing import Shape, shape_of
+from autoscaler.core.templates import templates_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from autoscaler.core.snapshot import Observation
+    from isolation.contract.model import Pod, Request
+
+
+def phantoms(seen: Observation, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Which of the pods fit by the sums over some usable node, and by card on none."""
+    # whole cards are all taken or all free: their sums tell the truth
+    sharing = [(shape_of(pod.request), pod) for pod in pods if pod.request.shared]
+    templates = templates_of(tuple(seen.pools.values()))
+    asked = {shape: pod.request for shape, pod in sharing}
+    by_sum: set[Shape] = set()
+    by_card: set[Shape] = set()
+    for room in _rooms(seen) if asked else ():
+        for shape, request in asked.items():
+            if shape not in by_card and room.in_sum(request) and templates.hosts(room.pool, request):
+                if room.on_cards(request):
+                    by_card.add(shape)
+                else:
+                    by_sum.add(shape)
+    return tuple(pod for shape, pod in sharing if shape in by_sum - by_card)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What is free on one node."""
+
+    pool: str
+    cards: tuple[tuple[int, int], ...]
+    card_bytes: int
+    card_core: int
+    cpu_milli: int
+    memory_bytes: int
+    pods: int
+
+    def in_sum(self, request: Request) -> bool:
+        """Whether the node has room when its cards are added up."""
+        return (
+            self.card_bytes >= request.cards * request.card_bytes
+            and self.card_core >= request.cards * request.card_core
+            and self.cpu_milli >= request.cpu_milli
+            and self.memory_bytes >= request.memory_bytes
+            and self.pods > 0
+        )
+
+    def on_cards(self, request: Request) -> bool:
+        """Whether as many single cards as asked for have room."""
+        fitting = sum(free >= request.card_bytes and core >= request.card_core for free, core in self.cards)
+        return fitting >= request.cards
+
+
+def _rooms(seen: Observation) -> Iterator[_Room]:
+    """Nodes that take pods, less all that is held there, homes that are kept included."""
+    kept: dict[str, list[Request]] = {}
+    for home in seen.reserved.values():
+        kept.setdefault(home.placement.node, []).append(home.request)
+    for name, pods in seen.on.items():
+        if seen.usable(name) and seen.machines[name].pool in seen.pools:
+            node, cards = seen.engine.nodes[name], seen.engine.room(name)
+            held = [*(pod.request for pod in pods.values()), *kept.get(name, ())]
+            yield _Room(
+                seen.machines[name].pool,
+                cards,
+                sum(max(0, free) for free, _ in cards),
+                sum(max(0, core) for _, core in cards),
+                node.cpu_milli - sum(each.cpu_milli for each in held),
+                node.memory_bytes - sum(each.memory_bytes for each in held),
+                node.pods - len(held),
+            )

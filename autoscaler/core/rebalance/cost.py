@@ -1,0 +1,87 @@
+"""
+What a move saves against what it disturbs: the rule by which rebalancing is approved.
+
+Saving is a part of what the fleet costs, disruption a part of all the disruption that moving every
+pod would be; a move is worth it if the first is at least one in k of the second. So a fleet is
+never turned over for little, and a heavy pod moves for more than a light one. Pure.
+
+Source of the factors for priority and deletion cost, and of their bounds: Karpenter's
+documentation of disruption cost; of the annotation: Kubernetes, "ReplicaSet", pod deletion cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.core.lifecycle import STANDING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autoscaler.core.limits import Limits
+    from autoscaler.core.snapshot import Observation
+    from isolation.contract.model import Pod
+
+COST_WEIGHT: Final = 2.0**27
+PRIORITY_WEIGHT: Final = 2.0**25
+LIGHTEST: Final = 0.1
+HEAVIEST: Final = 10.0
+
+
+def disruption(pod: Pod, limits: Limits, cost: int = 0) -> float:
+    """Seconds that a pod is away when it moves, weighed by how much it matters."""
+    away = (
+        limits.pod_restart_seconds + pod.request.cards * pod.request.card_bytes / limits.memory_reload_bytes_per_second
+    )
+    if pod.request.whole and pod.placement is not None:
+        away += sum(part.bytes for part in pod.placement.slices) / limits.memory_reload_bytes_per_second
+    factor = 1.0 + cost / COST_WEIGHT + pod.priority / PRIORITY_WEIGHT
+    return away * min(HEAVIEST, max(LIGHTEST, factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The fleet as a whole, counted once in a turn."""
+
+    limits: Limits
+    price: float
+    """Of everything that stands."""
+    cards: int
+    disruption: float
+    """Of all pods that run."""
+    replicas: Mapping[str, int]
+    """Running pods by owner."""
+    costs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, seen: Observation, limits: Limits) -> Weights:
+        """One pass over what runs."""
+        replicas: Counter[str] = Counter()
+        total = 0.0
+        for pods in seen.on.values():
+            for uid, pod in pods.items():
+                if not pod.deleting:
+                    replicas[pod.request.owner] += 1
+                    total += disruption(pod, limits, seen.deletion_cost.get(uid, 0))
+        standing = (machine.pool for machine in seen.machines.values() if machine.state in STANDING)
+        price = sum(seen.pools[pool].price for pool in standing if pool in seen.pools)
+        cards = sum(len(node.cards) for node in seen.engine.nodes.values())
+        return cls(limits, price, cards, total, replicas, seen.deletion_cost)
+
+    def of_pods(self, pods: Iterable[Pod]) -> float:
+        """The part of all disruption that moving these pods is."""
+        return sum(disruption(pod, self.limits, self.costs.get(pod.uid, 0)) for pod in pods) / (self.disruption or 1.0)
+
+    def worth(self, saving: float, pods: Iterable[Pod]) -> bool:
+        """Whether a part saved of what the fleet costs outweighs moving these pods."""
+        return saving * self.limits.disruption_cost_ratio >= self.of_pods(pods)
+
+    def part_of_price(self, price: float) -> float:
+        """A price as a part of what the fleet costs; 1 where the fleet costs nothing yet."""
+        return min(1.0, price / self.price) if self.price > 0 else 1.0
+
+    def part_of_cards(self, cards: float) -> float:
+        """So many cards as a part of the fleet's."""
+        return min(1.0, cards / self.cards) if self.cards else 0.0

@@ -1,0 +1,208 @@
+"""
+Room for waiting pods by moving others: at most two moves for each, and only if cheaper than a node.
+
+A node counts if nothing but full cards keeps the pod off it. Whoever would have to move needs a
+home beside everything that stands now and beside the pod itself, so that every home can be reserved
+before anybody is evicted. Pure; what a move costs is `rebalance_worth`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from autoscaler.core.bin_packing import Shape, largest_first, shape_of
+from autoscaler.core.snapshot import Reservation
+from isolation.contract.model import FULL_CORE, Refusal, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoscaler.core.rebalance.inputs import Situation
+    from isolation.contract.model import Placement, Pod, Request
+    from isolation.placement.engine import Engine
+
+NODES_TRIED: Final = 8
+"""For one waiting pod, cheapest first."""
+NODES_SEARCHED: Final = 200
+"""Most nodes whose pods are looked at for one waiting pod."""
+PODS_ON_CARD: Final = 16
+"""Of a card with more, the cheapest to move."""
+_SHORT: Final = (Why.FRAGMENTED, Why.CARDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """One waiting pod, and who makes room for it."""
+
+    pod: Pod
+    node: str
+    moves: tuple[tuple[Pod, Reservation], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """Whoever must leave one node, and what that costs."""
+
+    cost: float
+    node: str
+    pods: tuple[Pod, ...]
+
+
+class _Part(NamedTuple):
+    """What one pod has of one card, and what moving the pod costs."""
+
+    cost: float
+    pod: Pod
+    bytes: int
+    core: int
+
+
+class Rescuer:
+    """A what-if in which pods that wait get room, one after the other."""
+
+    def __init__(self, now: Situation) -> None:
+        self._seen, self._budget, self._weights = now.seen, now.budget, now.weights
+        self._limits = now.limits
+        self._trial: Engine = now.seen.engine.fork()
+        self._restless = set(now.owners_moving)
+        self._parts: dict[str, dict[str, list[_Part]]] = {}
+        self._hopeless: set[Shape] = set()
+        """Shapes for which no move was found: none is found for the next pod alike either."""
+        self.left = min(now.budget.free, now.limits.max_moves_per_cycle)
+        """Moves that this turn still has."""
+
+    def all_of(self, pods: Sequence[Pod], saving: float) -> tuple[Rescue, ...]:
+        """A rescue for each of the pods, worth it together, or none for any of them."""
+        found: list[Rescue] = []
+        for pod in pods:
+            rescue = self._one(pod, self.left - sum(len(each.moves) for each in found))
+            moving = [mover for each in found for mover, _ in each.moves]
+            if rescue is None:
+                break
+            found.append(rescue)
+            if not self._weights.worth(saving, [*moving, *(mover for mover, _ in rescue.moves)]):
+                break
+        else:
+            self.left -= sum(len(each.moves) for each in found)
+            return tuple(found)
+        for rescue in found:
+            self._undo(rescue)
+        return ()
+
+    def _one(self, pod: Pod, left: int) -> Rescue | None:
+        """The cheapest rescue that works."""
+        most, key = min(left, self._limits.make_room_max_moves_per_pod), shape_of(pod.request)
+        if (
+            most < 1
+            or key in self._hopeless
+            or len(self._hopeless) >= self._limits.make_room_max_failed_pod_shapes_per_cycle
+        ):
+            return None
+        for option in self._options(pod.request, most)[:NODES_TRIED]:
+            rescue = self._try(pod, option)
+            if rescue is not None:
+                return rescue
+        self._hopeless.add(key)
+        return None
+
+    def _options(self, request: Request, most: int) -> list[_Option]:
+        """Nodes where so few have to leave, the cheapest first; the emptiest nodes are looked at."""
+        names = [name for name in self._seen.on if self._seen.usable(name) and name in self._trial.nodes]
+        whys = self._trial.why_not(request, names) if names else {}
+        load = self._seen.load
+        short = sorted((load.get(name, 1.0), name) for why in _SHORT for name in whys.get(why, ()))
+        options = (self._option(request, name, most) for _, name in short[:NODES_SEARCHED])
+        return sorted((each for each in options if each is not None), key=lambda each: (each.cost, each.node))
+
+    def _option(self, request: Request, name: str, most: int) -> _Option | None:
+        """Who leaves one node at least cost, so that as many of its cards as asked for have room."""
+        cards: list[tuple[float, int, tuple[_Part, ...]]] = []
+        node, here = self._trial.nodes[name], self._on_cards(name)
+        core = FULL_CORE if request.whole else request.card_core
+        for position, (card, (free, left)) in enumerate(zip(node.cards, self._trial.room(name), strict=True)):
+            asked = card.allocatable_bytes if request.whole else request.card_bytes
+            group = _group(here.get(card.uuid, ()), asked - free, core - left, most)
+            if group is not None and card.healthy and asked <= card.allocatable_bytes:
+                cards.append((sum(part.cost for part in group), position, group))
+        if len(cards) < request.cards:
+            return None
+        cards.sort(key=lambda each: each[:2])
+        chosen = {part.pod.uid: part for _, _, group in cards[: request.cards] for part in group}
+        owners = {part.pod.request.owner for part in chosen.values()}
+        if not 0 < len(chosen) <= most or len(owners) < len(chosen) or owners & self._restless:
+            return None
+        return _Option(sum(part.cost for part in chosen.values()), name, tuple(part.pod for part in chosen.values()))
+
+    def _on_cards(self, name: str) -> dict[str, list[_Part]]:
+        """Parts of pods that may move, by card, the cheapest first; found once in a turn."""
+        found = self._parts.get(name)
+        if found is None:
+            found = self._parts[name] = {}
+            for pod in self._seen.on[name].values():
+                if pod.placement is not None and pod.placement.slices and self._movable(pod):
+                    cost = self._weights.of_pods((pod,))
+                    for part in pod.placement.slices:
+                        found.setdefault(part.uuid, []).append(_Part(cost, pod, part.bytes, part.core))
+            for parts in found.values():
+                parts.sort(key=lambda part: (part.cost, part.pod.uid))
+                del parts[PODS_ON_CARD:]
+        return found
+
+    def _movable(self, pod: Pod) -> bool:
+        return not (
+            pod.deleting
+            or pod.uid in self._seen.reserved
+            or pod.request.owner in self._restless
+            or self._budget.protected(pod)
+        )
+
+    def _try(self, pod: Pod, option: _Option) -> Rescue | None:
+        """Whether the pod really fits then, and everybody who leaves has a home now."""
+        trial, node = self._trial, option.node
+        for mover in option.pods:
+            trial.release(mover.uid)
+        answer = trial.place_on(pod.request, node)
+        for mover in option.pods:
+            trial.hold(mover.uid, *_where(mover), force=True)
+        if isinstance(answer, Refusal):
+            return None
+        # more is held than there is, on purpose: no home may count on what the pod will need
+        trial.hold(pod.uid, pod.request, answer, force=True)
+        moves: list[tuple[Pod, Reservation]] = []
+        for mover in sorted(option.pods, key=lambda each: (largest_first(each.request), each.uid)):
+            home = trial.place(mover.request)
+            if isinstance(home, Refusal):
+                self._undo(Rescue(pod, node, tuple(moves)))
+                return None
+            kept = Reservation(
+                mover.uid, mover.request, home, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
+            )
+            trial.hold(kept.hold, mover.request, home)
+            self._restless.add(mover.request.owner)
+            moves.append((mover, kept))
+        return Rescue(pod, node, tuple(moves))
+
+    def _undo(self, rescue: Rescue) -> None:
+        self._trial.release(rescue.pod.uid)
+        for mover, home in rescue.moves:
+            self._trial.release(home.hold)
+            self._restless.discard(mover.request.owner)
+
+
+def _where(pod: Pod) -> tuple[Request, Placement]:
+    if pod.placement is None:
+        raise ValueError(f"pod {pod.key} has no placement")
+    return pod.request, pod.placement
+
+
+def _group(parts: Sequence[_Part], lack: int, lack_core: int, most: int) -> tuple[_Part, ...] | None:
+    """The fewest and cheapest pods of one card whose parts of it are enough; None where no few are."""
+    if lack <= 0 and lack_core <= 0:
+        return ()
+    for number in range(1, most + 1):
+        for group in combinations(parts, number):
+            if sum(each.bytes for each in group) >= lack and sum(each.core for each in group) >= lack_core:
+                return group
+    return None

@@ -1,0 +1,120 @@
+"""
+What nodes could host if they were empty: the placement engine decides, as it will for real ones.
+
+So selectors, taints, modes and card models bind a purchase as they bind a pod. Pure; answers
+are remembered because they never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.core.bin_packing import Shape, shape_of
+from isolation.contract.model import Refusal
+from isolation.placement.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autoscaler.core.pools import Pool
+    from isolation.contract.model import Node, Placement, Request
+
+SHAPES_KEPT: Final = 65536
+"""Distinct requests whose answers are remembered."""
+
+
+class Empty:
+    """What one node could host if it were empty; the engine decides, as it will for the real one."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._engine = Engine((node,))
+        self._known: dict[Shape, bool] = {}
+        self._asked: dict[int, tuple[Request, bool]] = {}
+        """By the request's identity, which stays while it is kept here: a shape is dear to hash."""
+
+    def hosts(self, request: Request) -> bool:
+        """Whether the pod could go there."""
+        asked = self._asked.get(id(request))
+        if asked is not None:
+            return asked[1]
+        if len(self._asked) >= SHAPES_KEPT:
+            self._asked.clear()
+        answer = self._hosts(request)
+        self._asked[id(request)] = (request, answer)
+        return answer
+
+    def _hosts(self, request: Request) -> bool:
+        key = shape_of(request)
+        if key not in self._known:
+            if len(self._known) >= SHAPES_KEPT:
+                self._known.clear()
+            self._known[key] = not isinstance(self._engine.place(request), Refusal)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The most that a fresh node of any pool has; at least 1, to divide by."""
+
+    cards: int
+    card_bytes: int
+    cpu_milli: int
+    memory_bytes: int
+
+
+class Templates:
+    """Fresh nodes of every pool, for what-ifs; remembers answers, which never change."""
+
+    def __init__(self, pools: Iterable[Pool]) -> None:
+        self._fresh = {pool.name: Empty(pool.node(f"{pool.name}+1")) for pool in pools}
+        self._all = Engine(self.blanks)
+        self._never: dict[Shape, Refusal | None] = {}
+        self.largest = Largest(
+            cards=max((len(node.cards) for node in self.blanks), default=1) or 1,
+            card_bytes=max((card.allocatable_bytes for node in self.blanks for card in node.cards), default=1) or 1,
+            cpu_milli=max((node.cpu_milli for node in self.blanks), default=1) or 1,
+            memory_bytes=max((node.memory_bytes for node in self.blanks), default=1) or 1,
+        )
+
+    @property
+    def blanks(self) -> tuple[Node, ...]:
+        """A fresh node of each pool."""
+        return tuple(empty.node for empty in self._fresh.values())
+
+    def blank(self, pool: str) -> Node:
+        """A fresh node."""
+        return self._fresh[pool].node
+
+    def hosts(self, pool: str, request: Request) -> bool:
+        """Whether an empty node of the pool could take the pod."""
+        return self._fresh[pool].hosts(request)
+
+    def why_none(self, request: Request) -> Refusal | None:
+        """Why no pool could ever host the pod; None where one could."""
+        key = shape_of(request)
+        if key not in self._never:
+            if len(self._never) >= SHAPES_KEPT:
+                self._never.clear()
+            self._never[key] = _never(self._all.place(request))
+        return self._never[key]
+
+
+def _never(answer: Placement | Refusal) -> Refusal | None:
+    if not isinstance(answer, Refusal):
+        return None
+    # what to change stands first: a screen may have room for no more
+    found, _, advice = answer.reason.partition(". ")
+    if not advice:
+        return Refusal(answer.why, f"no pool can host it: {found}")
+    asked = found.partition(": ")[0]
+    text = f"no pool can host it: {advice[0].lower()}{advice[1:].removesuffix('.')} (it requests {asked})"
+    return Refusal(answer.why, text)
+
+
+@lru_cache(maxsize=4)
+def templates_of(pools: tuple[Pool, ...]) -> Templates:
+    """The same pools give the same templates: a pure answer that is dear to find again every turn."""
+    return Templates(pools)

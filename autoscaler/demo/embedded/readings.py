@@ -1,0 +1,199 @@
+"""
+What is seen of a simulated cluster: one reading per node, the frame of the whole fleet.
+
+Readings are kept per node and taken again when the node has changed or its figures are old, at
+most so many per frame: a large fleet at high speed is seen a little late, as a real one is.
+Every reading balances by itself: used = containers + unattributed + reserved, card by card.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from autoscaler.core.lifecycle import COMING, State
+from autoscaler.demo.embedded.life import promises
+from autoscaler.demo.embedded.usage import within
+from isolation.contract.model import FULL_CORE, Mode
+from isolation.contract.quantity import MIB
+from isolation.contract.reading import CardReading, ContainerReading, NodeReading, PoolReading
+
+if TYPE_CHECKING:
+    from autoscaler.core.lifecycle import Machine
+    from autoscaler.demo.embedded.usage import Habit
+    from autoscaler.demo.embedded.world import World
+    from isolation.contract.model import Ask, Card, Pod
+
+SAMPLE_SECONDS: Final = 5.0
+"""Age at which a node's figures are taken again."""
+SAMPLES_PER_FRAME: Final = 256
+"""Nodes whose figures are taken again for their age in one frame."""
+STRANGERS: Final = 8
+"""One card in so many has processes that no hold explains."""
+WATTS: Final = {"Tesla-T4": (10.0, 70.0), "NVIDIA-A10": (20.0, 150.0), "NVIDIA-A100-SXM4-80GB": (55.0, 400.0)}
+"""Idle and most power; NVIDIA's data sheets give the latter, the former is a usual reading."""
+OVER_LIMIT: Final = "over_limit"
+"""The one kind of breach that happens here, as exporters call it; the others are not looked for."""
+COOL_CELSIUS: Final = 32.0
+WARM_CELSIUS: Final = 42.0
+"""On top, at full use."""
+
+
+class _Use(NamedTuple):
+    """One container on one card while a node is read."""
+
+    pod: Pod
+    ask: Ask
+    habit: Habit
+    age: float
+    promised: int
+    core: int
+
+
+class Viewer:
+    """Keeps the latest reading of every node."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen: dict[str, tuple[float, NodeReading]] = {}
+        self._order: tuple[str, ...] = ()
+
+    def nodes(self) -> tuple[NodeReading, ...]:
+        """Every node, by pool and name; taken again where due."""
+        world, now = self._world, self._world.agenda.now
+        changed, machines = world.book.changed, world.provider.machines
+        if changed:
+            self._order = tuple(sorted(machines, key=lambda name: (machines[name].pool, _natural(name))))
+            for name in changed:
+                self._seen.pop(name, None)
+            changed.clear()
+        # oldest first where there are too many, so that every node gets its turn
+        old = [(at, name) for name, (at, _) in self._seen.items() if now - at >= SAMPLE_SECONDS]
+        due = sorted(old)[:SAMPLES_PER_FRAME] if len(old) > SAMPLES_PER_FRAME else old
+        missing = [name for name in self._order if name not in self._seen]
+        for name in (*missing, *(name for _, name in due)):
+            self._seen[name] = (now, self._read(machines[name]))
+        return tuple(self._seen[name][1] for name in self._order)
+
+    def pools(self) -> tuple[PoolReading, ...]:
+        """Sizes, machines still booting included."""
+        machines = tuple(self._world.provider.machines.values())
+        return tuple(
+            PoolReading(
+                name=name,
+                nodes=sum(1 for m in machines if m.pool == name and m.state in (*COMING, State.READY, State.DRAINING)),
+                booting=sum(1 for m in machines if m.pool == name and m.state in COMING),
+                min_nodes=pool.min_nodes,
+                max_nodes=pool.max_nodes,
+                mode=pool.template.mode.value,
+            )
+            for name, pool in sorted(self._world.provider.pools.items())
+        )
+
+    def _read(self, machine: Machine) -> NodeReading:
+        state = "booting" if machine.state in COMING else machine.state.value
+        node = self._world.book.engine.nodes.get(machine.name)
+        if node is None:
+            mode = self._world.provider.pools[machine.pool].template.mode
+            return NodeReading(machine.name, machine.pool, mode.value, _isolation(mode), (), (), state)
+        now = self._world.agenda.now
+        uses: dict[str, list[_Use]] = {card.uuid: [] for card in node.cards}
+        for pod in self._world.book.on[node.name].values():
+            life = self._world.lives[pod.uid]
+            for ask, habit, part, promised in promises(pod, life):
+                core = FULL_CORE if ask.whole else ask.core // max(1, pod.request.cards)
+                uses[part.uuid].append(_Use(pod, ask, habit, now - life.born, promised, core))
+        seed = self._world.seed
+        cards: list[CardReading] = []
+        containers: list[ContainerReading] = []
+        for card, (free, _) in zip(node.cards, self._world.book.engine.room(node.name), strict=True):
+            cards.append(_read_card(card, uses[card.uuid], free, seed, containers))
+        return NodeReading(
+            node=machine.name,
+            pool=machine.pool,
+            mode=node.mode.value,
+            isolation=_isolation(node.mode),
+            cards=tuple(cards),
+            containers=tuple(containers),
+            state=state,
+            breach_counts=((OVER_LIMIT, self._world.book.broken[node.name]),),
+        )
+
+
+def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[ContainerReading]) -> CardReading:
+    """One card, and onto `out` the containers on it."""
+    strange = _unattributed(card, seed)
+    room = card.total_bytes - card.reserved_bytes - strange
+    wanted = [int(use.promised * use.habit.memory_ratio(use.age)) for use in uses]
+    used = within(room, [use.promised for use in uses], wanted)
+    busy = [_busy(use, len(uses), card.uuid) for use in uses]
+    scale = min(1.0, 1.0 / max(1.0, sum(busy)))
+    for use, memory, core in zip(uses, used, busy, strict=True):
+        out.append(_read_container(card, use, memory, core * scale))
+    utilisation = sum(busy) * scale
+    watts = WATTS.get(card.model)
+    over = sum(memory > use.promised for use, memory in zip(uses, used, strict=True))
+    return CardReading(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        total_bytes=card.total_bytes,
+        reserved_bytes=card.reserved_bytes,
+        used_bytes=sum(used) + strange + card.reserved_bytes,
+        allocated_bytes=card.allocatable_bytes - free,
+        allocatable_bytes=card.allocatable_bytes,
+        unattributed_bytes=strange,
+        utilisation_ratio=utilisation,
+        power_watts=None if watts is None else watts[0] + (watts[1] - watts[0]) * utilisation,
+        temperature_celsius=COOL_CELSIUS + WARM_CELSIUS * utilisation,
+        healthy=card.healthy,
+        largest_free_bytes=max(0, free) // card.unit_bytes * card.unit_bytes if card.healthy else 0,
+        exclusive=any(use.ask.whole for use in uses),
+        holders=len(uses),
+        attributable=True,
+        breaches=((OVER_LIMIT, over),),
+    )
+
+
+def _read_container(card: Card, use: _Use, memory: int, core: float) -> ContainerReading:
+    return ContainerReading(
+        namespace=use.pod.namespace,
+        pod=use.pod.name,
+        container=use.ask.container,
+        promise=use.pod.uid,
+        uuid=card.uuid,
+        index=card.index,
+        exclusive=bool(use.ask.whole),
+        allocated_bytes=use.promised,
+        used_bytes=memory,
+        allocated_core_ratio=use.core / FULL_CORE if use.core else None,
+        used_core_ratio=core,
+        source="simulation",
+        over_limit_seconds=use.habit.over_seconds(use.age),
+        over_limit_episodes=int(use.habit.over_seconds(use.age) > 0),
+    )
+
+
+def _busy(use: _Use, tenants: int, uuid: str) -> float:
+    """Compute of one container; without a promise it is one tenant among equals."""
+    part = use.core / FULL_CORE if use.core else 1.0 / tenants
+    return part * use.habit.compute_ratio(use.age, f"{use.pod.uid}{uuid}")
+
+
+def _unattributed(card: Card, seed: int) -> int:
+    """Memory in processes outside any hold: a few cards have some, within what is never promised."""
+    draw = crc32(f"{seed}/{card.uuid}".encode())
+    if draw % STRANGERS:
+        return 0
+    never_promised = card.total_bytes - card.reserved_bytes - card.allocatable_bytes
+    return never_promised * (1 + draw // STRANGERS % 4) // 8 // MIB * MIB
+
+
+def _isolation(mode: Mode) -> str:
+    return "library" if mode in (Mode.CGPU, Mode.CORE_MEM) else "none"
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """`pool-2` before `pool-10`."""
+    head, _, tail = name.rpartition("-")
+    return (head, int(tail), "") if tail.isdecimal() else (name, 0, "")

@@ -1,0 +1,127 @@
+"""
+The simulated scheduler: who waits, in which order, and where each goes.
+
+As the real one it takes pods by priority and age and asks the placement engine for each; homes
+reserved for pods that move, and homes planned on machines that have just come, go first. Pods
+of one shape share one refusal per pass, so a long queue costs as much as its distinct shapes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from autoscaler.core.bin_packing import shape_of
+from autoscaler.core.lifecycle import State
+from isolation.contract.model import Refusal
+from isolation.placement.engine import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from autoscaler.core.bin_packing import Shape
+    from autoscaler.core.lifecycle import Machine
+    from autoscaler.core.snapshot import Home, Reservation
+    from autoscaler.demo.embedded.fake_cluster import Book
+    from isolation.contract.model import Placement, Pod, Request
+
+    Turn = tuple[int, float, str]
+
+
+def _turn(pod: Pod) -> Turn:
+    return (-pod.priority, pod.created, pod.uid)
+
+
+class Scheduler:
+    """The queue and its passes."""
+
+    def __init__(self, book: Book, machines: Mapping[str, Machine], bound: Callable[[Pod, Placement], None]) -> None:
+        self._book, self._machines, self._bound = book, machines, bound
+        self._heaps: dict[Shape, list[tuple[Turn, Pod]]] = {}
+        self._waiting: dict[str, Pod] = {}
+        self._pending: tuple[Pod, ...] | None = ()
+        self.homes: dict[str, Home] = {}
+        """Where waiting pods go on machines that are still coming, by UID."""
+        self.refusals: dict[Shape, Refusal] = {}
+        """Why each shape that waits was refused last."""
+
+    @property
+    def pending(self) -> tuple[Pod, ...]:
+        """Who waits, in the order of the queue."""
+        if self._pending is None:
+            self._pending = tuple(sorted(self._waiting.values(), key=_turn))
+        return self._pending
+
+    def refusal(self, request: Request) -> Refusal | None:
+        """Why the last pass refused such a request; None where no pass has."""
+        return self.refusals.get(shape_of(request))
+
+    def add(self, pod: Pod) -> None:
+        """A pod waits from now on."""
+        self._waiting[pod.uid] = pod
+        heapq.heappush(self._heaps.setdefault(shape_of(pod.request), []), (_turn(pod), pod))
+        self._pending = None
+
+    def run(self) -> None:
+        """One pass over the queue."""
+        if not self._waiting:
+            return
+        self._take_reserved()
+        self._take_planned()
+        heads = [(heap[0][0], shape) for shape, heap in self._heaps.items() if self._trim(heap)]
+        order = [(turn, at) for at, (turn, _) in enumerate(heads)]
+        heapq.heapify(order)
+        while order:
+            _, at = heapq.heappop(order)
+            shape = heads[at][1]
+            pod = self._heaps[shape][0][1]
+            answer = self._book.engine.place(pod.request)
+            if isinstance(answer, Refusal):
+                self.refusals[shape] = answer
+                continue
+            self._bind(pod, answer)
+            if self._trim(self._heaps[shape]):
+                heapq.heappush(order, (self._heaps[shape][0][0], at))
+        self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}
+
+    def _trim(self, heap: list[tuple[Turn, Pod]]) -> bool:
+        """Whether somebody waits in the heap, once those placed otherwise are off its top."""
+        while heap and heap[0][1].uid not in self._waiting:
+            heapq.heappop(heap)
+        return bool(heap)
+
+    def _bind(self, pod: Pod, placement: Placement) -> None:
+        del self._waiting[pod.uid]
+        self._pending = None
+        self._bound(pod, placement)
+
+    def _take_reserved(self) -> None:
+        """Successors of evicted pods go to the homes kept for them."""
+        for home in tuple(self._book.reserved.values()):
+            # before the eviction, a sibling of the same shape must not take the home
+            moving = self._book.pods.get(home.pod)
+            if moving is not None and not moving.deleting:
+                continue
+            pod = next((pod for pod in self.pending if home.meant_for(pod)), None)
+            if pod is not None:
+                self._use(home, pod)
+
+    def _use(self, home: Reservation, pod: Pod) -> None:
+        self._book.unreserve(home)
+        self._bind(pod, home.placement)
+
+    def _take_planned(self) -> None:
+        """Pods for which a machine was bought go where the plan packed them, if it is still so."""
+        for uid, home in tuple(self.homes.items()):
+            pod, machine = self._waiting.get(uid), self._machines.get(home.machine)
+            if pod is None or machine is None or machine.state is not State.READY:
+                continue
+            node = self._book.engine.nodes.get(home.machine)
+            place = None if node is None else home.on(node, pod.request)
+            if place is None:
+                continue
+            try:
+                self._bind(pod, place)
+            except PlacementError:
+                # somebody was quicker: the pod queues with the others
+                self.add(pod)

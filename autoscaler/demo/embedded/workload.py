@@ -1,0 +1,126 @@
+"""
+Pods that come to the embedded cluster: the built-in demonstration, manifests, rows of a trace.
+
+Pure, but for the demonstration's own random numbers, which follow from the seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.demo.embedded.supply import Arrival
+from isolation.contract.model import Ask, Request, Rules, Toleration
+from isolation.contract.names import ACK
+from isolation.contract.quantity import MIB, gib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from isolation.contract.model import Pod
+
+WAVE_SECONDS: Final = 400.0
+"""The demonstration's load rises and falls once in this time."""
+RISING_SECONDS: Final = 150.0
+RUSH_GAP_SECONDS: Final = 4.0
+"""Mean time between pods while the load rises."""
+LULL_GAP_SECONDS: Final = 40.0
+NAMESPACE: Final = "demo"
+
+
+def shared(gibibytes: int, *, cards: int = 1, core: int = 0, owner: str = "", cpu_milli: int = 500) -> Request:
+    """Shares of `cards` cards: so much memory, and so many percent of compute, of each."""
+    return Request(
+        cards=cards,
+        card_bytes=gib(gibibytes),
+        card_core=core,
+        cpu_milli=cpu_milli,
+        memory_bytes=gib(1),
+        owner=owner,
+        asks=(Ask("main", gib(gibibytes) * cards, core * cards),),
+    )
+
+
+def whole(cards: int = 1, *, owner: str = "") -> Request:
+    """Whole cards, on nodes that are kept for those who ask for them."""
+    return Request(
+        cards=cards,
+        whole=True,
+        cpu_milli=4000,
+        memory_bytes=gib(16),
+        rules=Rules(tolerations=frozenset({Toleration(ACK.whole, exists=True)})),
+        owner=owner,
+        asks=(Ask("train", whole=cards),),
+    )
+
+
+def demo_workload(seed: int) -> Iterator[Arrival]:
+    """
+    Waves of inference services, batch jobs and whole-card training, without end.
+
+    Some take more than they were promised, and one asks for more than any card has.
+    """
+    draw = Random(f"demo/{seed}")  # noqa: S311 (a workload, no secret)
+    huge = shared(40, owner="Job/demo/too-large")
+    yield Arrival(0.0, "welcome-0", shared(2, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
+    yield Arrival(0.0, "welcome-1", shared(3, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
+    yield Arrival(5.0, "too-large", huge, namespace=NAMESPACE)
+    at, number = 5.0, 0
+    while True:
+        rising = at % WAVE_SECONDS < RISING_SECONDS
+        at += draw.expovariate(1 / (RUSH_GAP_SECONDS if rising else LULL_GAP_SECONDS))
+        number += 1
+        yield _demo_pod(draw, at, number)
+
+
+def _demo_pod(draw: Random, at: float, number: int) -> Arrival:
+    kind = draw.random()
+    lifetime, excess = draw.lognormvariate(5.0, 0.6), None
+    if kind < 0.55:  # noqa: PLR2004 (shares of the mix, next to what they stand for)
+        name = f"chat-{number}"
+        request = shared(draw.choice((1, 2, 2, 3, 4, 4, 6, 8)), owner=f"ReplicaSet/{NAMESPACE}/{name}")
+        excess = draw.uniform(0.1, 0.4) if draw.random() < 0.12 else None  # noqa: PLR2004 (likewise)
+    elif kind < 0.80:  # noqa: PLR2004 (likewise)
+        name = f"embed-{number}"
+        core = draw.choice((10, 20, 25, 30, 40, 50))
+        request = shared(draw.choice((2, 3, 5, 8, 10)), core=core, owner=f"ReplicaSet/{NAMESPACE}/{name}")
+    elif kind < 0.88:  # noqa: PLR2004 (likewise)
+        name, lifetime = f"train-{number}", lifetime * 1.5
+        request = whole(draw.choice((1, 1, 2)))
+    elif kind < 0.95:  # noqa: PLR2004 (likewise)
+        name = f"split-{number}"
+        request = shared(draw.choice((2, 3, 5)), cards=2, owner=f"StatefulSet/{NAMESPACE}/{name}")
+    else:
+        name = f"web-{number}"
+        request = Request(cpu_milli=500, memory_bytes=512 * MIB, owner=f"ReplicaSet/{NAMESPACE}/{name}")
+    return Arrival(at, name, request, lifetime, NAMESPACE, excess=excess)
+
+
+def arrivals_of(pods: Iterable[Pod], at: float = 0.0) -> tuple[Arrival, ...]:
+    """Pods of a manifest as a workload: all at once, until the end."""
+    return tuple(
+        Arrival(
+            at=at,
+            name=pod.name,
+            request=pod.request,
+            namespace=pod.namespace,
+            priority=pod.priority,
+            labels=pod.labels,
+            evictable=pod.evictable,
+        )
+        for pod in pods
+    )
+
+
+def arrivals_of_rows(rows: Iterable[tuple[float, float | None, Request, str]]) -> Iterator[Arrival]:
+    """
+    Rows of a trace (arrival, lifetime, request, name), by time; the clock starts at the first row.
+
+    A trace names no controllers: each pod gets one of its own, so that it may be moved.
+    """
+    first: float | None = None
+    for at, lifetime, request, name in rows:
+        first = at if first is None else first
+        owned = request if request.owner else replace(request, owner=f"Job/default/{name}")
+        yield Arrival(at - first, name, owned, lifetime)

@@ -1,0 +1,132 @@
+"""
+What the autoscaler is told of its pools, its bounds and its figures: one YAML file, read again when it changes.
+
+Values only; how they are read, `config_reader` knows, and which provider serves a pool, and whether that one takes
+its settings, `autoscaler.providers.registry`.
+
+    version: 1
+    pools:
+      - name: gpu-a
+        provider: scale
+        settings: {name: gpu-a, namespace: default}
+        min_nodes: 0
+        max_nodes: 20
+        price: 3.1
+        priority: 10
+        spare_nodes: 1
+        skip_nodes_with_local_storage: true
+        skip_nodes_with_custom_controller_pods: true
+        scale_up: gpushare
+        scale_down: gpushare
+        mode: cgpu
+        placement: binpack
+        node_template: {cpu: 16000, memory: 68719476736, cards: {...}}
+    limits: {scale_down_unneeded_seconds: 900}
+    metrics: {source: exporter, scrape_interval_seconds: 15}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.core.limits import Limits
+from autoscaler.core.scale_down_rules import DrainRules
+from isolation.contract.handover import Ours, Scaler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoscaler.core.pools import Pool
+    from autoscaler.providers.registry import PoolSource
+    from isolation.contract.codec.template import NodeTemplate
+    from isolation.contract.model import CardChoice, Mode
+
+SOURCES: Final = ("exporter", "prometheus", "none")
+
+
+class ConfigError(ValueError):
+    """A file that cannot be used; every reason, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """One pool as its operator wants it."""
+
+    name: str
+    source: PoolSource
+    """Provider and its settings."""
+    min_nodes: int = 0
+    max_nodes: int = 10
+    price: float = 1.0
+    priority: int = 0
+    """A pool of a higher one is asked first, whatever it costs."""
+    spare_nodes: int = 0
+    """So many nodes more than those in use are kept ready, up to the largest."""
+    mode: Mode | None = None
+    """What its nodes serve; None: as the profile says."""
+    choice: CardChoice | None = None
+    profile: NodeTemplate | None = None
+    """A fresh node as its operator describes it; None: from the provider, or learnt from the first node."""
+
+    drain_rules: DrainRules = field(default_factory=DrainRules)
+    """Which pods keep its nodes."""
+    scale_up: Scaler = Scaler.GPUSHARE
+    """Who buys its nodes."""
+    scale_down: Scaler = Scaler.GPUSHARE
+    """Who drains and removes its nodes, and moves their pods."""
+
+    @property
+    def ours(self) -> Ours:
+        """What is configured to be done here."""
+        return Ours(self.scale_up is Scaler.GPUSHARE, self.scale_down is Scaler.GPUSHARE)
+
+    def shaped(self, known: NodeTemplate | None) -> NodeTemplate | None:
+        """What a fresh node is like, given what was learnt or told: what is configured here is not overruled."""
+        base = self.profile or known
+        if base is None:
+            return None
+        return replace(base, mode=self.mode or base.mode, choice=self.choice or base.choice)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Where measured figures come from."""
+
+    source: str = "exporter"
+    """exporter (each node's own), prometheus, or none: then nothing rests on what is measured."""
+    url: str = ""
+    """Of Prometheus."""
+    port: int = 9445
+    """Of the exporters."""
+    scrape_interval_seconds: float = 15.0
+    """How often they measure; figures older than three of these are not used."""
+
+    @property
+    def stale_seconds(self) -> float:
+        """Older ones are not used."""
+        return 3 * self.scrape_interval_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file."""
+
+    pools: tuple[PoolConfig, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    metrics: Figures = field(default_factory=Figures)
+
+    @property
+    def told_seconds(self) -> float:
+        """Older figures are not told to others: stale ones, but what a turn has read lasts for three turns at least."""
+        return max(self.metrics.stale_seconds, 3 * self.limits.scan_interval_seconds)
+
+    def ranked(self, pools: Mapping[str, Pool]) -> dict[str, Pool]:
+        """The pools of a reading, with their priorities."""
+        ranks = {pool.name: pool.priority for pool in self.pools}
+        return {name: replace(pool, priority=ranks.get(name, 0)) for name, pool in pools.items()}
+
+    @property
+    def sources(self) -> tuple[PoolSource, ...]:
+        """For the providers."""
+        return tuple(pool.source for pool in self.pools)

@@ -1,0 +1,116 @@
+"""
+What would be lost with a machine, asked of the API server itself right before the machine is given back.
+
+Decides whose end would be a loss: everybody's but those who have ended, who go with their node (a DaemonSet's pods, the
+kubelet's own) or who should have ended long ago. A list without a resourceVersion is consistent: it shows every bind
+that was carried out before it was asked for, however late our watch is.
+
+Source: Kubernetes, "API concepts: resource versions" (unset: most recent).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.pod import seconds_of
+from isolation.contract.codec.request import goes_with_its_node, owner_of
+from isolation.contract.names import MIRROR
+from isolation.kube.core.wire import page_of
+from isolation.kube.informer import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LONG_TERMINATING_SECONDS: Final = 30.0
+"""A pod that has not ended so long after its grace counts as gone (PodLongTerminatingExtraThreshold)."""
+GRACE_SECONDS: Final = 30.0
+"""Kubernetes' own terminationGracePeriodSeconds, where a pod names none."""
+_PAGE: Final = "500"
+
+
+class Lists(Protocol):
+    """The API server's lists (`isolation.kube.access.Access`)."""
+
+    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
+        """A whole answer; ClusterError where there is none."""
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    annotations: Any = None
+    ownerReferences: Any = None  # noqa: N815 (Kubernetes' spelling, here and below)
+    deletionTimestamp: Any = None  # noqa: N815
+
+
+class _Spec(msgspec.Struct):
+    terminationGracePeriodSeconds: Any = None  # noqa: N815
+    providerID: Any = None  # noqa: N815
+
+
+class _Thing(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_THING: Final = msgspec.json.Decoder(_Thing)
+
+
+async def lost_with(lists: Lists, node: str, now: float) -> list[str]:
+    """Keys of the pods on a node that would be lost with it; `now`: seconds since the epoch. Raises ClusterError."""
+    if "/" in node:
+        return []  # the ID of a machine that never had a node: nobody can be bound to it
+    page = page_of(await lists.page("/api/v1/pods", {"fieldSelector": f"{NOT_ENDED},spec.nodeName={node}"}))
+    return sorted(key for raw in page.items or () if (key := _lost(raw, now)))
+
+
+async def node_of(lists: Lists, machine: str) -> str:
+    """The node of a machine, by its name or its provider's ID, as stored at this moment; empty: none. ClusterError."""
+    query = {"limit": _PAGE}
+    while True:
+        page = page_of(await lists.page("/api/v1/nodes", query))
+        for raw in page.items or ():
+            thing = _THING.decode(raw)
+            if machine in (thing.metadata.name, thing.spec.providerID):
+                return thing.metadata.name
+        if not page.metadata.continue_:
+            return ""
+        query["continue"] = page.metadata.continue_
+
+
+class Occupants:
+    """Who would be lost with a machine that somebody else asks to remove; see `autoscaler.apis.rpc.relay.Occupied`."""
+
+    def __init__(self, lists: Lists, wall: Callable[[], float]) -> None:
+        self._lists, self._wall = lists, wall
+
+    async def __call__(self, machine: str, node: str) -> str:
+        """Key of a pod; empty: nobody. By the machine's ID, where its node is not known. Raises ClusterError."""
+        node = node or await node_of(self._lists, machine)
+        return next(iter(await lost_with(self._lists, node, self._wall())), "") if node else ""
+
+
+def gone_at(deletion: object, grace: object) -> float:
+    """From when a pod that ends no longer counts, in seconds since the epoch; 0 while it does not end. CodecError."""
+    if not deletion:
+        return 0.0
+    longest = At(grace).integer(int(GRACE_SECONDS), 0, 1 << 40)
+    return seconds_of(At(deletion)) + longest + LONG_TERMINATING_SECONDS
+
+
+def _lost(raw: msgspec.Raw, now: float) -> str:
+    """The pod's key; empty: it is none that would be lost. What cannot be read would be."""
+    key = "a pod that cannot be read"
+    try:
+        thing = _THING.decode(raw)
+        meta = thing.metadata
+        key = f"{meta.namespace}/{meta.name}"
+        mirror = MIRROR in At(meta.annotations).texts()
+        owner = owner_of({"ownerReferences": meta.ownerReferences, "namespace": meta.namespace})
+        gone = gone_at(meta.deletionTimestamp, thing.spec.terminationGracePeriodSeconds)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CodecError):
+        return key
+    return "" if mirror or goes_with_its_node(owner) or 0.0 < gone < now else key

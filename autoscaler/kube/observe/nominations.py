@@ -1,0 +1,120 @@
+"""
+Homes: those kept for pods on the move, and those that waiting pods have on machines to come.
+
+Decides which still stand, and for whom machines came in vain. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoscaler.core.lifecycle import STANDING, State
+from autoscaler.core.snapshot import Home, Reservation
+from autoscaler.kube.nominations import homes_of
+from isolation.contract.model import Request
+from isolation.placement.engine import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from autoscaler.core.limits import Limits
+    from autoscaler.kube.observe.machines import Fleet
+    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.watches import Stored
+    from isolation.contract.model import Placement, Pod
+    from isolation.contract.reservation import Reservation as Made
+    from isolation.placement.engine import Engine
+
+HOME_SECONDS: Final = 60.0
+"""A pod that is not where it was expected so long after its machine became usable is weighed anew."""
+IN_VAIN: Final = 2
+"""So many machines may come for a pod in vain before it is left alone for a while."""
+
+
+def reserved_of(
+    stored: Mapping[str, Stored],
+    used: Collection[str],
+    pods: Mapping[str, Pod],
+    engine: Engine,
+    *,
+    draining: Collection[str],
+    at: float,
+) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
+    """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
+    found: dict[str, Reservation] = {}
+    names = homes_of(stored, pods, draining, at, used)
+    by_owner = _by_owner(stored, pods)
+    whose = {name: uid for uid, name in names.items()}
+    over: list[str] = []
+    for name, one in sorted(stored.items()):
+        made, uid = one.made, whose.get(name, one.moved)
+        if name in used or made.expires <= at:
+            over += [name] if one.moved else []
+            continue
+        request = _request_of(made, pods.get(uid), by_owner.get(made.holder, ()))
+        if not _held(engine, f"reserved/{uid}" if name in whose else f"reservation/{name}", request, made.placement):
+            # somebody was bound there before the scheduler saw it: it is no home
+            over += [name] if one.moved else []
+        elif name in whose:
+            found[uid] = Reservation(uid, request, made.placement, one.at, made.expires)
+    return found, names, tuple(over)
+
+
+def _held(engine: Engine, hold: str, request: Request, placement: Placement) -> bool:
+    """Take the room of a reservation; False where it is not there."""
+    if placement.node not in engine.nodes:
+        return True  # a node that nobody may use now: nothing to take
+    try:
+        engine.hold(hold, request, placement)
+    except PlacementError:
+        return False
+    return True
+
+
+def _by_owner(stored: Mapping[str, Stored], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
+    """Pods of the controllers for which something is reserved, by UID of the controller."""
+    found: dict[str, list[Pod]] = {one.made.holder: [] for one in stored.values()}
+    for pod in pods.values() if found else ():
+        if pod.owner_uid in found:
+            found[pod.owner_uid].append(pod)
+    return found
+
+
+def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Request:
+    """What the pod that moves asks for; of one that is gone, what its siblings ask; else what was reserved."""
+    if moving is not None:
+        return moving.request
+    sibling = min((pod for pod in siblings if made.serves(pod)), key=lambda pod: pod.uid, default=None)
+    if sibling is not None:
+        return sibling.request
+    parts = made.placement.slices
+    each, core = max((s.bytes for s in parts), default=0), max((s.core for s in parts), default=0)
+    return Request(cards=len(parts), card_bytes=each, card_core=core)
+
+
+def expected_of(
+    fleet: Fleet, kept: Kept, pods: Mapping[str, Pod], at: float
+) -> tuple[dict[str, Home], dict[str, tuple[int, float]]]:
+    """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
+    found: dict[str, Home] = {}
+    missed = {uid: seen for uid, seen in kept.missed.items() if uid in pods and pods[uid].placement is None}
+    for uid, home in kept.homes.items():
+        name = fleet.renamed.get(home.machine, home.machine)
+        machine, pod = fleet.machines.get(name), pods.get(uid)
+        if machine is None or pod is None or pod.placement is not None or machine.state not in STANDING:
+            continue
+        if machine.state is State.READY and at - machine.since > HOME_SECONDS:
+            missed[uid] = missed.get(uid, (0, 0.0))[0] + 1, at
+            continue
+        found[uid] = home if name == home.machine else Home(name, home.cards)
+    return found, missed
+
+
+def in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
+    """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
+    text = "{} nodes were added for it and it still does not schedule: it has a constraint unknown to the autoscaler"
+    return {
+        uid: text.format(count)
+        for uid, (count, at) in missed.items()
+        if count >= IN_VAIN and now - at < limits.max_pool_backoff_seconds
+    }

@@ -1,0 +1,222 @@
+"""
+Figures over HTTP: from each node's exporter, or from Prometheus; bounded in number, size and time.
+
+Decides how much is asked at once and what is kept of an answer. Whatever goes wrong costs one node its figures (or all
+of them, where Prometheus is asked) and is named; it is never an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, Self
+
+import aiohttp
+import msgspec
+
+from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Ages, Measured, Row
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.kube.election import boottime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SECONDS: Final = 5.0
+"""Deadline of one answer."""
+WHOLE_SECONDS: Final = 10.0
+"""Deadline of all of them together: a turn does not wait for a thousand nodes that are silent one after another."""
+AT_ONCE: Final = 64
+MOST_BYTES: Final = 8 << 20
+MOST_ROWS: Final = 100_000
+_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_NAMES: Final = frozenset(spec.name for spec in WANTED)
+_OK: Final = 200
+
+
+class TellError(Exception):
+    """Nothing could be told, and why."""
+
+
+class _Http:
+    """One session, made when it is needed."""
+
+    def __init__(self, seconds: float, most_bytes: int) -> None:
+        self._seconds, self._most = seconds, most_bytes
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(self, url: str, **query: str) -> bytes:
+        """A whole answer; TellError."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=True)
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._session.get(url, params=query, allow_redirects=False) as answer,
+            ):
+                if answer.status != _OK:
+                    raise TellError(f"returned HTTP {answer.status}")
+                return await self._bounded(answer)
+        except TimeoutError:
+            raise TellError(f"timed out after {self._seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            raise TellError(f"is unreachable: {type(exc).__name__}") from None
+
+    async def _bounded(self, answer: aiohttp.ClientResponse) -> bytes:
+        found = bytearray()
+        async for chunk in answer.content.iter_any():
+            found += chunk
+            if len(found) > self._most:
+                raise TellError(f"returned more than {self._most} bytes")
+        return bytes(found)
+
+    async def close(self) -> None:
+        """Let connections go."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class _Reader(ABC):
+    """What both ways have in common: one reading serves whoever asks again soon after."""
+
+    def __init__(
+        self, scrape_interval_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
+    ) -> None:
+        self._http = _Http(SECONDS, most_bytes)
+        self._ages = Ages(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
+        self._pause, self._steady, self._wall = scrape_interval_seconds / 3, steady, wall
+        self._latest: tuple[float, Measured] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def read(self, addresses: Mapping[str, str]) -> Measured:
+        """The latest of these nodes."""
+        now = self._steady()
+        if self._latest is None or now - self._latest[0] >= self._pause:
+            told, failed = await self._told(addresses)
+            self._latest = now, self._ages.joined(told, failed, self._steady(), self._wall())
+        return self._latest[1]
+
+    @abstractmethod
+    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+        """The samples by node, and by node why there are none; never an error."""
+
+
+class Exporters(_Reader):
+    """Each node's own exporter."""
+
+    def __init__(
+        self,
+        port: int,
+        scrape_interval_seconds: float,
+        steady: Callable[[], float] = boottime,
+        whole_seconds: float = WHOLE_SECONDS,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(scrape_interval_seconds, steady, wall, MOST_BYTES)
+        self._port, self._whole = port, whole_seconds
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+        asked = {node: asyncio.create_task(self._one(address)) for node, address in addresses.items()}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=self._whole)
+        told: dict[str, list[Row]] = {}
+        failed: dict[str, str] = {}
+        for node, task in asked.items():
+            answer = task.result() if task.done() else "did not respond in time"
+            task.cancel()
+            if isinstance(answer, str):
+                failed[node] = f"its exporter {answer}"
+            else:
+                told[node] = answer
+        await asyncio.gather(*asked.values(), return_exceptions=True)
+        return told, failed
+
+    async def _one(self, address: str) -> list[Row] | str:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            async with self._gate:
+                return rows_of((await self._http.get(f"http://{host}:{self._port}/metrics")).decode(errors="replace"))
+        except TellError as exc:
+            return str(exc)
+
+
+class Prometheus(_Reader):
+    """A Prometheus that scrapes the exporters."""
+
+    def __init__(
+        self,
+        url: str,
+        scrape_interval_seconds: float,
+        steady: Callable[[], float] = boottime,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(scrape_interval_seconds, steady, wall, 8 * MOST_BYTES)
+        self._url = url.rstrip("/")
+
+    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+        told: dict[str, list[Row]] = {}
+        try:
+            bodies = await asyncio.gather(*(self._http.get(f"{self._url}/api/v1/query", query=s.name) for s in WANTED))
+            for spec, body in zip(WANTED, bodies, strict=True):
+                for row in vector_of(body, spec.name):
+                    told.setdefault(row.labels.get("node") or row.labels.get("instance", ""), []).append(row)
+        except TellError as exc:
+            return {}, dict.fromkeys(addresses, f"Prometheus {exc}")
+        known = {node: rows for node, rows in told.items() if node in addresses}
+        return known, {node: "Prometheus has no measurements of it" for node in addresses if node not in known}
+
+
+def rows_of(text: str) -> list[Row]:
+    """The wanted samples of an exposition; lines that make no sense, and those beyond the bound, are left out."""
+    found: list[Row] = []
+    for line in text.splitlines():
+        if not line.startswith("gpushare_"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None or match[1] not in _NAMES:
+            continue
+        value = _number(match[3])
+        if value is not None:
+            labels = {key: _ESCAPED.sub(_plain, raw) for key, raw in _LABEL.findall(match[2] or "")}
+            found.append(Row(match[1], labels, value))
+        if len(found) >= MOST_ROWS:
+            break
+    return found
+
+
+def vector_of(body: bytes, name: str) -> list[Row]:
+    """An instant query's answer; TellError."""
+    try:
+        at = At(msgspec.json.decode(body))
+        if at["status"].text() != "success" or at["data"]["resultType"].text() != "vector":
+            raise TellError(f"refused the query: {at['error'].text()[:200]}")
+        rows = []
+        for item in at["data"]["result"].items()[:MOST_ROWS]:
+            moment_and_value = item["value"].items()
+            value = _number(moment_and_value[1].text()) if len(moment_and_value) == 2 else None  # noqa: PLR2004 (a pair)
+            if value is not None:
+                rows.append(Row(name, item["metric"].texts(), value))
+    except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise TellError("returned something other than an instant vector") from None
+    return rows
+
+
+def _plain(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if len(text) < 40 and "_" not in text else None  # noqa: PLR2004 (no honest number is longer)
+    except ValueError:
+        return None

@@ -1,0 +1,216 @@
+"""
+The dashboard of the autoscaler: pools, what pods wait for, what was done about it, and why it holds back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.boards.autoscaler_moves import LOOP, MOVES, SCOPE, TRUST
+from dashboards.boards.expressions import once, waiting
+from dashboards.boards.frame import Board
+from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.panel import (
+    DOUBT,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    TROUBLE,
+    YELLOW,
+    YES_NO,
+    Column,
+    Key,
+    Query,
+    Step,
+    Word,
+    lines,
+    stat,
+    table,
+)
+from dashboards.promql import increase, or_zero, total
+from isolation.contract import metrics as m
+from isolation.contract.metrics import autoscaler as a
+
+_SWITCH: Final = (Word(0, "off", ORANGE), Word(1, "on", GREEN))
+_MOOD: Final = (Word(0, "active", GREEN), Word(1, "dry run", YELLOW))
+
+
+def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
+    return f"{of} by (pool) ({SCOPE(spec)})"
+
+
+_NOW: Final = Section(
+    "Current state",
+    (
+        even(
+            4,
+            stat("Leader", "Whether a replica is the leader.", f"max({LOOP(a.LEADS)})", words=YES_NO, spark=False),
+            stat(
+                "Switch",
+                "Off: an operator has switched the autoscaler off. It takes no action.",
+                f"min({LOOP(a.ENABLED)})",
+                words=_SWITCH,
+                spark=False,
+            ),
+            stat(
+                "Mode",
+                "Dry run: the autoscaler only reports what it would do.",
+                f"max({LOOP(a.DRY_RUN)})",
+                words=_MOOD,
+                spark=False,
+            ),
+            stat(
+                "Time since last cycle",
+                "A cycle runs every ten seconds. More than a minute without one is a problem.",
+                f"time() - max({LOOP(a.LAST_TURN)})",
+                "s",
+                steps=(Step(GREEN), Step(YELLOW, 30), Step(RED, 60)),
+                decimals=0,
+            ),
+            stat(
+                "Autoscaler conditions",
+                "Conditions that inhibit actions now. Autoscaler conditions by reason, below, lists them.",
+                once(LOOP, a.DOUBTS),
+                steps=DOUBT,
+            ),
+            stat(
+                "Pending pods",
+                "Pods that request cards and are not placed.",
+                or_zero(once(LOOP, m.PENDING), LOOP(m.PENDING_LONGEST)),
+                steps=DOUBT,
+            ),
+            stat("Moves left", "Pods that may still be evicted within this hour.", f"min({LOOP(a.MOVES_LEFT)})"),
+            stat(
+                "Flaps",
+                "Actions that were reversed too soon: a new node drained, a drain cancelled, a pod moved again.",
+                or_zero(total(increase(SCOPE(a.FLAPS), "$__range")), LOOP(a.LEADS)),
+                steps=TROUBLE,
+                spark=False,
+                decimals=0,
+            ),
+        ),
+    ),
+)
+
+_POOLS: Final = Section(
+    "Pools",
+    (
+        wide(
+            9,
+            (
+                24,
+                table(
+                    "Pools",
+                    "Current, requested, minimum and maximum number of nodes; the largest share that still fits on one "
+                    "card; idle compute in cards, and the stranded part of it that no pod of the current mix can use.",
+                    (Key("pool", "Pool"),),
+                    (
+                        Column("Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
+                        Column(
+                            "Booting", once(SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
+                        ),
+                        Column("Requested", _by_pool(a.POOL_TARGET), "short", width=90),
+                        Column("Minimum", _by_pool(m.POOL_SMALLEST), "short", width=90),
+                        Column("Maximum", _by_pool(m.POOL_LARGEST), "short", width=90),
+                        Column("Largest share", _by_pool(a.POOL_FREE), "bytes"),
+                        Column("Idle cards", _by_pool(a.POOL_IDLE), "short"),
+                        Column("Stranded cards", _by_pool(a.POOL_LOST), "short", steps=(Step(GREY), Step(ORANGE, 0.5))),
+                        Column("Node price", _by_pool(a.POOL_PRICE), "short"),
+                        Column("Backoff", _by_pool(a.POOL_REST), "s", steps=(Step(GREY), Step(ORANGE, 1))),
+                        Column("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
+                        Column("Profile known", _by_pool(a.POOL_KNOWN, of="min"), "short", words=YES_NO),
+                    ),
+                    sort="Ready",
+                ),
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Nodes",
+                "Nodes of each pool by state.",
+                (Query(once(SCOPE, m.POOL_NODES, "pool", "state"), "{{pool}} {{state}}"),),
+                stacked=True,
+            ),
+            lines(
+                "Idle and stranded cards",
+                "Idle compute on usable nodes, in cards, and the stranded part of it that no pod of the current mix "
+                "can use.",
+                (
+                    Query(once(SCOPE, a.POOL_IDLE), "idle"),
+                    Query(once(SCOPE, a.POOL_LOST), "stranded"),
+                ),
+                colours=(("idle", GREEN), ("stranded", ORANGE)),
+            ),
+            lines(
+                "Cards added and removed",
+                "Cards of added and removed nodes, per interval.",
+                (
+                    Query(
+                        or_zero(total(increase(SCOPE(a.CARDS_BOUGHT)), "pool"), LOOP(a.LEADS), "pool", "none"),
+                        "{{pool}} added",
+                    ),
+                    Query(
+                        or_zero(total(increase(SCOPE(a.CARDS_RETURNED)), "pool"), LOOP(a.LEADS), "pool", "none"),
+                        "{{pool}} removed",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+_DEMAND: Final = Section(
+    "Demand",
+    (
+        even(
+            8,
+            lines(
+                "Pending pods by reason",
+                "Fragmented: free memory is enough in total, but not on single cards.",
+                (Query(waiting(LOOP), "{{reason}}"),),
+                stacked=True,
+            ),
+            lines(
+                "Memory requested by pending pods",
+                "By namespace and by the cheapest pool that can host the pods. No pool name: no pool can.",
+                (
+                    Query(
+                        or_zero(
+                            once(SCOPE, a.PENDING_BYTES, "namespace", "pool"),
+                            LOOP(m.PENDING_LONGEST),
+                            "namespace",
+                            "none",
+                        ),
+                        "{{namespace}} {{pool}}",
+                    ),
+                ),
+                "bytes",
+                stacked=True,
+            ),
+            lines(
+                "Pending pods by status",
+                "fits: a node has room; nominated: a node is being added; drain_cancelled: a drain was cancelled for "
+                "it; pool_limited: a pool cannot be scaled up now; unsatisfiable: no pool can ever host the pod.",
+                (Query(once(LOOP, a.ANSWERS, "status"), "{{status}}"),),
+                stacked=True,
+            ),
+            lines(
+                "Longest wait",
+                "How long the longest-waiting pod has been pending.",
+                (Query(f"max({LOOP(m.PENDING_LONGEST)})", "longest"),),
+                "s",
+                steps=(Step(GREEN), Step(RED, 1800)),
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = Board(
+    "gpushare-autoscaler",
+    "gpushare / Autoscaler and rebalancing",
+    "Pools, pending pods, scale-ups, moves and scale-downs, and conditions that inhibit the autoscaler.",
+    ("cluster", "job", "pool"),
+    (_NOW, _POOLS, _DEMAND, MOVES, TRUST),
+)

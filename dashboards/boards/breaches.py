@@ -1,0 +1,234 @@
+"""
+The dashboard of broken promises: who uses more than promised, who slips past, where nothing can be told.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.boards.expressions import longest_over, most, most_events, of_cards, over
+from dashboards.boards.frame import Board, to_node, to_pod
+from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.panel import (
+    DOUBT,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    TROUBLE,
+    Column,
+    Key,
+    Query,
+    Step,
+    bars,
+    lines,
+    stat,
+    table,
+)
+from dashboards.promql import Scope, begun, increase, or_zero, total
+from isolation.contract import metrics as m
+
+_SCOPE: Final = Scope(("cluster", "job", "node", "namespace", "pod"))
+_WHO: Final = ("namespace", "pod", "container", "node", "card")
+
+
+def _grown(spec: m.MetricSpec, *by: str) -> str:
+    return total(begun(_SCOPE(spec)), *by)
+
+
+_NOW: Final = Section(
+    "Current state and selected time range",
+    (
+        even(
+            4,
+            stat("Open breaches", "Breaches that are open now.", total(_SCOPE(m.BREACHED)), steps=TROUBLE),
+            stat(
+                "Over promise",
+                "Memory that containers use beyond their promises. It may be promised to other containers.",
+                or_zero(total(over(_SCOPE)), _SCOPE(m.CONTAINER_ALLOCATED)),
+                "bytes",
+                steps=TROUBLE,
+            ),
+            stat(
+                "Unattributed memory",
+                "Memory of processes without a promise. Some are system processes; see the list of cards below.",
+                total(_SCOPE(m.CARD_UNATTRIBUTED)),
+                "bytes",
+                steps=DOUBT,
+            ),
+            stat(
+                "New breaches",
+                "Breaches of all kinds that began in the selected time range.",
+                _grown(m.BREACHES),
+                steps=DOUBT,
+                spark=False,
+                decimals=0,
+            ),
+            stat(
+                "Denied allocations",
+                "Allocations in the selected time range that exceeded a promise and were denied, as reported by the "
+                "containers' own libraries. The limit worked: the application did not get the memory.",
+                _grown(m.DENIED),
+                steps=DOUBT,
+                spark=False,
+                decimals=0,
+            ),
+            stat(
+                "Cards without per-container use",
+                "Breaches on these cards can go undetected: the exporter cannot see the processes, or the driver "
+                "reports MPS clients as the MPS server.",
+                or_zero(total(f"{_SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"), _SCOPE(m.CARD_TOTAL)),
+                steps=DOUBT,
+            ),
+        ),
+    ),
+)
+
+_LIST: Final = Section(
+    "Breach list",
+    (
+        wide(
+            10,
+            (
+                24,
+                table(
+                    "Containers that exceeded their promise or tried to",
+                    "Containers that are over their promise now, were over it in the selected time range, or were "
+                    "denied memory in it. Denied is reported by the container's own library only. The name of the pod "
+                    "links to its dashboard.",
+                    (
+                        Key("namespace", "Namespace"),
+                        Key("pod", "Pod", to_pod(), "This pod"),
+                        Key("container", "Container"),
+                        Key("node", "Node", to_node(), "Cards of this node"),
+                        Key("card", "Card", width=70),
+                    ),
+                    (
+                        Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Step(RED),)),
+                        Column("Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Step(ORANGE),)),
+                        Column("Times over promise", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
+                        Column("Denied", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
+                    ),
+                    sort="Time over promise",
+                    none="no container exceeded its promise",
+                ),
+            ),
+        ),
+        wide(
+            9,
+            (
+                14,
+                table(
+                    "Cards with an open breach or unattributed memory",
+                    "Cards with an open breach, or with processes that use memory without a promise.",
+                    (
+                        Key("node", "Node", to_node(), "Cards of this node"),
+                        Key("card", "Card", width=70),
+                        Key("uuid", "UUID"),
+                    ),
+                    (
+                        Column("Breaches", of_cards(f"{_SCOPE(m.BREACHED)} > 0"), "short", steps=(Step(RED),)),
+                        Column(
+                            "Unattributed",
+                            of_cards(f"{_SCOPE(m.CARD_UNATTRIBUTED)} > 0"),
+                            "bytes",
+                            steps=(Step(ORANGE),),
+                        ),
+                    ),
+                    sort="Breaches",
+                    none="no open breach and no unattributed memory",
+                ),
+            ),
+            (
+                10,
+                bars(
+                    "New breaches by kind",
+                    "Breaches that began in the selected time range. over_limit: more used than promised; "
+                    "uninstrumented: a process in a container runs without the isolation library; unallocated: a card "
+                    "is used without a promise; missing_library, unreadable_region, wrong_limits: the library or its "
+                    "files are missing or changed.",
+                    (Query(_grown(m.BREACHES, "kind"), "{{kind}}"),),
+                    "short",
+                    decimals=0,
+                    steps=(Step(GREEN), Step(RED, 0.5)),
+                ),
+            ),
+        ),
+    ),
+)
+
+_COURSE: Final = Section(
+    "Over time",
+    (
+        even(
+            8,
+            lines(
+                "New breaches",
+                "By kind, per interval.",
+                (Query(total(increase(_SCOPE(m.BREACHES)), "kind"), "{{kind}}"),),
+                stacked=True,
+            ),
+            lines(
+                "Over promise",
+                "By pod, the ten that were over for longest; 0 while all pods keep their promises.",
+                (
+                    Query(
+                        or_zero(
+                            longest_over(_SCOPE, "namespace", "pod"),
+                            _SCOPE(m.CONTAINER_ALLOCATED),
+                            "pod",
+                            "none",
+                        ),
+                        "{{namespace}} {{pod}}",
+                    ),
+                ),
+                "bytes",
+            ),
+            lines(
+                "Unattributed memory",
+                "Memory of processes without a promise, top ten cards.",
+                (Query(most(_SCOPE(m.CARD_UNATTRIBUTED)), "{{node}} card {{card}}"),),
+                "bytes",
+                stacked=True,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Denied allocations",
+                "By pod, per interval, the ten with the most.",
+                (Query(most_events(_SCOPE, m.DENIED, "namespace", "pod"), "{{namespace}} {{pod}}"),),
+            ),
+            lines(
+                "Open breaches by kind",
+                "Kind `none` at 0: no breach is open.",
+                (Query(total(_SCOPE(m.BREACHED), "kind"), "{{kind}}"),),
+                stacked=True,
+                steps=TROUBLE,
+            ),
+            table(
+                "Enforcement of promises",
+                "Cards by mode of their node and by what enforces promises there. `none` and `share`: nothing enforces "
+                "them; tenants must keep them on their own.",
+                (Key("mode", "Mode"), Key("isolation", "Enforced by"), Key("pool", "Pool")),
+                (
+                    Column(
+                        "Cards",
+                        f"count by (mode, isolation, pool) ({_SCOPE(m.CARD_INFO)})",
+                        "short",
+                        steps=(Step(GREY),),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = Board(
+    "gpushare-breaches",
+    "gpushare / Isolation breaches",
+    "Containers that exceed their promise, denied allocations, and cards where breaches cannot be detected.",
+    ("cluster", "job", "node", "namespace", "pod"),
+    (_NOW, _LIST, _COURSE),
+    start="now-24h",
+)

@@ -1,0 +1,221 @@
+"""
+The dashboard of a namespace's account: memory and compute promised and used over time, waste, energy.
+
+GiB-hours are the promise integrated over the time shown, minute by minute, whatever the scrape interval:
+a pod of 8 GiB for half an hour is 4. A minute without a scrape is charged to nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.boards.frame import Board, to_pod
+from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.panel import GREEN, GREY, ORANGE, YELLOW, Column, Key, Query, Step, dial, lines, stat, table
+from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, Scope, increase, rate, total
+from isolation.contract import metrics as m
+from isolation.contract.quantity import GIB
+
+_SCOPE: Final = Scope(("cluster", "job", "namespace"))
+_HOUR: Final = 3600
+_MINUTES: Final = 60
+_GIB_HOURS: Final = "suffix: GiB h"
+_CARD_HOURS: Final = "suffix: card h"
+
+
+def _hours(expr: str, *by: str, per: int = 1) -> str:
+    """An amount by the hour, over the time shown: its minutes, summed."""
+    return f"sum_over_time(({total(expr, *by)})[$__range:1m]) / {_MINUTES * per}"
+
+
+def _wh(*by: str) -> str:
+    return f"{total(increase(_SCOPE(m.CONTAINER_ENERGY), '$__range'), *by)} / {_HOUR}"
+
+
+def _computed(*by: str) -> str:
+    return f"{total(increase(_SCOPE(m.CONTAINER_COMPUTE_SECONDS), '$__range'), *by)} / {_HOUR}"
+
+
+def _never(*by: str) -> str:
+    """Promised, and not used at any moment of the time shown."""
+    most = f"max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range])"
+    return total(f"clamp_min({_SCOPE(m.CONTAINER_ALLOCATED)} - {most}, 0)", *by)
+
+
+_ACCOUNT: Final = Section(
+    "Usage in the selected time range",
+    (
+        even(
+            5,
+            stat(
+                "Promised",
+                "Memory promised to the selected namespaces, in GiB-hours. No other namespace could use it.",
+                _hours(_SCOPE(NAMESPACE_ALLOCATED), per=GIB),
+                _GIB_HOURS,
+                spark=False,
+                decimals=1,
+            ),
+            stat(
+                "Used",
+                "Memory used by the selected namespaces, in GiB-hours.",
+                _hours(_SCOPE(NAMESPACE_USED), per=GIB),
+                _GIB_HOURS,
+                spark=False,
+                decimals=1,
+            ),
+            stat(
+                "Wasted",
+                "Memory promised to the selected namespaces but not used, in GiB-hours.",
+                _hours(_SCOPE(NAMESPACE_WASTED), per=GIB),
+                _GIB_HOURS,
+                spark=False,
+                decimals=1,
+                steps=(Step(YELLOW),),
+            ),
+            dial(
+                "Used fraction of the promises",
+                "Mean over the selected time range.",
+                f"{_hours(_SCOPE(NAMESPACE_USED))} / ({_hours(_SCOPE(NAMESPACE_ALLOCATED))} > 0)",
+                "percentunit",
+                (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
+            ),
+            stat(
+                "Compute used",
+                "Compute used by the selected namespaces, in card-hours: 1 is a whole card for one hour.",
+                _computed(),
+                _CARD_HOURS,
+                spark=False,
+                decimals=2,
+            ),
+            stat(
+                "Energy",
+                "Energy of cards attributed to the namespaces' containers: active energy by compute used, idle energy "
+                "by promise.",
+                _wh(),
+                "watth",
+                spark=False,
+                decimals=1,
+            ),
+        ),
+        wide(
+            9,
+            (
+                24,
+                table(
+                    "Namespaces",
+                    "Usage of each namespace in the selected time range. Select a month to get a monthly bill.",
+                    (Key("namespace", "Namespace"),),
+                    (
+                        Column("Promised", _hours(_SCOPE(NAMESPACE_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
+                        Column("Used", _hours(_SCOPE(NAMESPACE_USED), "namespace", per=GIB), _GIB_HOURS),
+                        Column("Wasted", _hours(_SCOPE(NAMESPACE_WASTED), "namespace", per=GIB), _GIB_HOURS),
+                        Column(
+                            "Used fraction",
+                            f"{_hours(_SCOPE(NAMESPACE_USED), 'namespace')} / "
+                            f"({_hours(_SCOPE(NAMESPACE_ALLOCATED), 'namespace')} > 0)",
+                            "percentunit",
+                            steps=(Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
+                            bar=1.0,
+                        ),
+                        Column("Compute promised", _hours(_SCOPE(m.CONTAINER_CORE), "namespace"), _CARD_HOURS),
+                        Column("Compute used", _computed("namespace"), _CARD_HOURS),
+                        Column("Energy", _wh("namespace"), "watth"),
+                        Column(
+                            "Pods now",
+                            f"count by (namespace) (count by (namespace, pod) ({_SCOPE(m.CONTAINER_ALLOCATED)}))",
+                            "short",
+                            width=90,
+                        ),
+                    ),
+                    sort="Promised",
+                ),
+            ),
+        ),
+    ),
+)
+
+_COURSE: Final = Section(
+    "Over time",
+    (
+        even(
+            9,
+            lines(
+                "Promised memory",
+                "By namespace.",
+                (Query(total(_SCOPE(NAMESPACE_ALLOCATED), "namespace"), "{{namespace}}"),),
+                "bytes",
+                stacked=True,
+                over_range=True,
+            ),
+            lines(
+                "Used memory",
+                "By namespace.",
+                (Query(total(_SCOPE(NAMESPACE_USED), "namespace"), "{{namespace}}"),),
+                "bytes",
+                stacked=True,
+                over_range=True,
+            ),
+            lines(
+                "Wasted memory",
+                "By namespace: promised but not used.",
+                (Query(total(_SCOPE(NAMESPACE_WASTED), "namespace"), "{{namespace}}"),),
+                "bytes",
+                stacked=True,
+                over_range=True,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Compute used",
+                "By namespace, in cards.",
+                (Query(total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace"), "{{namespace}}"),),
+                "short",
+                stacked=True,
+            ),
+            lines(
+                "Power",
+                "By namespace.",
+                (Query(total(rate(_SCOPE(m.CONTAINER_ENERGY)), "namespace"), "{{namespace}}"),),
+                "watt",
+                stacked=True,
+            ),
+        ),
+    ),
+)
+
+_PODS: Final = Section(
+    "Savings",
+    (
+        wide(
+            9,
+            (
+                24,
+                table(
+                    "Pods with the largest unused promises",
+                    "Memory that is promised now and was not used at any time in the selected time range. These pods "
+                    "could request less. The name links to the dashboard of the pod.",
+                    (Key("namespace", "Namespace"), Key("pod", "Pod", to_pod(), "This pod")),
+                    (
+                        Column("Never used", _never("namespace", "pod"), "bytes", steps=(Step(GREY),)),
+                        Column("Promised", total(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", "pod"), "bytes"),
+                        Column("Used now", total(_SCOPE(m.CONTAINER_USED), "namespace", "pod"), "bytes"),
+                        Column(
+                            "Busy", total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace", "pod"), "percentunit"
+                        ),
+                    ),
+                    sort="Never used",
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = Board(
+    "gpushare-namespace",
+    "gpushare / Namespace",
+    "Usage of namespaces: promised, used and wasted GiB-hours, card-hours and energy in the selected time range.",
+    ("cluster", "job", "namespace"),
+    (_ACCOUNT, _COURSE, _PODS),
+    start="now-24h",
+)

@@ -1,0 +1,239 @@
+"""
+The dashboard of a pod: promised beside used, on every card it has, and who says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.boards.expressions import most, over, waste
+from dashboards.boards.frame import Board, to_node
+from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.panel import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    YELLOW,
+    Column,
+    Key,
+    Query,
+    Step,
+    dial,
+    lines,
+    stat,
+    table,
+)
+from dashboards.promql import Scope, begun, or_zero, rate, total
+from isolation.contract import metrics as m
+
+_SCOPE: Final = Scope(("cluster", "job", "node", "namespace", "pod"))
+_LEGEND: Final = "{{pod}}/{{container}} card {{card}}"
+_PROMISES: Final = _SCOPE(m.CONTAINER_ALLOCATED)
+_BUSY: Final = rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS))
+_KEYS: Final = ("namespace", "pod", "container", "node", "card")
+
+
+def _by_container(spec: m.MetricSpec) -> str:
+    return total(_SCOPE(spec), *_KEYS)
+
+
+_NOW: Final = Section(
+    "Current state",
+    (
+        even(
+            5,
+            stat("Promised", "Memory promised to the selected pods.", total(_PROMISES), "bytes"),
+            stat(
+                "Used",
+                "Card memory that the selected pods use, as measured by the driver where it reports processes.",
+                total(_SCOPE(m.CONTAINER_USED)),
+                "bytes",
+            ),
+            dial(
+                "Fullest promise",
+                "Used fraction of the promise, for the container closest to its limit. At 1, allocations are denied.",
+                f"max({_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0))",
+                "percentunit",
+                (Step(GREEN), Step(YELLOW, 0.8), Step(ORANGE, 0.95), Step(RED, 1.001)),
+            ),
+            stat(
+                "Never used",
+                "Promised memory that the selected pods did not use at any time in the selected time range. They could "
+                "request this much less.",
+                f"sum(clamp_min({_PROMISES} - max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range]), 0))",
+                "bytes",
+                steps=(Step(GREEN), Step(YELLOW, 2**30)),
+                spark=False,
+            ),
+            stat(
+                "Over promise",
+                "Memory that the selected pods use beyond their promises. It may be promised to other pods.",
+                or_zero(total(over(_SCOPE)), _PROMISES),
+                "bytes",
+                steps=(Step(GREEN), Step(RED, 1)),
+            ),
+            stat(
+                "Denied allocations",
+                "Allocations that the containers' own isolation library denied in the selected time range.",
+                total(begun(_SCOPE(m.DENIED))),
+                decimals=0,
+                steps=(Step(GREEN), Step(YELLOW, 1)),
+                spark=False,
+            ),
+        ),
+    ),
+)
+
+_MEMORY: Final = Section(
+    "Memory",
+    (
+        even(
+            9,
+            lines(
+                "Used and promised memory",
+                "By container and card, top ten of each. Use above the promise is a breach.",
+                (
+                    Query(most(_SCOPE(m.CONTAINER_USED)), f"{_LEGEND} used"),
+                    Query(most(_PROMISES), f"{_LEGEND} promised"),
+                ),
+                "bytes",
+            ),
+            lines(
+                "Used fraction of the promise",
+                "By container and card, top ten. At 1, allocations are denied.",
+                (Query(most(f"{_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
+                "percentunit",
+                steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
+            ),
+            lines(
+                "Promised but unused memory",
+                "By container and card, top ten: memory that the container does not use and no other pod can use.",
+                (Query(most(waste(_SCOPE)), _LEGEND),),
+                "bytes",
+                stacked=True,
+            ),
+        ),
+    ),
+)
+
+_COMPUTE: Final = Section(
+    "Compute and energy",
+    (
+        even(
+            9,
+            lines(
+                "Compute used",
+                "Fraction of the card's compute that each container uses, top ten.",
+                (Query(most(_BUSY), _LEGEND),),
+                "percentunit",
+            ),
+            lines(
+                "Compute used relative to promised",
+                "For containers with a compute promise. Above 1, the container uses idle compute of others or is not "
+                "limited.",
+                (Query(most(f"{_BUSY} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
+                "percentunit",
+                steps=(Step(GREEN), Step(ORANGE, 1.05)),
+                none="no compute promises",
+            ),
+            lines(
+                "Attributed power",
+                "Power of the card by container: active power by compute used, idle power by promise.",
+                (Query(most(rate(_SCOPE(m.CONTAINER_ENERGY))), _LEGEND),),
+                "watt",
+                stacked=True,
+            ),
+        ),
+    ),
+)
+
+_LIST: Final = Section(
+    "Containers",
+    (
+        wide(
+            9,
+            (
+                24,
+                table(
+                    "Promises and use",
+                    "One row per container and card. The name of the node links to its cards.",
+                    (
+                        Key("namespace", "Namespace"),
+                        Key("pod", "Pod"),
+                        Key("container", "Container"),
+                        Key("node", "Node", to_node(), "Cards of this node"),
+                        Key("card", "Card", width=70),
+                    ),
+                    (
+                        Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
+                        Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
+                        Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
+                        Column(
+                            "Used fraction",
+                            f"{_by_container(m.CONTAINER_USED)} / ({_by_container(m.CONTAINER_ALLOCATED)} > 0)",
+                            "percentunit",
+                            steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
+                            bar=1.0,
+                        ),
+                        Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
+                        Column("Compute used", total(_BUSY, *_KEYS), "percentunit"),
+                        Column(
+                            "Overrun of long kernels",
+                            total(begun(_SCOPE(m.CONTAINER_CORE_OVERRUN)), *_KEYS),
+                            "s",
+                        ),
+                        Column(
+                            "Time over promise",
+                            total(begun(_SCOPE(m.OVER_LIMIT)), *_KEYS),
+                            "s",
+                            steps=(Step(GREY), Step(RED, 1)),
+                        ),
+                    ),
+                    sort="Used fraction",
+                ),
+            ),
+        ),
+        wide(
+            7,
+            (
+                24,
+                table(
+                    "Sources of the data",
+                    "The ID of each promise (also in the allocation record, the limits file, Events and logs), who "
+                    "made it, its compute policy, and the sources of the measurements. `library`: reported by the "
+                    "container itself.",
+                    (
+                        Key("pod", "Pod"),
+                        Key("container", "Container"),
+                        Key("promise", "Promise"),
+                        Key("allocation_source", "Promised by"),
+                        Key("policy", "Policy"),
+                        Key("source", "Memory source"),
+                        Key("compute_source", "Compute source"),
+                    ),
+                    (
+                        Column(
+                            "Cards",
+                            "count by (pod, container, promise, allocation_source, policy, source, compute_source) "
+                            f"({_SCOPE(m.CONTAINER_INFO)})",
+                            "short",
+                            steps=(Step(BLUE),),
+                            width=80,
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = Board(
+    "gpushare-pod",
+    "gpushare / Pod",
+    "Promised and used memory and compute of pods, by container and card.",
+    ("cluster", "job", "node", "namespace", "pod"),
+    (_NOW, _MEMORY, _COMPUTE, _LIST),
+    start="now-1h",
+)

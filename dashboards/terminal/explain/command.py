@@ -1,0 +1,91 @@
+"""
+The joints of `gpushare explain`: a pod's name, the namespace that is meant, one reading, the view.
+
+Loaded when asked for: it brings the placement engine with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import yaml
+
+from dashboards.terminal.documents import dumped
+from dashboards.terminal.explain.reader import read_pod
+from dashboards.terminal.explain.view import explain_document, explain_lines
+from dashboards.terminal.read.source import NoSuchError, through_api
+
+if TYPE_CHECKING:
+    from dashboards.terminal.explain.values import Explained
+    from dashboards.terminal.read.source import Where
+    from dashboards.terminal.table import Paper
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_SPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_MOST_BYTES: Final = 4 << 20
+DEFAULT: Final = "default"
+
+
+def explained(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
+    """The story in lines; a click error with its own status otherwise."""
+    if where.on_one_machine:
+        raise click.UsageError("explain requires a cluster: set --kubeconfig (for one machine see `gpushare top`)")
+    namespace, name = _meant(given["pod"], given["namespace"], where)
+    told: Explained | None = through_api(where, lambda access: read_pod(access, namespace, name, where.unit_bytes))
+    if told is None:
+        raise NoSuchError(f"pod {name} not found in namespace {namespace}; set another namespace with -n")
+    if given["output"] in ("json", "yaml"):
+        return [dumped(explain_document(told), given["output"])]
+    return explain_lines(told, time.time(), paper, wide=given["output"] == "wide")
+
+
+def _meant(pod: str, namespace: str, where: Where) -> tuple[str, str]:
+    """Namespace and name; UsageError for what can be none."""
+    space, slash, name = pod.rpartition("/")
+    space = space.removeprefix("pod/").removeprefix("pods/") if space not in ("pod", "pods") else ""
+    if slash and space and namespace and space != namespace:
+        raise click.UsageError(f"-n {namespace} and {pod} name different namespaces")
+    space = space or namespace or context_namespace(where)
+    if not _NAME.fullmatch(name) or not _SPACE.fullmatch(space):
+        raise click.UsageError("POD must be NAME or NAMESPACE/NAME with valid Kubernetes names in lower case")
+    return space, name
+
+
+def context_namespace(where: Where) -> str:
+    """The namespace of the context that is used, as kubectl takes it; `default` where none is named."""
+    files = [where.kubeconfig] if where.kubeconfig else _kubeconfigs()
+    if not files:
+        return _text(_IN_CLUSTER).strip() or DEFAULT
+    current = where.context
+    contexts: dict[str, str] = {}
+    for file in files:
+        try:
+            said = yaml.safe_load(_text(file)) or {}
+            current = current or said.get("current-context")
+            for one in said.get("contexts") or ():
+                contexts.setdefault(str(one["name"]), str(one["context"].get("namespace") or DEFAULT))
+        except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+            continue
+    return contexts.get(str(current), DEFAULT)
+
+
+def _kubeconfigs() -> list[Path]:
+    named = os.environ.get("KUBECONFIG", "")
+    if named:
+        return [Path(part) for part in named.split(os.pathsep) if part]
+    usual = Path.home() / ".kube" / "config"
+    return [usual] if usual.exists() and "KUBERNETES_SERVICE_HOST" not in os.environ else []
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

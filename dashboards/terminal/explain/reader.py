@@ -1,0 +1,224 @@
+"""
+What `gpushare explain` reads of the API server: the pod, its Events, and as much of the cluster as it needs.
+
+For a bound pod that is its node, the pods there and its exporter; for one that waits everything, as the
+scheduler sees it. Decides nothing about the pod; raises ClusterError where the server cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from dashboards.terminal.explain.remedies import helps
+from dashboards.terminal.explain.room import node_whys
+from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
+from dashboards.terminal.explain.values import Bound, Explained, Waits
+from dashboards.terminal.read.gather import NODES, PODS, ask_exporters, first_page, items, reservations
+from dashboards.terminal.read.whole_lists import WholeLists
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.model import Placement, Request
+from isolation.contract.names import ALLOCATION
+from isolation.kube.core.errors import MalformedError, RefusedError
+from isolation.kube.informer import NOT_ENDED
+from isolation.kube.store import Store
+from isolation.placement.place import engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from dashboards.terminal.explain.values import Subject, Told
+    from dashboards.terminal.read.gather import Heard
+    from isolation.contract.model import Cluster, Slice
+    from isolation.contract.reservation import Reservation
+    from isolation.kube.access import Access
+    from isolation.placement.engine import Engine
+
+_NOT_FOUND: Final = 404
+
+
+async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -> Explained | None:
+    """Everything there is to say; None: there is no such pod."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    try:
+        raw = _json(await access.send("GET", path))
+    except RefusedError as exc:
+        if exc.status == _NOT_FOUND:
+            return None
+        raise
+    notes: list[str] = []
+    subject = _subject(raw, {}, unit_bytes)
+    if subject.node and not subject.ended:
+        return await _bound(access, raw, subject, notes, unit_bytes)
+    waits = None
+    if isinstance(subject.request, Request) and subject.request.cards and not subject.ended:
+        waits = await _waits(access, subject, notes, unit_bytes)
+    return Explained(subject, faults_of(subject), waits, None, await _events(access, subject, notes), tuple(notes))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise MalformedError(f"invalid object: {exc}") from None
+
+
+def _subject(raw: Any, uuids: dict[int, str], unit_bytes: int) -> Subject:
+    try:
+        return subject_of(raw, uuids, unit_bytes)
+    except CodecError as exc:
+        raise MalformedError(f"invalid pod: {exc}") from None
+
+
+async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[Told, ...]:
+    path = f"/api/v1/namespaces/{quote(subject.namespace, safe='')}/events"
+    query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={subject.name}"}
+    try:
+        return events_of([raw async for raw in items(access, path, query)], subject.uid)
+    except RefusedError as exc:
+        notes.append(f"cannot list its Events (HTTP {exc.status})")
+        return ()
+
+
+# A pod that waits.
+
+
+async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes: int) -> Waits:
+    request = subject.request
+    if not isinstance(request, Request):
+        raise TypeError("a pod with an invalid request cannot be placed")
+    lists, query = WholeLists(unit_bytes), {"fieldSelector": NOT_ENDED}
+    first = first_page(access, PODS, query)
+    try:
+        await _into(lists.node, items(access, NODES, {}), notes)
+        await _into(lists.pod, items(access, PODS, query, first), notes)
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    view = lists.view()
+    if view.unreadable:
+        notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are ignored")
+    kept = await reservations(access, notes)
+    return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
+
+
+async def _into(take: Callable[[msgspec.Raw], object], listed: AsyncIterator[msgspec.Raw], notes: list[str]) -> None:
+    async for raw in listed:
+        try:
+            take(raw)
+        except MalformedError as exc:
+            notes.append(f"ignored: {exc}")
+
+
+def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_bytes: int, now: float) -> Waits:
+    """Why it waits, by the engine that places pods, and what would help. Pure."""
+    request = subject.request
+    if not isinstance(request, Request):
+        raise TypeError("a pod with an invalid request cannot be placed")
+    engine = engine_of(cluster)
+    away = _without_agent(engine, request)
+    used = {pod.reservation for pod in cluster.pods if pod.reservation}
+    mine = ""
+    for one in kept:
+        if one.name in used or one.expires <= now or not (one.pool or one.placement.node in engine.nodes):
+            continue
+        if one.holder in {subject.uid, subject.owner_uid}:
+            mine = f"{one.name}: {f'next node of pool {one.pool}' if one.pool else one.placement.node}"
+            continue
+        if one.pool:  # which node it gets is known to the scheduler alone
+            continue
+        slices = one.placement.slices
+        size, core = max(part.bytes for part in slices), max(part.core for part in slices)
+        hold = Request(cards=len(slices), card_bytes=size, card_core=core)
+        engine.hold(f"reservation/{one.name}", hold, one.placement, force=True)
+    verdict = engine.place(request)
+    whys = node_whys(engine, request, away)
+    if isinstance(verdict, Placement):
+        return Waits(verdict, whys, (), mine)
+    pods = {pod.uid: pod for pod in cluster.pods}
+    return Waits(verdict, whys, helps(engine, request, whys, pods, unit_bytes), mine)
+
+
+def _without_agent(engine: Engine, request: Request) -> frozenset[str]:
+    """Nodes that take no shares for want of their agent: the scheduler offers them no pod, so the engine must not."""
+    away = [node for node in engine.nodes.values() if request.shared and node.ready and not node.serving]
+    for node in away:
+        engine.put_node(replace(node, ready=False))
+    return frozenset(node.name for node in away)
+
+
+# A pod that is bound.
+
+
+async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], unit_bytes: int) -> Explained:
+    store = Store(unit_bytes=unit_bytes)
+    node_path = f"{NODES}/{quote(subject.node, safe='')}"
+    try:
+        store.node_is(msgspec.Raw(await access.send("GET", node_path)))
+    except (RefusedError, MalformedError) as exc:
+        notes.append(f"cannot read node {subject.node}: {exc}")
+    query = {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}
+    await _into(store.pod_is, items(access, PODS, query), notes)
+    node = store.nodes.get(subject.node)
+    subject = _subject(raw, {card.index: card.uuid for card in node.cards} if node else {}, unit_bytes)
+    heard = await ask_exporters(access, [subject.node])
+    notes += heard.notes
+    bound = Bound(
+        node.mode.value if node else "",
+        _used(heard, subject),
+        _containers(raw, subject),
+        _neighbours(store, subject),
+        _over(store, subject),
+    )
+    return Explained(subject, faults_of(subject), None, bound, await _events(access, subject, notes), tuple(notes))
+
+
+def _used(heard: Heard, subject: Subject) -> tuple[tuple[str, int, int | None, int | None], ...] | None:
+    if not heard.usage.heard:
+        return None
+    return tuple(
+        (one.container, one.index, one.bytes("used"), one.bytes("allocated"))
+        for one in heard.usage.tenants
+        if (one.namespace, one.pod) == (subject.namespace, subject.name)
+    )
+
+
+def _containers(raw: Any, subject: Subject) -> tuple[tuple[str, tuple[Slice, ...]], ...]:
+    if subject.record != ALLOCATION:
+        return ()
+    record = raw["metadata"]["annotations"][ALLOCATION]
+    return tuple((part.container, part.slices) for part in decode_allocation(record).parts)
+
+
+def _on(store: Store, subject: Subject) -> dict[str, int]:
+    """Bytes promised on each card of the pod."""
+    taken = {part.uuid: 0 for part in subject.slices}
+    for pod in store.pods.values():
+        placement = pod.placement or Placement("")
+        for part in placement.slices:
+            if part.uuid in taken:
+                taken[part.uuid] += part.bytes
+    return taken
+
+
+def _neighbours(store: Store, subject: Subject) -> tuple[str, ...]:
+    mine = {part.uuid for part in subject.slices}
+    found = (
+        pod.key
+        for pod in store.pods.values()
+        if pod.uid != subject.uid and pod.placement and any(part.uuid in mine for part in pod.placement.slices)
+    )
+    return tuple(sorted(found))
+
+
+def _over(store: Store, subject: Subject) -> tuple[int, ...]:
+    node = store.nodes.get(subject.node)
+    if node is None:
+        return ()
+    taken = _on(store, subject)
+    return tuple(card.index for card in node.cards if taken.get(card.uuid, 0) > card.allocatable_bytes)

@@ -1,0 +1,158 @@
+"""
+One pod's own JSON, and its Events, as values; and what about it no room on any card would cure.
+
+Pure. A pod's words are a stranger's: what has the wrong shape is left out or said, never guessed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dashboards.terminal.explain.values import Subject, Told
+from isolation.contract.codec import (
+    CodecError,
+    decode_allocation,
+    decode_vendor,
+    owner_uid_of,
+    request_of,
+)
+from isolation.contract.codec.cursor import At
+from isolation.contract.codec.pod import seconds_of
+from isolation.contract.model import Refusal, Request
+from isolation.contract.names import ACK, ALLOCATION, EXEMPT, RESERVATION, SCHEDULER, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from isolation.contract.model import Slice
+
+_MOST_EVENTS: Final = 5
+_MOST_GATES: Final = 8
+
+
+def subject_of(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> Subject:
+    """The pod; `uuids` of its node's cards by index. Raises CodecError for what is no pod."""
+    at = At(pod)
+    metadata, spec, status = at["metadata"], at["spec"], at["status"]
+    annotations, node = metadata["annotations"].texts(), spec["nodeName"].text()
+    request = request_of(metadata.value, spec.value, unit_bytes=unit_bytes)
+    slices, record, fault, promise = _recorded(annotations, node, uuids, unit_bytes)
+    conditions = [c for c in status["conditions"].items() if c["type"].text() == "PodScheduled"]
+    return Subject(
+        namespace=metadata["namespace"].label_name("default"),
+        name=metadata["name"].name(),
+        uid=metadata["uid"].text(),
+        node=node,
+        phase=status["phase"].text("Pending"),
+        created=seconds_of(metadata["creationTimestamp"]),
+        scheduler=spec["schedulerName"].text(),
+        request=request,
+        slices=slices,
+        record=record,
+        record_fault=fault,
+        promise=promise,
+        reservation=annotations.get(RESERVATION, ""),
+        marked=metadata["labels"].texts().get(SHARED) == "true",
+        gates=tuple(gate["name"].text() for gate in spec["schedulingGates"].items()[:_MOST_GATES]),
+        deleting=bool(metadata["deletionTimestamp"]),
+        unscheduled=conditions[0]["message"].text() if conditions else "",
+        owner_uid=owner_uid_of(metadata.value),
+    )
+
+
+def _recorded(
+    annotations: Mapping[str, str], node: str, uuids: Mapping[int, str], unit_bytes: int
+) -> tuple[tuple[Slice, ...], str, str, str]:
+    """Slices, which record, why it cannot be read, and the promise id."""
+    ours, vendor = annotations.get(ALLOCATION), annotations.get(ACK.allocation_annotation)
+    try:
+        if ours is not None:
+            found = decode_allocation(ours)
+            return found.slices, ALLOCATION, "", found.promise
+        if vendor is not None:
+            slices = decode_vendor(vendor, uuids, node, unit_bytes=unit_bytes)
+            return slices, ACK.allocation_annotation, "", ""
+    except CodecError as exc:
+        return (), "", f"{ALLOCATION if ours is not None else ACK.allocation_annotation}: {exc}", ""
+    return (), "", "", ""
+
+
+def faults_of(pod: Subject) -> tuple[str, ...]:
+    """What keeps the pod waiting, or wrong, whatever room there is; each with what to do."""
+    faults: list[str] = []
+    if pod.ended:
+        return ()
+    if isinstance(pod.request, Refusal):
+        faults.append(f"invalid request: {pod.request.reason}")
+    shared = isinstance(pod.request, Request) and pod.request.shared
+    if not pod.node:
+        if shared and pod.scheduler != SCHEDULER:
+            faults.append(
+                f"its schedulerName is {pod.scheduler or 'not set'}, not {SCHEDULER}: no scheduler places it on single "
+                "cards. Admission did not change it: check that the webhook is installed and that its namespace is not "
+                f"labelled {EXEMPT}. Then recreate the pod, or set schedulerName in its template"
+            )
+        if shared and not pod.marked:
+            faults.append(f"it lacks the label {SHARED}=true, which admission sets: the gpushare scheduler ignores it")
+        if pod.gates:
+            faults.append(f"it has scheduling gates ({', '.join(pod.gates)}): their owner must remove them")
+    if pod.deleting:
+        faults.append("it is being deleted")
+    if pod.record_fault:
+        faults.append(f"its allocation record cannot be read, so no card is counted for it: {pod.record_fault}")
+    elif shared and pod.node and not pod.record:
+        faults.append("it is bound but has no allocation record: it was not bound by a scheduler that shares cards")
+    return tuple(faults)
+
+
+class _Ref(msgspec.Struct):
+    uid: str = ""
+
+
+class _Series(msgspec.Struct):
+    count: int = 1
+    lastObservedTime: str | None = None  # noqa: N815 (Kubernetes' spelling, here and below)
+
+
+class _Source(msgspec.Struct):
+    component: str = ""
+
+
+class _Event(msgspec.Struct):
+    involvedObject: _Ref  # noqa: N815
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    lastTimestamp: str | None = None  # noqa: N815
+    eventTime: str | None = None  # noqa: N815
+    firstTimestamp: str | None = None  # noqa: N815
+    series: _Series | None = None
+    source: _Source | None = None
+    reportingComponent: str | None = None  # noqa: N815
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+
+
+def events_of(items: Iterable[msgspec.Raw], uid: str) -> tuple[Told, ...]:
+    """The latest Events of this very pod, the latest first; one of a namesake before it is none."""
+    found = []
+    for raw in items:
+        try:
+            event = _EVENT.decode(raw)
+            if event.involvedObject.uid in ("", uid):
+                found.append(_told(event))
+        except (msgspec.MsgspecError, UnicodeDecodeError, CodecError):
+            continue
+    return tuple(sorted(found, key=lambda one: -one.at)[:_MOST_EVENTS])
+
+
+def _told(event: _Event) -> Told:
+    series = event.series or _Series()
+    times = (series.lastObservedTime, event.lastTimestamp, event.eventTime, event.firstTimestamp)
+    at = next((one for one in times if one), None)
+    who = event.reportingComponent or (event.source.component if event.source else "")
+    return Told(seconds_of(At(at)), event.type, event.reason, event.message, event.count or series.count, who)

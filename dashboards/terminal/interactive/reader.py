@@ -1,0 +1,91 @@
+"""
+Reads again and again in a thread of its own, so that keys never wait for a cluster.
+
+Decides how often: a reading takes no more than a fifth of the time, since a large API server has other work.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from dashboards.terminal.interactive.model import Model
+from dashboards.terminal.read.source import CannotReadError, read, read_processes
+from dashboards.terminal.read.usage import with_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dashboards.terminal.read.source import Reading, Where
+    from dashboards.terminal.read.usage import Usage
+
+_REST: Final = 4
+
+
+class Reader:
+    """The latest model, and what went wrong since."""
+
+    def __init__(self, where: Where, limits: tuple[str, str], seconds: float, came: Callable[[], None]) -> None:
+        """`limits`: of one namespace and one node, empty where all; `came` is called after each reading."""
+        self._where, self._limits, self._seconds, self._came = where, limits, seconds, came
+        self._now, self._wanted = threading.Event(), ""
+        self._before: Usage | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.model: Model | None = None
+        self.trouble: CannotReadError | None = None
+        self.broken: BaseException | None = None
+        self.reading = False
+        self.paused = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def want_processes(self, node: str) -> None:
+        """From now on also those of this node's cards; empty: of none."""
+        if node != self._wanted:
+            self._wanted = node
+            if node:
+                self._now.set()
+
+    def again(self) -> None:
+        """Read at once."""
+        self._now.set()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                began = time.monotonic()
+                if not self.paused:
+                    self._read()
+                took = time.monotonic() - began
+                self._came()
+                self._now.wait(max(self._seconds - took, took * _REST))
+                self._now.clear()
+        except BaseException as exc:  # noqa: BLE001 (raised again by whoever shows it)
+            self.broken = exc
+            self._came()
+
+    def _read(self) -> None:
+        self.reading = True
+        self._came()
+        try:
+            namespace, node = self._limits
+            found = read(self._where, namespace, node)
+            wanted = self._wanted
+            processes = read_processes(self._where, wanted) if wanted else None
+            self.model, self.trouble = Model(self._rated(found), processes), None
+        except CannotReadError as exc:
+            self.trouble = exc
+        finally:
+            self.reading = False
+        gc.collect()
+
+    def _rated(self, found: Reading) -> Reading:
+        """Compute as the mean since the last reading, where exporters count seconds."""
+        before, self._before = self._before, found.usage
+        if before is None:
+            return found
+        return type(found)(found.fleet, with_rates(before, found.usage), found.breaches, found.unheard)

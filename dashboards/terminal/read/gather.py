@@ -1,0 +1,313 @@
+"""
+A fleet from the API server, once: nodes, pods, reservations, and the exporters behind it.
+
+Decides what is listed and how many exporters are asked one by one; everything ends by its deadline. Pages are
+read while the next one comes. Watches nothing: a view that is drawn again lists again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+
+from dashboards.terminal.breaches.values import BreachError, breaches_in
+from dashboards.terminal.interactive.process_values import Processes, processes_in
+from dashboards.terminal.read.exposition import PageError, samples_of
+from dashboards.terminal.read.fleet import Fleet
+from dashboards.terminal.read.lists import Lists
+from dashboards.terminal.read.usage import FAMILIES, Usage, usage_of
+from dashboards.terminal.text_format import count
+from isolation.contract.codec import CodecError
+from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
+from isolation.contract.reservation import Reservation, reservation_of
+from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError
+from isolation.kube.core.wire import page_of
+from isolation.kube.informer import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from dashboards.terminal.breaches.values import Breached
+    from dashboards.terminal.read.fleet import FleetNode, FleetPod
+    from isolation.kube.access import Access
+
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+_ALL_PODS: Final = MappingProxyType({"fieldSelector": NOT_ENDED})
+_PAGE: Final = 2500
+_MOST_PAGES: Final = 10_000
+MOST_ASKED: Final = 64
+"""Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
+_AT_ONCE: Final = 16
+_EXPORTER_SECONDS: Final = 4.0
+_MOST_CAUSES: Final = 4
+_ALL_SECONDS: Final = 10.0
+"""For all of them: however many hang, what the API server said is shown."""
+_FORBIDDEN, _NOT_FOUND = 403, 404
+_EXPORTER_PORT: Final = 9445
+_EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Placed(msgspec.Struct):
+    nodeName: str = ""  # noqa: N815 (Kubernetes' spelling)
+
+
+class _ExporterPod(msgspec.Struct):
+    metadata: _Named
+    spec: _Placed
+
+
+class _Known(msgspec.Struct):
+    uid: str = ""
+
+
+class _Identified(msgspec.Struct):
+    metadata: _Known
+
+
+_IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
+_EXPORTER: Final = msgspec.json.Decoder(_ExporterPod)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What exporters told."""
+
+    usage: Usage = field(default_factory=Usage)
+    breaches: tuple[Breached, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def first_page(access: Access, path: str, query: Mapping[str, str]) -> asyncio.Task[bytes]:
+    """The first page of a list, asked for before anybody reads it."""
+    return asyncio.create_task(access.page(path, {**query, "limit": str(_PAGE)}))
+
+
+async def items(
+    access: Access, path: str, query: Mapping[str, str], first: asyncio.Task[bytes] | None = None
+) -> AsyncIterator[msgspec.Raw]:
+    """Every object of a list; the next page is asked for before this one is read."""
+    asked = {**query, "limit": str(_PAGE)}
+    coming = first or first_page(access, path, query)
+    try:
+        for _ in range(_MOST_PAGES):
+            page = page_of(await coming)
+            more = page.metadata.continue_
+            if more:
+                coming = asyncio.create_task(access.page(path, asked | {"continue": more}))
+                await asyncio.sleep(0)
+            for raw in page.items or ():
+                yield raw
+            if not more:
+                return
+        raise MalformedError("the list has too many pages")
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+async def read_fleet(
+    access: Access, unit_bytes: int, namespace: str = "", node_selector: str = "", pod_selector: str = ""
+) -> Fleet:
+    """
+    The fleet as it is now; `namespace`: with pods of this one where not all may be listed. Raises ClusterError.
+
+    Selectors are Kubernetes' label selectors: nodes that they leave out are not there, pods are counted all the same.
+    """
+    try:
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
+    except GoneError:  # a page's version was compacted away while we read: once more
+        return await _read_fleet(access, unit_bytes, namespace, node_selector, pod_selector)
+
+
+async def _read_fleet(access: Access, unit_bytes: int, namespace: str, node_selector: str, pod_selector: str) -> Fleet:
+    lists = Lists(unit_bytes)
+    notes: list[str] = []
+    kept = asyncio.create_task(reservations(access, notes))
+    first = first_page(access, PODS, _ALL_PODS)
+    try:
+        nodes = [
+            node
+            async for raw in items(access, NODES, _selecting(node_selector))
+            if (node := lists.node(raw)) is not None
+        ]
+        pods, partly = await _pods(access, lists, namespace, notes, first)
+        stored = await kept
+        selected = await _selected(access, namespace, pod_selector) if pod_selector else None
+    finally:
+        kept.cancel()
+        first.cancel()
+        await asyncio.gather(kept, first, return_exceptions=True)
+    notes += _complaints(lists, nodes, pods)
+    used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
+    standing = tuple(one for one in stored if one.name not in used and one.expires > now)
+    return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes), selected)
+
+
+def _selecting(selector: str) -> dict[str, str]:
+    return {"labelSelector": selector} if selector else {}
+
+
+async def _selected(access: Access, namespace: str, selector: str) -> frozenset[str]:
+    """UIDs of the pods that the selector chooses."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else PODS
+    found = items(access, path, {**_ALL_PODS, **_selecting(selector)})
+    return frozenset([_IDENTIFIED.decode(raw).metadata.uid async for raw in found])
+
+
+async def _pods(
+    access: Access, lists: Lists, namespace: str, notes: list[str], first: asyncio.Task[bytes]
+) -> tuple[list[FleetPod], bool]:
+    try:
+        return [
+            pod async for raw in items(access, PODS, _ALL_PODS, first) if (pod := lists.pod(raw)) is not None
+        ], False
+    except RefusedError as exc:
+        if exc.status != _FORBIDDEN or not namespace:
+            raise
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+    notes.append(f"cannot list pods outside namespace {namespace} (forbidden): allocated memory is a lower bound")
+    return [pod async for raw in items(access, path, _ALL_PODS) if (pod := lists.pod(raw)) is not None], True
+
+
+async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
+    """What is kept for somebody; a cluster without our kind keeps nothing, and one that may not be asked is a note."""
+    found = []
+    try:
+        async for raw in items(access, f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}", {}):
+            try:
+                found.append(reservation_of(msgspec.json.decode(raw)))
+            except (CodecError, msgspec.MsgspecError) as exc:
+                notes.append(f"cannot read a reservation: {exc}")
+    except RefusedError as exc:
+        if exc.status != _NOT_FOUND:
+            notes.append(f"cannot list reservations (HTTP {exc.status}): reserved memory is not counted")
+    return found
+
+
+def _complaints(lists: Lists, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
+    notes = lists.unreadable[:3]
+    if len(lists.unreadable) > len(notes):
+        notes.append(f"cannot read {len(lists.unreadable) - len(notes)} more objects")
+    known = {node.name for node in nodes}
+    loose = [pod for pod in pods if pod.node in known and not pod.slices and not pod.wanted.whole]
+    if loose:
+        notes.append(
+            f"{count(len(loose), 'pod')} with shares but without an allocation record, such as {loose[0].key} on "
+            f"{loose[0].node}: not counted on any card"
+        )
+    return notes
+
+
+# Exporters, through the API server.
+
+
+async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool = False) -> Heard:
+    """What the exporters on these nodes tell; one that cannot be asked is a note."""
+    heard, wanted = Heard(), frozenset(nodes)
+    if not wanted:
+        return heard
+    if len(wanted) > MOST_ASKED:
+        heard.notes.append(
+            f"memory in use is unknown: {len(wanted):,} nodes are too many to read each exporter (limit "
+            f"{MOST_ASKED}); set --prometheus URL or --node NAME"
+        )
+        return heard
+    try:
+        found = await _exporters(access)
+    except ClusterError as exc:
+        heard.notes.append(f"memory in use is unknown, cannot list exporters: {exc}")
+        return heard
+    asked = {node: name for node, name in found.items() if node in wanted}
+    if silent := sorted(wanted - asked.keys()):
+        heard.notes.append(_unheard(silent, "no exporter is running"))
+    failed = await _ask_all(access, asked, heard, breaches=breaches)
+    causes: dict[str, list[str]] = {}
+    for node in sorted(failed):
+        causes.setdefault(failed[node], []).append(node)
+    notes = [_unheard(those, why) for why, those in causes.items()]
+    heard.notes += notes[:_MOST_CAUSES]
+    if len(notes) > _MOST_CAUSES:
+        rest = sum(len(those) for those in list(causes.values())[_MOST_CAUSES:])
+        heard.notes.append(
+            f"memory in use on {count(rest, 'more node')} is unknown, for {len(notes) - _MOST_CAUSES} other reasons"
+        )
+    return heard
+
+
+async def _ask_all(
+    access: Access, asked: Mapping[str, tuple[str, str]], heard: Heard, *, breaches: bool
+) -> dict[str, str]:
+    """Put down what each tells; why not, by node."""
+    turn, failed = asyncio.Semaphore(_AT_ONCE), dict[str, str]()
+
+    async def ask(node: str, pod: tuple[str, str]) -> None:
+        async with turn:
+            try:
+                page = await _ask(access, pod, "metrics")
+                told = usage_of(samples_of(page, FAMILIES), node)
+                if told.cards:
+                    heard.usage = heard.usage.plus(told)
+                else:
+                    failed[node] = "the exporter reports no cards; see its log"
+                if breaches:
+                    page = await _ask(access, pod, "breaches")
+                    heard.breaches += breaches_in(page, node)
+            except (ClusterError, PageError, BreachError) as exc:
+                failed[node] = str(exc)
+
+    asking = {asyncio.create_task(ask(node, pod)): node for node, pod in sorted(asked.items())}
+    done, late = await asyncio.wait(asking, timeout=_ALL_SECONDS) if asking else (set(), set())
+    for task in late:
+        task.cancel()
+        failed[asking[task]] = f"no answer within {_ALL_SECONDS:.0f} s"
+    await asyncio.gather(*late, return_exceptions=True)
+    for task in done:
+        task.result()
+    return failed
+
+
+async def _ask(access: Access, pod: tuple[str, str], what: str) -> bytes:
+    namespace, name = (quote(part, safe="") for part in pod)
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_EXPORTER_PORT}/proxy/{what}"
+    return await access.send("GET", path, seconds=_EXPORTER_SECONDS)
+
+
+async def ask_processes(access: Access, node: str) -> Processes:
+    """The processes on one node's cards, by its exporter."""
+    try:
+        pod = (await _exporters(access)).get(node)
+        if pod is None:
+            return Processes(node, why="no exporter is running on the node")
+        return processes_in(await _ask(access, pod, "processes"), node)
+    except ClusterError as exc:
+        return Processes(node, why=str(exc))
+
+
+async def _exporters(access: Access) -> dict[str, tuple[str, str]]:
+    """Namespace and name of the exporter that runs on each node."""
+    found = {}
+    query = {"labelSelector": _EXPORTERS, "fieldSelector": "status.phase=Running"}
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
+    async for raw in items(access, path, query):
+        try:
+            pod = _EXPORTER.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        found[pod.spec.nodeName] = (SYSTEM_NAMESPACE, pod.metadata.name)
+    return found
+
+
+def _unheard(nodes: list[str], why: str) -> str:
+    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")  # noqa: PLR2004 (names)
+    return f"memory in use on {shown} is unknown: {why}"

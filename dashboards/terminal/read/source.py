@@ -1,0 +1,235 @@
+"""
+Where a view looks: an API server with the exporters behind it, a Prometheus, or one machine's exporter.
+
+Decides which of them is meant where nobody says so, and turns everything that can go wrong into one sentence
+and one exit status. The API server's client is loaded only where it is asked: one machine needs none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dashboards.terminal.breaches.values import Breached, BreachError, breaches_in
+from dashboards.terminal.interactive.process_values import Processes, processes_in
+from dashboards.terminal.read.exposition import PageError, samples_in_answer, samples_of
+from dashboards.terminal.read.fetch import FetchError, fetch
+from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, fleet_of, usage_of
+from dashboards.terminal.text_format import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from dashboards.terminal.read.fleet import Fleet
+
+LOCAL: Final = "http://127.0.0.1:9445"
+CANNOT_READ: Final = 3
+NOT_FOUND: Final = 4
+_LONGEST_WHY: Final = 600
+_REFUSED: Final = MappingProxyType(
+    {
+        401: "; the credentials are invalid or expired: log in again, or set --context",
+        403: "; the account needs the right to list nodes and pods; for one namespace set -n",
+    }
+)
+_ELSEWHERE: Final = "set --kubeconfig or --context, or use --local to read this machine"
+_BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
+"""Whoever scraped it, and how often: a series that is there twice counts once."""
+
+
+class CannotReadError(click.ClickException):
+    """Nobody answers, or nobody may look."""
+
+    exit_code = CANNOT_READ
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message)[:_LONGEST_WHY])
+
+
+class NoSuchError(CannotReadError):
+    """Nothing has that name."""
+
+    exit_code = NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the person said."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    local: str = ""
+    prometheus: str = ""
+    seconds: float = 60.0
+    unit_bytes: int = 1 << 30
+    impersonated: tuple[str, ...] = ()
+    """A user, and its groups."""
+    node_selector: str = ""
+    pod_selector: str = ""
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether no API server is asked."""
+        return bool(self.local) or not (self.kubeconfig or self.context or _cluster_is_known())
+
+    @property
+    def exporter(self) -> str:
+        """This machine's exporter."""
+        return self.local.removesuffix("/metrics") or LOCAL
+
+    @property
+    def shown(self) -> str:
+        """What is read, for people; without a password."""
+        if self.on_one_machine:
+            scheme, _, rest = self.exporter.partition("://")
+            return f"{scheme}://{rest.rpartition('@')[2]}"
+        return (
+            f"context {self.context}"
+            if self.context
+            else f"kubeconfig {self.kubeconfig}"
+            if self.kubeconfig
+            else "cluster"
+        )
+
+
+_NOTHING: Final = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything a view needs."""
+
+    fleet: Fleet
+    usage: Usage = _NOTHING
+    breaches: tuple[Breached, ...] = ()
+    unheard: tuple[str, ...] = ()
+    """Notes on exporters alone."""
+
+
+def _cluster_is_known() -> bool:
+    """As the official client looks: $KUBECONFIG, a pod's service account, ~/.kube/config."""
+    named = any(name in os.environ for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"))
+    return named or (Path.home() / ".kube" / "config").exists()
+
+
+def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True, breaches: bool = False) -> Reading:
+    """One reading; CannotReadError. `used`: exporters are asked too, those of `node` alone where it is given."""
+    if where.on_one_machine:
+        return _read_local(where, breaches=breaches)
+    gather: Any = import_module("dashboards.terminal.read.gather")
+
+    async def ask(access: Any) -> Reading:
+        fleet: Fleet = await gather.read_fleet(
+            access, where.unit_bytes, namespace, where.node_selector, where.pod_selector
+        )
+        if where.prometheus or not used:
+            return Reading(fleet)
+        nodes = [one.name for one in fleet.nodes if node in ("", one.name)]
+        heard = await gather.ask_exporters(access, nodes, breaches=breaches)
+        notes = tuple(heard.notes)
+        return Reading(replace(fleet, notes=fleet.notes + notes), heard.usage, heard.breaches, notes)
+
+    reading: Reading = through_api(where, ask)
+    if not where.prometheus or not used:
+        return reading
+    reading = _with_prometheus(where, reading)
+    return _with_records(where, reading, gather, node) if breaches else reading
+
+
+def read_processes(where: Where, node: str) -> Processes:
+    """The processes on one node's cards; why not is part of the answer."""
+    if where.on_one_machine:
+        try:
+            return processes_in(fetch(where.exporter + "/processes", seconds=min(5.0, where.seconds)), node)
+        except FetchError as exc:
+            return Processes(node, why=str(exc))
+    gather: Any = import_module("dashboards.terminal.read.gather")
+    try:
+        found: Processes = through_api(where, lambda access: gather.ask_processes(access, node))
+    except CannotReadError as exc:
+        return Processes(node, why=exc.message)
+    return found
+
+
+def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What `ask` answers, given the API server; CannotReadError."""
+    access: Any = import_module("isolation.kube.access")
+    failure: Any = import_module("isolation.kube.core.errors")
+
+    answer: list[Any] = []
+
+    async def run() -> None:
+        # Not returned: asyncio (3.11) writes the result of what it runs as text, twice, and throws that away.
+        async with asyncio.timeout(where.seconds), _access(access, where) as server:
+            answer.append(await ask(server))
+
+    try:
+        asyncio.run(run())
+    except TimeoutError:
+        raise CannotReadError(f"no complete answer within {where.seconds:.0f} s: increase --timeout") from None
+    except failure.CredentialsError as exc:
+        raise CannotReadError(f"{exc}; or use --local to read this machine") from None
+    except failure.RefusedError as exc:
+        raise CannotReadError(f"the API server rejects the request: {exc}{_REFUSED.get(exc.status, '')}") from None
+    except failure.ClusterError as exc:
+        raise CannotReadError(f"cannot read the API server: {exc}; {_ELSEWHERE}") from None
+    return answer[0]
+
+
+def _access(access: Any, where: Where) -> Any:
+    return access.Access(where.kubeconfig, where.context, impersonated=where.impersonated)
+
+
+def _read_local(where: Where, *, breaches: bool) -> Reading:
+    try:
+        usage = usage_of(samples_of(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
+    except (FetchError, PageError) as exc:
+        hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
+        raise CannotReadError(f"{exc}; {hint}") from None
+    found: tuple[Breached, ...] = ()
+    notes: tuple[str, ...] = ()
+    if usage.read_at is None and not usage.cards:
+        raise CannotReadError(f"{where.exporter}/metrics is not a page of gpushare's exporter: check the address")
+    if not usage.cards:
+        notes = (f"{where.exporter} reports no cards: see why in the log of the exporter",)
+    if breaches:
+        node = next(iter(sorted(usage.heard)), "")
+        try:
+            found = breaches_in(fetch(where.exporter + "/breaches", seconds=min(10.0, where.seconds)), node)
+        except (FetchError, BreachError) as exc:
+            notes += (f"cannot read breach records, start times are unknown: {exc}",)
+    return Reading(replace(fleet_of(usage), notes=notes), usage, found, notes)
+
+
+def _with_records(where: Where, reading: Reading, gather: Any, node: str) -> Reading:
+    """What exporters noted, of those nodes alone where breaches are open by Prometheus."""
+    open_on = {card.node for card in reading.usage.cards if card.figures.get("breaches")}
+    asked = sorted(name for name in open_on if node in ("", name))
+    heard: Any = through_api(where, lambda access: gather.ask_exporters(access, asked, breaches=True))
+    notes = tuple(heard.notes)
+    fleet = replace(reading.fleet, notes=reading.fleet.notes + notes)
+    return replace(reading, fleet=fleet, breaches=heard.breaches, unheard=reading.unheard + notes)
+
+
+def _with_prometheus(where: Where, reading: Reading) -> Reading:
+    """What a Prometheus knows of what is used."""
+    query = f'max by ({_BY}) ({{__name__=~"{"|".join(sorted(LIVELY))}"}})'
+    try:
+        body = fetch(where.prometheus + "/api/v1/query", {"query": query}, seconds=where.seconds)
+        usage = usage_of(samples_in_answer(body))
+    except (FetchError, PageError) as exc:
+        note = f"memory in use is unknown: {exc}"
+        return replace(reading, fleet=replace(reading.fleet, notes=(*reading.fleet.notes, note)), unheard=(note,))
+    silent = sorted({node.name for node in reading.fleet.nodes} - usage.heard)
+    if not silent:
+        return replace(reading, usage=usage)
+    note = f"Prometheus has no data for {len(silent):,} nodes, such as {silent[0]}"
+    fleet = replace(reading.fleet, notes=(*reading.fleet.notes, note))
+    return replace(reading, usage=usage, fleet=fleet, unheard=(note,))

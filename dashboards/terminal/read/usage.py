@@ -1,0 +1,267 @@
+"""
+What exporters tell of cards and containers, as values: used memory, compute, health.
+
+Pure: samples in, values out. A figure that is absent is None. Who said it decides the node where that is
+known: an exporter tells of its own machine only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from dashboards.terminal.read.fleet import Fleet, FleetNode, FleetPod, Wanted
+from isolation.contract import metrics
+from isolation.contract.model import FULL_CORE, Card, Mode, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from dashboards.terminal.read.exposition import Sample
+
+_BUSY_SECONDS: Final = "gpushare_card_busy_seconds_total"
+_COMPUTE_SECONDS: Final = "gpushare_container_compute_seconds_total"
+_RATES: Final = MappingProxyType({"busy_seconds": "utilisation", "compute_seconds": "core_used"})
+"""What a counter's increase by second is called."""
+_CARD: Final = MappingProxyType(
+    {
+        metrics.CARD_TOTAL.name: "total",
+        metrics.CARD_OFFERED.name: "offered",
+        metrics.CARD_ALLOCATED.name: "allocated",
+        metrics.CARD_USED.name: "used",
+        metrics.CARD_RESERVED.name: "reserved",
+        metrics.CARD_UNATTRIBUTED.name: "unattributed",
+        metrics.CARD_UTILISATION.name: "utilisation",
+        metrics.CARD_HEALTHY.name: "healthy",
+        metrics.CARD_POWER.name: "power",
+        metrics.CARD_POWER_LIMIT.name: "power_limit",
+        metrics.CARD_TEMPERATURE.name: "temperature",
+        _BUSY_SECONDS: "busy_seconds",
+        metrics.BREACHED.name: "breaches",
+    }
+)
+_TENANT: Final = MappingProxyType(
+    {
+        metrics.CONTAINER_ALLOCATED.name: "allocated",
+        metrics.CONTAINER_USED.name: "used",
+        metrics.CONTAINER_CORE.name: "core",
+        metrics.CONTAINER_CORE_USED.name: "core_used",
+        metrics.DENIED.name: "denied",
+        metrics.OVER_LIMIT.name: "over_seconds",
+        _COMPUTE_SECONDS: "compute_seconds",
+    }
+)
+FAMILIES: Final = frozenset(
+    {*_CARD, *_TENANT, metrics.CARD_INFO.name, metrics.CONTAINER_INFO.name, metrics.SAMPLE_TIME.name}
+)
+LIVELY: Final = frozenset(
+    {
+        metrics.CARD_USED.name,
+        metrics.CARD_RESERVED.name,
+        metrics.CARD_UNATTRIBUTED.name,
+        metrics.CARD_UTILISATION.name,
+        metrics.BREACHED.name,
+        metrics.CONTAINER_ALLOCATED.name,
+        metrics.CONTAINER_USED.name,
+        metrics.CONTAINER_CORE_USED.name,
+    }
+)
+"""What an API server does not know: enough to ask of a Prometheus that knows tens of thousands of cards."""
+_BY_KIND: Final = frozenset({metrics.BREACHED.name})
+"""A sample for each kind; what is said of the card is their sum."""
+_LARGEST: Final = float(1 << 62)
+_MOST_INDEX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CardUsage:
+    """One card."""
+
+    node: str
+    uuid: str
+    index: int
+    model: str = ""
+    mode: str = ""
+    pool: str = ""
+    profile: str = ""
+    """Of a MIG instance."""
+    figures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def bytes(self, name: str) -> int | None:
+        """One figure in bytes."""
+        value = self.figures.get(name)
+        return None if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUsage:
+    """One container on one card."""
+
+    namespace: str
+    pod: str
+    container: str
+    node: str
+    uuid: str
+    index: int
+    exclusive: bool
+    promise: str = ""
+    figures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def bytes(self, name: str) -> int | None:
+        """One figure in bytes."""
+        value = self.figures.get(name)
+        return None if value is None else int(value)
+
+    @property
+    def key(self) -> str:
+        """`namespace/pod`; a command of `gpushare run` has no namespace."""
+        return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
+
+
+T = TypeVar("T", CardUsage, TenantUsage)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Everything that was told."""
+
+    cards: tuple[CardUsage, ...] = ()
+    tenants: tuple[TenantUsage, ...] = ()
+    read_at: float | None = None
+    """When the oldest of it was measured, in seconds since the epoch."""
+    heard: frozenset[str] = frozenset()
+    """Nodes whose exporter answered."""
+
+    def plus(self, other: Usage) -> Usage:
+        """Both together."""
+        known = [at for at in (self.read_at, other.read_at) if at is not None]
+        return Usage(
+            self.cards + other.cards, self.tenants + other.tenants, min(known, default=None), self.heard | other.heard
+        )
+
+
+def usage_of(samples: Iterable[Sample], node: str = "") -> Usage:
+    """What these samples tell; `node`: whose exporter said it, whatever the samples say."""
+    cards: dict[tuple[str, str], dict[str, float]] = {}
+    facts: dict[tuple[str, str], tuple[int, str, str, str, str]] = {}
+    divided: set[tuple[str, str]] = set()
+    tenants: dict[tuple[str, ...], dict[str, float]] = {}
+    promises: dict[tuple[str, ...], str] = {}
+    times: list[float] = []
+    for sample in samples:
+        labels = sample.labels
+        if sample.name == metrics.SAMPLE_TIME.name:
+            times.append(sample.value)
+            continue
+        where, uuid, index = node or labels.get("node", ""), labels.get("uuid", ""), _index(labels.get("card", ""))
+        if index is None or not uuid or not 0 <= sample.value < _LARGEST:
+            continue
+        if sample.name in _TENANT or sample.name == metrics.CONTAINER_INFO.name:
+            who = tuple(labels.get(key, "") for key in ("namespace", "pod", "container", "mode"))
+            key = (*who, where, uuid, str(index))
+            if sample.name == metrics.CONTAINER_INFO.name:
+                promises[key] = labels.get("promise", "")
+            else:
+                tenants.setdefault(key, {})[_TENANT[sample.name]] = sample.value
+            continue
+        facts.setdefault((where, uuid), (index, "", "", "", ""))
+        if sample.name == metrics.CARD_INFO.name:
+            model, mode, pool, profile = (labels.get(key, "") for key in ("model", "mode", "pool", "profile"))
+            facts[where, uuid] = (index, model, mode, pool, profile)
+            divided.add((where, labels.get("parent", "")))
+        else:
+            figures, name = cards.setdefault((where, uuid), {}), _CARD[sample.name]
+            figures[name] = sample.value + (figures.get(name, 0.0) if sample.name in _BY_KIND else 0.0)
+    # A card that is divided into MIG instances has no memory of its own: they have it.
+    whole = [key for key in facts if key not in divided]
+    found = tuple(CardUsage(key[0], key[1], *facts[key], figures=cards.get(key, {})) for key in whole)
+    return Usage(
+        tuple(sorted(found, key=lambda card: (card.node, card.index, card.uuid))),
+        tuple(_tenant(key, figures, promises.get(key, "")) for key, figures in sorted(tenants.items())),
+        min(times, default=None),
+        frozenset({node} if node else {where for where, _ in facts}),
+    )
+
+
+def with_rates(before: Usage, now: Usage) -> Usage:
+    """
+    Compute by the seconds counters' increase since an earlier reading: the whole time between both, not its end.
+
+    What has no counter, or a new one, keeps the gauge of the exporter's last cycle.
+    """
+    if before.read_at is None or now.read_at is None or now.read_at <= before.read_at:
+        return now
+    seconds = now.read_at - before.read_at
+    cards = {(one.node, one.uuid): one.figures for one in before.cards}
+    tenants = {_whose(one): one.figures for one in before.tenants}
+    return replace(
+        now,
+        cards=tuple(_rated(one, cards.get((one.node, one.uuid)), seconds) for one in now.cards),
+        tenants=tuple(_rated(one, tenants.get(_whose(one)), seconds) for one in now.tenants),
+    )
+
+
+def _whose(one: TenantUsage) -> tuple[str, ...]:
+    return one.node, one.uuid, one.namespace, one.pod, one.container
+
+
+def _rated(one: T, before: Mapping[str, float] | None, seconds: float) -> T:
+    rates = {
+        rate: min(1.0, (one.figures[counter] - before[counter]) / seconds)
+        for counter, rate in _RATES.items()
+        if before is not None and counter in one.figures and one.figures[counter] >= before.get(counter, float("inf"))
+    }
+    return replace(one, figures={**one.figures, **rates}) if rates else one
+
+
+def _tenant(key: tuple[str, ...], figures: Mapping[str, float], promise: str) -> TenantUsage:
+    namespace, pod, container, mode, node, uuid, index = key
+    return TenantUsage(namespace, pod, container, node, uuid, int(index), mode == "exclusive", promise, figures)
+
+
+def _index(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_INDEX else None
+
+
+def fleet_of(usage: Usage) -> Fleet:
+    """A fleet by what exporters alone tell: one machine, where no API server is asked."""
+    nodes: dict[str, list[CardUsage]] = {}
+    for card in usage.cards:
+        nodes.setdefault(card.node, []).append(card)
+    held: dict[tuple[str, str, str], list[TenantUsage]] = {}
+    for one in usage.tenants:
+        held.setdefault((one.namespace, one.pod, one.node), []).append(one)
+    return Fleet(
+        tuple(_node(name, cards) for name, cards in nodes.items()),
+        tuple(_pod(*key, told) for key, told in held.items()),
+    )
+
+
+def _node(name: str, cards: Iterable[CardUsage]) -> FleetNode:
+    cards = tuple(cards)
+    mode = next((card.mode for card in cards if card.mode in frozenset(Mode)), Mode.SHARE.value)
+    return FleetNode(name, Mode(mode), tuple(_card(card) for card in cards), pool=cards[0].pool)
+
+
+def _card(card: CardUsage) -> Card:
+    total = card.bytes("total") or 0
+    offered = card.bytes("offered")
+    reserved = total - min(offered, total) if offered is not None else min(total, card.bytes("reserved") or 0)
+    return Card(card.uuid, card.index, total, reserved, 1, card.model, card.figures.get("healthy", 1.0) > 0)
+
+
+def _pod(namespace: str, pod: str, node: str, told: Sequence[TenantUsage]) -> FleetPod:
+    """The pod by what is told of its containers, added up card by card."""
+    parts: dict[tuple[str, int], tuple[int, float]] = {}
+    for one in told:
+        size, core = parts.get((one.uuid, one.index), (0, 0.0))
+        more = one.bytes("allocated") or 0
+        parts[one.uuid, one.index] = (size + more, core + one.figures.get("core", 0.0))
+    known = all("allocated" in one.figures for one in told)
+    slices = tuple(
+        Slice(uuid, index, size, min(FULL_CORE, round(core * FULL_CORE)))
+        for (uuid, index), (size, core) in parts.items()
+    )
+    most = max((part.bytes for part in slices), default=0)
+    return FleetPod(namespace, pod, f"{namespace}/{pod}", node, Wanted(len(slices), most), slices, partly=not known)

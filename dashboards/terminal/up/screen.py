@@ -1,0 +1,208 @@
+"""
+The screen: one frame of a fleet in so many columns and lines.
+
+Pure: (frame, size, notes) -> lines. Decides what is shown when not everything fits: every part
+keeps its least, the room left over is dealt out in turn, cards give way to nodes and nodes to the
+busiest of them; pools always add up everything. Never more lines or cells than there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from dashboards.terminal.bars import BLOCKS, OVER_STYLE, bar, legend
+from dashboards.terminal.text_format import clock, column, count, printable
+from dashboards.terminal.up import rows
+from dashboards.terminal.up.totals import Tally, add, pool_uses, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dashboards.terminal.bars import Signs
+    from dashboards.terminal.up.totals import CardUse, Memory, PodUse
+    from isolation.contract.reading import Frame
+
+TWO_COLUMNS: Final = 150
+"""Cells from which cards and pods stand side by side."""
+ORDINARY: Final = frozenset({"place", "finish"})
+"""Happenings that the pods themselves show; they would push what was decided off the screen."""
+LEAST_WIDTH: Final = 72
+LEAST_HEIGHT: Final = 8
+_MOST_CARDS: Final = 60
+"""Lines of single cards; beyond it one line per node says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One part of the screen: how many lines it needs at least and at most, and how it is drawn in so many."""
+
+    least: int
+    most: int
+    draw: Callable[[int, int], list[Text]]
+    """(width, lines) -> at most so many lines."""
+
+
+def screen(
+    frame: Frame,
+    width: int,
+    height: int,
+    notes: Sequence[tuple[str, str]] = (),
+    *,
+    signs: Signs = BLOCKS,
+    tally: Tally | None = None,
+) -> list[Text]:
+    """The whole screen, at most `height` lines of at most `width` cells; `tally` may be that of earlier frames."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        return [Text(column(f"terminal too small: needs {LEAST_WIDTH} x {LEAST_HEIGHT} or more", width))][:height]
+    cards, pods = (tally or Tally()).uses(frame.nodes)
+    fleet = [_pools(frame, cards, signs), _cards(frame, cards, signs)]
+    events = [_pods(pods), _waiting(frame), _happenings(frame)]
+    room = height - 3
+    if width < TWO_COLUMNS:
+        body = _stack([*fleet, *events], width, room)
+    else:
+        left, right = (width - 2) // 2, width - 2 - (width - 2) // 2
+        body = _beside(_stack(fleet, left, room), _stack(events, right, room), left)
+    head = _head(frame, cards, pods, width)
+    return [head, _total(add(use.memory for use in cards), width, signs), *body[:room], _foot(notes, width, signs)]
+
+
+def deal(room: int, wishes: Sequence[tuple[int, int]]) -> list[int]:
+    """Lines for each (least, most): the least in order while there is room, then one each in turn."""
+    given = [0] * len(wishes)
+    for position, (least, _) in enumerate(wishes):
+        given[position] = min(least, room)
+        room -= given[position]
+    while room > 0:
+        wanting = [i for i, (_, most) in enumerate(wishes) if given[i] < most]
+        if not wanting:
+            break
+        for position in wanting[:room]:
+            given[position] += 1
+        room -= len(wanting[:room])
+    return given
+
+
+def _stack(blocks: Sequence[Block], width: int, room: int) -> list[Text]:
+    lines = deal(room, [(block.least, block.most) for block in blocks])
+    return [line for block, given in zip(blocks, lines, strict=True) for line in block.draw(width, given)[:given]]
+
+
+def _beside(left: Sequence[Text], right: Sequence[Text], width: int) -> list[Text]:
+    empty = Text(" " * width)
+    height = max(len(left), len(right))
+    return [
+        Text.assemble(left[i] if i < len(left) else empty, "  ", right[i] if i < len(right) else "")
+        for i in range(height)
+    ]
+
+
+def _listed(header: Text, lines: Sequence[Text], room: int, *, noun: str, whole: int) -> list[Text]:
+    """A header and lines, the last one replaced by how many of the `whole` are missing where not all fit."""
+    if room <= 1:
+        return [header][:room]
+    if whole <= room - 1:
+        return [header, *lines]
+    shown = lines[: room - 2]
+    return [header, *shown, rows.rest(whole - len(shown), noun, header.cell_len)]
+
+
+def _pools(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
+    pools = pool_uses(frame, cards)
+
+    def draw(width: int, lines: int) -> list[Text]:
+        shown = pools if len(pools) < lines else sorted(pools, key=lambda pool: (-pool.memory.promised, pool.name))
+        drawn = [rows.pool_row(pool, width, signs) for pool in shown[:lines]]
+        return _listed(rows.pool_header(width), drawn, lines, noun="pool", whole=len(pools))
+
+    return Block(min(len(pools), 3) + 1, len(pools) + 1, draw)
+
+
+def _cards(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
+    groups: dict[str, list[CardUse]] = {node.node: [] for node in frame.nodes if node.cards or node.state != rows.READY}
+    for use in cards:
+        groups[use.node.node].append(use)
+    bare = [node for node in frame.nodes if not node.cards and node.node in groups]
+
+    def draw(width: int, lines: int) -> list[Text]:
+        coming = [rows.bare_row(node, width) for node in bare[:lines]]
+        if len(cards) + len(bare) <= min(lines - 1, _MOST_CARDS):
+            return [rows.card_header(width), *(rows.card_row(use, width, signs) for use in cards), *coming]
+        standing = [group for group in groups.values() if group]
+        if len(groups) > lines - 1:
+            standing.sort(key=_busy)
+        drawn = [*(rows.node_row(group, width, signs) for group in standing[:lines]), *coming]
+        return _listed(rows.node_header(width), drawn, lines, noun="node", whole=len(groups))
+
+    single = len(cards) + len(bare)
+    return Block(4, max(single if single <= _MOST_CARDS else len(groups), 1) + 1, draw)
+
+
+def _busy(group: Sequence[CardUse]) -> tuple[int, float, str]:
+    total = add(use.memory for use in group)
+    return (-total.over, -(total.used or 0) / max(1, total.total), group[0].node.node)
+
+
+def _pods(pods: Sequence[PodUse]) -> Block:
+    def draw(width: int, lines: int) -> list[Text]:
+        drawn = [rows.pod_row(pod, width) for pod in pods[:lines]]
+        return _listed(rows.pod_header(width), drawn, lines, noun="pod", whole=len(pods))
+
+    return Block(4, len(pods) + 1, draw)
+
+
+def _waiting(frame: Frame) -> Block:
+    longest = sorted(frame.waiting, key=lambda pod: (-pod.seconds, pod.pod))
+
+    def draw(width: int, lines: int) -> list[Text]:
+        drawn = [rows.waiting_row(pod, width) for pod in longest[:lines]]
+        return _listed(rows.waiting_header(width), drawn, lines, noun="pod", whole=len(longest))
+
+    return Block(min(len(longest), 2) + 1, len(longest) + 1, draw) if longest else Block(0, 0, lambda _, __: [])
+
+
+def _happenings(frame: Frame) -> Block:
+    events = [event for event in frame.events if event.kind not in ORDINARY] or frame.events
+
+    def draw(width: int, lines: int) -> list[Text]:
+        latest = events[-(lines - 1) :] if lines > 1 else ()
+        return [rows.happening_header(width), *(rows.happening_row(event, width) for event in latest)]
+
+    return Block(min(len(events), 3) + 1, len(events) + 1, draw)
+
+
+def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width: int) -> Text:
+    over = sum(1 for pod in pods if pod.over)
+    parts = [
+        count(standing(frame), "node"),
+        count(len(cards), "card"),
+        count(len(pods), "pod"),
+        f"{len(frame.waiting):,} pending",
+        f"{over:,} over promise",
+    ]
+    loose = f"gpushare {clock(frame.at)}   {'  '.join(parts)}"
+    line = Text(loose if len(loose) <= width else f"{clock(frame.at)} {', '.join(parts)}")
+    line.highlight_words([parts[-1]] if over else [], OVER_STYLE)
+    line.truncate(width)
+    return line
+
+
+def _total(memory: Memory, width: int, signs: Signs) -> Text:
+    text = f" {rows.memory_text(memory)}"
+    return Text.assemble("memory ", bar(memory, max(1, width - 7 - len(text)), signs), text)
+
+
+def _foot(notes: Sequence[tuple[str, str]], width: int, signs: Signs) -> Text:
+    key = legend(signs)
+    line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), rows.DIM)
+    if line.cell_len + key.cell_len + 3 > width:
+        line = Text("  ".join(printable(told) for _, told in notes), rows.DIM)
+    if line.cell_len + key.cell_len + 3 <= width:
+        line = Text.assemble(key, " " * (width - key.cell_len - line.cell_len), line)
+    elif not notes:
+        line = key
+    line.truncate(width)
+    return line

@@ -1,0 +1,207 @@
+"""
+A node's exporter, put together: sources, turns, pages.
+
+Knows which parts there are and how they are joined, and decides only whether a kubelet is asked; nothing of
+what is read or shown.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from exporter.compat.ack import ack_families
+from exporter.compat.averages import Averages
+from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
+from exporter.evaluate import Judge
+from exporter.http import processes
+from exporter.http.pages import Exposition
+from exporter.pipeline.attribution import Place
+from exporter.pipeline.counters import Counters
+from exporter.pipeline.families import card_families, collected_families, container_families
+from exporter.pipeline.incidents import to_json
+from exporter.runner import Runner
+from exporter.self_metrics import process_families
+from exporter.settings import enforcement
+from exporter.sources.files import read_kernel
+from exporter.sources.kernel import KernelSource
+from exporter.sources.nvml.health import CardHealth
+from exporter.sources.nvml.source import NvmlSource
+from exporter.sources.promises import PromiseSource, usual_books
+from isolation.contract import metrics
+from isolation.host.health_record import RECORD
+from isolation.release import release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from exporter.evaluate import Told
+    from exporter.front import Front
+    from exporter.kubelet import Kubelet
+    from exporter.pipeline.snapshot import KernelFacts, MachineFacts, PromiseFacts
+    from exporter.settings import Settings
+    from isolation.contract.metrics import Family
+    from isolation.contract.reading import NodeReading
+
+    Collector = Callable[[Told], Iterable[Family]]
+
+ATTRIBUTION: Final = "attribution"
+"""Collector name of everything between sources and pages."""
+
+
+class Node:
+    """A context manager: its sources are let go when it is left."""
+
+    def __init__(self, chosen: Settings, front: Front | None = None) -> None:
+        self._sources = NodeSources(chosen)
+        self._runner = Runner()
+        self._node, self._front = chosen.node, front
+        self.judge = Judge(_place(chosen))
+        processes = (front.pid,) if front is not None else ()
+        found = collectors(chosen.compat_metrics, processes, chosen.collect)
+        self.pages = Exposition(found, clock=time.perf_counter, release=release())
+        self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.close()
+        self._sources.close()
+
+    def page(self) -> str:
+        """The metrics as they are now."""
+        return self.pages.page().body.decode()
+
+    def _publish(self, told: Told) -> None:
+        self.pages.publish(told, told.snapshot.epoch, ready=True)
+        if self._front is not None:
+            documents = {"/breaches": self.breaches(), "/processes": processes.to_json(told, self._node).encode()}
+            self._front.publish(self.pages.pages, documents)
+
+    def breaches(self) -> bytes:
+        """Recent breaches as a JSON document."""
+        return to_json(self.judge.state.episodes, self._node).encode()
+
+
+class NodeSources:
+    """What this machine can be asked (`exporter.cycle.Sources`)."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._chosen = chosen
+        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
+        self._kernel = KernelSource(chosen.proc, chosen.cgroup)
+        books = usual_books(chosen.simgpu, chosen.state_dir)
+        self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
+        self._kubelet: Kubelet | None = None
+        self._find_kubelet()
+
+    def first(self, now: float) -> Mapping[str, Callable[[], Any]]:
+        """What can be asked at once."""
+        return {MACHINE: partial(self._nvml.read, now), PROMISES: partial(self._promises.read, now)}
+
+    def then(
+        self, now: float, machine: MachineFacts | None, promises: PromiseFacts | None
+    ) -> Mapping[str, Callable[[], Any]]:
+        """What needs to know of which processes."""
+        pids = {process.pid for card in (machine.cards if machine else ()) for process in card.processes or ()}
+        holds = promises.holds if promises else ()
+        return {KERNEL: partial(self._kernel.read, now, pids, holds)}
+
+    def last(
+        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+    ) -> Mapping[str, Callable[[], Any]]:
+        """What needs to know of which pods and containers."""
+        self._find_kubelet()
+        return self._kubelet.reads(now, promises, kernel) if self._kubelet is not None else {}
+
+    def close(self) -> None:
+        """Let the driver and the kubelet go."""
+        self._nvml.close()
+        if self._kubelet is not None:
+            self._kubelet.close()
+
+    def _find_kubelet(self) -> None:
+        """One that stops is a failure, not a machine without one."""
+        if self._kubelet is None and _has_kubelet(self._chosen):
+            from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
+
+            self._kubelet = Kubelet(self._chosen)
+
+
+def _health(chosen: Settings) -> CardHealth:
+    try:
+        boot = read_kernel(f"{chosen.proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+    except OSError:
+        boot = ""
+    own = None if chosen.health_dir is None else chosen.health_dir / RECORD
+    return CardHealth(boot, own, chosen.agent_state_dir / RECORD)
+
+
+def _has_kubelet(chosen: Settings) -> bool:
+    """Its folder is there, or somebody says so."""
+    return chosen.kubelet_socket.parent.is_dir() if chosen.kubernetes is None else chosen.kubernetes
+
+
+def _place(chosen: Settings) -> Place:
+    """What stays the same of this node for as long as the exporter runs."""
+    enforced = chosen.isolation or enforcement(
+        chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.agent_state_dir / "alloc").is_dir()
+    )
+    return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
+
+
+def collectors(
+    compat: frozenset[str], processes: Sequence[int] = (), groups: frozenset[str] = frozenset()
+) -> Mapping[str, Collector]:
+    """Families by collector; what others call them as well, where that is wanted; `processes`: of ours beside this."""
+    found: dict[str, Collector] = {
+        "cards": partial(_of, card_families),
+        "containers": _container_pages(),
+    }
+    if groups:
+        found["collect"] = partial(_of, partial(collected_families, groups=groups))
+    if "ack" in compat:
+        found["ack"] = _ack_pages()
+    return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
+
+
+def _container_pages() -> Collector:
+    counters = Counters()
+
+    def families(nodes: list[NodeReading]) -> Iterable[Family]:
+        counters.turn()
+        return container_families(nodes, counters)
+
+    return partial(_of, families)
+
+
+def _ack_pages() -> Collector:
+    averages = Averages()
+
+    def families(told: Told) -> Iterable[Family]:
+        if told.found is None:
+            return ()
+        averages.take(told.snapshot.at, told.found)
+        return ack_families(told.found, told.snapshot.machine.value, averages)
+
+    return families
+
+
+def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:
+    return families([told.reading]) if told.reading is not None else ()
+
+
+def source_families(told: Told) -> Iterator[Family]:
+    """How each source fared, and the judging of what they told."""
+    fared = outcomes(told.snapshot)
+    success = {name: float(outcome.ok) for name, outcome in fared.items()}
+    seconds = {name: outcome.seconds for name, outcome in fared.items()}
+    success[ATTRIBUTION], seconds[ATTRIBUTION] = float(told.reading is not None), told.seconds
+    yield metrics.family(metrics.COLLECTOR_SUCCESS, (((name,), value) for name, value in success.items()))
+    yield metrics.family(metrics.COLLECTOR_DURATION, (((name,), value) for name, value in seconds.items()))

@@ -1,0 +1,302 @@
+"""
+Who was promised what on which card: one claim per (container, card), however many device IDs stand behind it.
+
+Pure. Holds that an agent or `gpushare run` wrote come first, the kubelet's device assignments speak for
+containers that no hold covers. A command of `gpushare run` has no pod: its name stands as the pod and its
+promise id, which no other has, as the container; its namespace is empty. What is used is not known here.
+
+Memory units: the IDs of our own agent's plugin name the card. The plugin of open gpushare picks another card
+than its IDs say: there the units are counted, and the card is the node's only one or the one where the
+container's processes are; else nothing is claimed. Slices of time promise no memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from exporter.pipeline.device_ids import DYNAMIC, Devices, room, unit_card, units_bytes
+from exporter.pipeline.owners import bounded, live_pods, owners, pod_names
+from isolation.contract.model import FULL_CORE
+from isolation.contract.names import ACK
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from exporter.pipeline.owners import Owner
+    from exporter.pipeline.snapshot import CardFacts, DeviceGrant, HoldFacts, RegionFacts, Snapshot
+
+Key: TypeAlias = tuple[str, str, str, str, str]
+"""Namespace, pod, container, card, and the promise id or the pod's UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one container was promised on one card."""
+
+    namespace: str
+    pod: str
+    container: str
+    uuid: str
+    index: int
+    allocation_source: str
+    """agent, run, kubelet or ids."""
+    bytes: int | None
+    """None: no memory was promised."""
+    exclusive: bool = False
+    core_ratio: float | None = None
+    policy: str = ""
+    pod_uid: str = ""
+    """Empty: not known, or no pod."""
+    promise: str = ""
+    hold: str = ""
+    """Promise id of a command of `gpushare run`."""
+    region: RegionFacts | None = None
+    """None: nothing is enforced."""
+    limits_error: str = ""
+    """In which way the library is told something else than was promised."""
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Namespace, pod and container."""
+        return (self.namespace, self.pod, self.container)
+
+    @property
+    def key(self) -> Key:
+        """What no other claim has, a pod of the same name included."""
+        return (self.namespace, self.pod, self.container, self.uuid, self.promise or self.pod_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Every claim on a node's cards."""
+
+    all: tuple[Claim, ...]
+    complete: bool
+    """Whether every source of promises could be read."""
+    counted: bool = True
+    """Whether each card's are all known: no record that cannot be read, no promise of a card that cannot be told."""
+    unplaced: frozenset[tuple[str, str, str]] = frozenset()
+    """Containers that were promised something of a card that cannot be told."""
+    unanswered: frozenset[tuple[str, str]] = frozenset()
+    """Pods, by namespace and name, of which only the kubelet could tell, and did not yet."""
+    kubernetes: bool = False
+    """A kubelet or a node agent hands the cards out: nobody else should be on them."""
+    allocated: Mapping[str, int] | None = None
+    """Bytes promised by card, what an init container hands on to its pod counted once; None: incomplete."""
+
+
+class _Part(NamedTuple):
+    """What device IDs of one container say of one card."""
+
+    uuid: str
+    units: frozenset[str]
+    exclusive: bool
+    bytes: int | None
+
+
+def claimed(snapshot: Snapshot, unit_bytes: int = GIB) -> Claims:
+    """Every claim, in the order of its names; `unit_bytes` is what one memory ID stands for."""
+    devices = Devices(snapshot.machine.value)
+    of_holds = tuple(_of_holds(snapshot, devices.cards))
+    book = _Assignments(snapshot, devices, of_holds, unit_bytes)
+    of_grants = tuple(book.claims())
+    found = tuple(sorted((*of_holds, *of_grants), key=lambda claim: claim.key))
+    kubelet, promises = snapshot.kubelet, snapshot.promises.value
+    unanswered = kubelet.value.unanswered - {claim.names[:2] for claim in of_holds} if kubelet and kubelet.value else ()
+    complete = snapshot.promises.ok and (kubelet is None or kubelet.ok) and not unanswered
+    counted = complete and promises is not None and not promises.unreadable and not book.anywhere
+    return Claims(
+        all=found,
+        complete=complete,
+        counted=counted,
+        unplaced=frozenset(book.unplaced),
+        unanswered=frozenset(unanswered),
+        kubernetes=kubelet is not None or (promises is not None and promises.agent),
+        allocated=_allocated(of_holds, of_grants, book.units) if counted else None,
+    )
+
+
+def _of_holds(snapshot: Snapshot, cards: Mapping[str, CardFacts]) -> Iterator[Claim]:
+    promises, live = snapshot.promises.value, live_pods(snapshot.kernel.value)
+    seen: set[Key] = set()
+    for found in promises.holds if promises else ():
+        tenant = found.hold.tenant
+        if tenant is not None and live is not None and tenant.uid not in live:
+            continue
+        for claim in _of_hold(found, cards):
+            if claim.key not in seen:
+                seen.add(claim.key)
+                yield claim
+
+
+def _of_hold(found: HoldFacts, cards: Mapping[str, CardFacts]) -> Iterator[Claim]:
+    hold, tenant = found.hold, found.hold.tenant
+    names = ("", hold.name, hold.id) if tenant is None else (tenant.namespace, tenant.pod, tenant.container)
+    namespace, pod, container = map(bounded, names)
+    for part in hold.slices:
+        yield Claim(
+            namespace=namespace,
+            pod=pod,
+            container=container,
+            uuid=part.uuid,
+            index=cards[part.uuid].index if part.uuid in cards else part.index,
+            allocation_source="run" if tenant is None else "agent",
+            bytes=part.bytes,
+            core_ratio=part.core / FULL_CORE if part.core else None,
+            policy=bounded(hold.policy),
+            pod_uid="" if tenant is None else bounded(tenant.uid),
+            promise=bounded(hold.id),
+            hold=hold.id if tenant is None else "",
+            region=found.region,
+            limits_error=found.limits_error,
+        )
+
+
+class _Assignments:
+    """The kubelet's device assignments while they are read."""
+
+    def __init__(self, snapshot: Snapshot, devices: Devices, held: Iterable[Claim], unit_bytes: int) -> None:
+        self._snapshot, self._devices, self._unit_bytes = snapshot, devices, unit_bytes
+        self._cards = devices.cards
+        self._held = {(claim.names, claim.pod_uid) for claim in held}
+        self._held_names = {names for names, _ in self._held}
+        promises = snapshot.promises.value
+        # units of memory that no record explains are our agent's only where it has written some
+        self._ours = promises is not None and (
+            promises.unreadable > 0 or any(one.hold.tenant for one in promises.holds)
+        )
+        self._live = live_pods(snapshot.kernel.value)
+        self._uids: dict[tuple[str, str], set[str]] = {}
+        """By name; several: pods of one name, one after the other."""
+        for uid, name in pod_names(snapshot).items():
+            self._uids.setdefault(name, set()).add(uid)
+        known = {uid for uids in self._uids.values() for uid in uids}
+        self._nameless = self._live - known if self._live else frozenset()
+        self._where: Mapping[tuple[str, str, str], set[str]] | None = None
+        self._dynamic: Mapping[tuple[str, str], int] = {}
+        """In how many containers a device of a DRA claim is: one claim may serve several."""
+        self.unplaced: set[tuple[str, str, str]] = set()
+        self.anywhere = False
+        """Whether units of memory were promised of which the card cannot be told."""
+        self.units: dict[Key, frozenset[str]] = {}
+
+    def claims(self) -> Iterator[Claim]:
+        """One per container and card."""
+        merged: dict[tuple[tuple[str, str, str], str], set[tuple[str, str]]] = {}
+        for grant in self._grants():
+            names = (bounded(grant.namespace), bounded(grant.pod), bounded(grant.container))
+            uid = self._uid(grant)
+            if uid is None or (names, uid) in self._held or (uid == "" and names in self._held_names):
+                continue
+            ids = {(grant.resource, one) for one in grant.device_ids}
+            merged.setdefault((names, uid), set()).update(ids)
+        self._dynamic = Counter(one for ids in merged.values() for one in ids if one[0].startswith(DYNAMIC))
+        for (names, uid), ids in merged.items():
+            for part, by in self._parts(names, ids):
+                claim = Claim(
+                    *names,
+                    uuid=part.uuid,
+                    index=self._cards[part.uuid].index,
+                    allocation_source=by,
+                    bytes=part.bytes,
+                    exclusive=part.exclusive,
+                    core_ratio=1.0 if part.exclusive else None,
+                    pod_uid=uid,
+                    promise=uid,
+                )
+                self.units[claim.key] = part.units
+                yield claim
+
+    def _grants(self) -> tuple[DeviceGrant, ...]:
+        kubelet = self._snapshot.kubelet
+        return kubelet.value.grants if kubelet and kubelet.value else ()
+
+    def _uid(self, grant: DeviceGrant) -> str | None:
+        """Of the pod to which this was given; empty: not known; None: the pod is over."""
+        if grant.pod_uid:
+            return None if self._live is not None and grant.pod_uid not in self._live else bounded(grant.pod_uid)
+        known = self._uids.get((grant.namespace, grant.pod), set())
+        if self._live is None:
+            return next(iter(known)) if len(known) == 1 else ""
+        alive = known & self._live
+        if known and not alive and not self._nameless:
+            return None  # an old kubelet lists terminated pods; a successor would have a control group of its own
+        return next(iter(alive)) if len(alive) == 1 else ""
+
+    def _parts(self, names: tuple[str, str, str], ids: Iterable[tuple[str, str]]) -> Iterator[tuple[_Part, str]]:
+        whole: dict[str, set[str]] = {}
+        sliced: dict[str, set[str]] = {}
+        units: set[str] = set()
+        for resource, one in sorted(ids):
+            if resource == ACK.memory:
+                units.add(one)
+                continue
+            named = self._devices.find(resource, one)
+            if named is not None and named.card is None:
+                self.unplaced.add(names)
+            elif named is not None and named.card is not None:
+                shared = named.shared or self._dynamic.get((resource, one), 0) > 1
+                (sliced if shared else whole).setdefault(named.card.uuid, set()).add(one)
+        for uuid in whole:
+            # one card, however many names it has
+            yield _Part(uuid, frozenset({uuid}), True, room(self._cards[uuid])), "kubelet"
+        for uuid, mine in sliced.items():
+            if uuid not in whole:
+                yield _Part(uuid, frozenset(mine), False, None), "kubelet"
+        for part, by in self._memory(names, units) if units else ():
+            if part.uuid not in whole and part.uuid not in sliced:
+                yield part, by
+
+    def _memory(self, names: tuple[str, str, str], ids: set[str]) -> Iterator[tuple[_Part, str]]:
+        by_card: dict[str, set[str]] = {}
+        for one in ids:
+            by_card.setdefault(unit_card(one), set()).add(one)
+        if self._ours:
+            for uuid, mine in sorted(by_card.items()):
+                if uuid in self._cards:
+                    yield _Part(uuid, frozenset(mine), False, len(mine) * self._unit_bytes), "kubelet"
+                else:
+                    self.unplaced.add(names)
+            return
+        seen = self._cards if len(self._cards) == 1 else self._used_by(names)
+        if len(seen) != 1:
+            self.unplaced.add(names)
+            self.anywhere = True
+            return
+        uuid = next(iter(seen))
+        yield _Part(uuid, frozenset(ids), False, units_bytes(len(ids), self._unit_bytes, self._cards[uuid])), "ids"
+
+    def _used_by(self, names: tuple[str, str, str]) -> set[str]:
+        """Cards on which the container has processes."""
+        if self._where is None:
+            everybody = owners(self._snapshot) or {}
+            self._where = _places(everybody, self._cards.values())
+        return self._where.get(names, set())
+
+
+def _places(everybody: Mapping[int, Owner], cards: Iterable[CardFacts]) -> dict[tuple[str, str, str], set[str]]:
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for card in cards:
+        for process in card.processes or ():
+            owner = everybody.get(process.pid)
+            if owner is not None and owner.named:
+                found.setdefault((owner.namespace, owner.pod, owner.container), set()).add(card.uuid)
+    return found
+
+
+def _allocated(held: Iterable[Claim], granted: Iterable[Claim], units: Mapping[Key, frozenset[str]]) -> dict[str, int]:
+    """By card. Device IDs that two containers of one pod have are one promise that an init container handed on."""
+    total: dict[str, int] = {}
+    for claim in held:
+        total[claim.uuid] = total.get(claim.uuid, 0) + (claim.bytes or 0)
+    handed: set[tuple[str, str, str, str]] = set()
+    for claim in granted:
+        mine = units[claim.key]
+        fresh = [one for one in mine if (claim.namespace, claim.pod, claim.pod_uid, one) not in handed]
+        handed.update((claim.namespace, claim.pod, claim.pod_uid, one) for one in fresh)
+        part = (claim.bytes or 0) * len(fresh) // max(1, len(mine))
+        total[claim.uuid] = total.get(claim.uuid, 0) + part
+    return total

@@ -1,0 +1,318 @@
+"""
+Which container uses what of which card, from one snapshot and its claims.
+
+Pure. What a process uses is its container's. A process that no claim on its card explains is unattributed, as
+measured; what the measurement does not explain is nobody's and is left to the remainder. Every figure says
+where it comes from:
+
+  nvml        the sum over the container's processes; 0 from allocation on until one appears
+  library     the container's own books, where NVML's processes cannot be told apart by container (no host
+              PIDs, clients behind an MPS server) and its promise is enforced
+  allocation  the card's figure less what the driver keeps, where one container alone has the whole card and
+              its processes cannot be seen (no host PIDs, a sandbox with a kernel of its own such as Kata), or
+              NVML does not tell what they have
+
+A source that failed leaves figures absent: failure is never idle, and is never replaced by another source.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from exporter.pipeline.owners import bounded, departed, owners
+from exporter.pipeline.process_binding import Sight, Stay, Verdict, View, look, used_bytes
+from isolation.contract.quantity import GIB
+from isolation.contract.reading import CardReading, ContainerReading, NodeReading
+from isolation.host.core.health import APPLICATION, FATAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from exporter.pipeline.allocations import Claim, Claims, Key
+    from exporter.pipeline.snapshot import CardFacts, Snapshot
+    from isolation.contract.abi import CardBook
+
+
+_NO_XIDS: Final = MappingProxyType(dict.fromkeys((FATAL - frozenset(range(144, 151))) | APPLICATION, 0))
+"""Told from the start, so that the first one shows; without those of NVLink 5, which few cards can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the exporter was told of its node."""
+
+    node: str
+    pool: str = ""
+    mode: str = ""
+    isolation: str = ""
+    unit_bytes: int = GIB
+    """Promises are made in such units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """A reading, and what it was made from."""
+
+    reading: NodeReading
+    stays: tuple[Stay, ...]
+    claims: Claims
+    """Of `reading.containers`, one by one: `placed`."""
+    placed: tuple[Claim, ...]
+    views: Mapping[str, View]
+    """By card."""
+    busy: Mapping[str, float | None]
+    """Compute of everybody on a card, strangers included."""
+    whose: Mapping[str, Mapping[int, Key | None]]
+    """By card: the claim of each process that computed, as in `Sight`."""
+    facts: Mapping[str, CardFacts]
+    """Cards that somebody may use, by UUID."""
+    churned: bool
+    """A process went between two sources: worth taking the sample again, once."""
+
+
+def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
+    """Everything known about a node's cards and containers at one moment."""
+    machine, kernel = snapshot.machine.value, snapshot.kernel.value
+    by_card: dict[str, list[Claim]] = defaultdict(list)
+    for claim in claims.all:
+        by_card[claim.uuid].append(claim)
+    everybody, gone = owners(snapshot), departed(snapshot)
+    cards: list[CardReading] = []
+    containers: list[ContainerReading] = []
+    stays: list[Stay] = []
+    placed: list[Claim] = []
+    views: dict[str, View] = {}
+    busy: dict[str, float | None] = {}
+    whose: dict[str, Mapping[int, Key | None]] = {}
+    for card in machine.cards if machine else ():
+        mine = by_card.pop(card.uuid, [])
+        sight = look(snapshot, card, mine, claims, everybody, gone=gone)
+        readings = [_container(card, claim, sight, alone=len(mine) == 1) for claim in mine]
+        told = sight.view is View.CLEAR and all(one.source == "nvml" for one in readings)
+        cards.append(_card(card, mine, sight, claims, place.unit_bytes, told=told))
+        containers += readings
+        placed += mine
+        stays += sight.stays
+        views[card.uuid] = sight.view
+        whose[card.uuid] = sight.whose
+        busy[card.uuid] = None if card.busy is None else sum(card.busy.values())
+    unseen = [claim for rest in by_card.values() for claim in rest]
+    containers += [_reading(claim) for claim in unseen]
+    cards += [_divided(card) for card in machine.divided] if machine else []
+    reading = NodeReading(
+        node=bounded(place.node),
+        pool=place.pool,
+        mode=place.mode,
+        isolation=place.isolation,
+        cards=tuple(cards),
+        containers=tuple(containers),
+        driver=bounded(machine.driver) if machine else "",
+        host_pids=kernel.host_pids if kernel else None,
+        mps=machine.mps if machine else None,
+    )
+    facts = {card.uuid: card for card in machine.cards} if machine else {}
+    churned = any(stay.owner is None for stay in stays)
+    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, whose, facts, churned)
+
+
+def book_of(claim: Claim) -> CardBook | None:
+    """What the container's own library says of the card: the tenant's word."""
+    if claim.region is None or claim.region.reading is None:
+        return None
+    wanted = _bare(claim.uuid)
+    return next((book for book in claim.region.reading.cards if book.uuid == wanted), None)
+
+
+@lru_cache(maxsize=256)
+def _bare(uuid: str) -> UUID | None:
+    """The 16 bytes that CUDA tells; None for a name that is no UUID."""
+    try:
+        return UUID(uuid.removeprefix("GPU-").removeprefix("MIG-"))
+    except ValueError:
+        return None
+
+
+def _container(card: CardFacts, claim: Claim, sight: Sight, *, alone: bool) -> ContainerReading:
+    if sight.view is View.FAILED or claim.key in sight.torn:
+        return _reading(claim)
+    whole = claim.exclusive and alone
+    used, source = _memory(card, claim, sight, whole=whole)
+    core, core_source = None, ""
+    if sight.view is View.CLEAR and sight.busy is not None:
+        # samples of processes that took turns add up to a little over 1
+        core, core_source = min(1.0, sight.busy.get(claim.key, 0.0)), "nvml"
+    elif whole and card.utilisation_ratio is not None:
+        core, core_source = card.utilisation_ratio, "allocation"
+    peak, peak_source = _peak(card, sight.of.get(claim.key, ()), used, source)
+    found = _reading(claim, (used, source), (core, core_source), (peak, peak_source))
+    if core_source != "nvml":
+        return found
+    return replace(
+        found, encoder_ratio=sight.part(card.encoder_busy, claim), decoder_ratio=sight.part(card.decoder_busy, claim)
+    )
+
+
+def _reading(
+    claim: Claim,
+    memory: tuple[int | None, str] = (None, ""),
+    core: tuple[float | None, str] = (None, ""),
+    peak: tuple[int | None, str] = (None, ""),
+) -> ContainerReading:
+    """A claim with figures and their sources; without them, what was promised stays told."""
+    book = book_of(claim)
+    limited = book if claim.core_ratio is not None else None
+    return ContainerReading(
+        namespace=claim.namespace,
+        pod=claim.pod,
+        container=claim.container,
+        promise=claim.promise,
+        uuid=claim.uuid,
+        index=claim.index,
+        exclusive=claim.exclusive,
+        allocated_bytes=claim.bytes or 0,
+        used_bytes=memory[0],
+        allocated_core_ratio=claim.core_ratio,
+        used_core_ratio=core[0],
+        source=memory[1],
+        core_source=core[1],
+        allocation_source=claim.allocation_source,
+        policy=claim.policy,
+        pod_uid=claim.pod_uid,
+        peak_bytes=peak[0],
+        peak_source=peak[1],
+        denied=book.denied if book else None,
+        overrun_seconds=limited.overrun_ns / 1e9 if limited and limited.overrun_ns is not None else None,
+        unknown=() if claim.bytes is not None else ("allocated_bytes",),
+    )
+
+
+def _memory(card: CardFacts, claim: Claim, sight: Sight, *, whole: bool) -> tuple[int | None, str]:
+    mine = sight.of.get(claim.key, ())
+    if sight.view is View.CLEAR:
+        known = [stay.process.bytes for stay in mine if stay.process.bytes is not None]
+        if len(known) == len(mine):
+            return sum(known), "nvml"
+        whole = whole and len(mine) == len(sight.stays)
+    elif (book := book_of(claim)) is not None:
+        return book.used_bytes, "library"
+    used = used_bytes(card)
+    if not whole or used is None or card.reserved_bytes is None or used < card.reserved_bytes:
+        return None, ""
+    return used - card.reserved_bytes, "allocation"
+
+
+def _peak(card: CardFacts, mine: Iterable[Stay], used: int | None, source: str) -> tuple[int | None, str]:
+    """The larger of this sample and of what the driver keeps account of for one of the container's processes."""
+    if used is None or source != "nvml":
+        return used, source
+    kept = max((card.peaks.get(stay.process.pid, 0) for stay in mine), default=0)
+    return (kept, "accounting") if kept > used else (used, source)
+
+
+def _card(
+    card: CardFacts, claims: Sequence[Claim], sight: Sight, book: Claims, unit_bytes: int, *, told: bool
+) -> CardReading:
+    sized = not card.lost and card.total_bytes > 0
+    exclusive = any(claim.exclusive for claim in claims)
+    promised = None if book.allocated is None else book.allocated.get(card.uuid, 0)
+    if any(claim.exclusive and claim.bytes is None for claim in claims):
+        promised = None
+    unknown = set() if sized else {"total_bytes", "allocatable_bytes", "reserved_bytes"}
+    unknown |= {"reserved_bytes"} if card.reserved_bytes is None else set()
+    unknown |= {"allocated_bytes"} if promised is None else set()
+    offered = max(0, card.total_bytes - (card.reserved_bytes or 0)) // unit_bytes * unit_bytes
+    free: int | None = None
+    if sized and promised is not None and all(claim.bytes is not None for claim in claims):
+        free = max(0, offered - promised) // unit_bytes * unit_bytes if card.healthy else 0
+    return _physical(
+        card,
+        allocated_bytes=promised or 0,
+        allocatable_bytes=offered,
+        used_bytes=used_bytes(card),
+        unattributed_bytes=_unattributed(sight),
+        largest_free_bytes=free,
+        exclusive=True if exclusive else (False if book.counted else None),
+        holders=len(claims) if book.counted else None,
+        attributable=None if card.lost else told,
+        unknown=tuple(sorted(unknown)),
+    )
+
+
+def _unattributed(sight: Sight) -> int | None:
+    """What processes outside any claim have; None where one of them cannot be told from a tenant's."""
+    if sight.view not in {View.CLEAR, View.SANDBOX} or any(stay.verdict is Verdict.UNKNOWN for stay in sight.stays):
+        return None
+    strangers = [stay.process.bytes for stay in sight.stays if stay.verdict is Verdict.NOBODY]
+    known = [one for one in strangers if one is not None]
+    return sum(known) if len(known) == len(strangers) else None
+
+
+def _divided(card: CardFacts) -> CardReading:
+    """A card that MIG divides: what it draws and how it fares. Memory and tenants stand with its instances."""
+    return _physical(
+        card,
+        allocated_bytes=0,
+        allocatable_bytes=0,
+        used_bytes=None,
+        unattributed_bytes=None,
+        unknown=("total_bytes", "reserved_bytes", "allocated_bytes", "allocatable_bytes"),
+    )
+
+
+def _physical(
+    card: CardFacts,
+    *,
+    allocated_bytes: int,
+    allocatable_bytes: int,
+    used_bytes: int | None,
+    unattributed_bytes: int | None,
+    unknown: tuple[str, ...],
+    largest_free_bytes: int | None = None,
+    exclusive: bool | None = None,
+    holders: int | None = None,
+    attributable: bool | None = None,
+) -> CardReading:
+    return CardReading(
+        uuid=bounded(card.uuid),
+        index=card.index,
+        model=bounded(card.model),
+        total_bytes=card.total_bytes,
+        reserved_bytes=card.reserved_bytes or 0,
+        used_bytes=used_bytes,
+        allocated_bytes=allocated_bytes,
+        allocatable_bytes=allocatable_bytes,
+        unattributed_bytes=unattributed_bytes,
+        utilisation_ratio=card.utilisation_ratio,
+        power_watts=card.power_watts,
+        temperature_celsius=card.temperature_celsius,
+        healthy=card.healthy,
+        memory_utilisation_ratio=card.memory_utilisation_ratio,
+        power_limit_watts=card.power_limit_watts,
+        energy_joules=card.energy_joules,
+        sm_clock_hertz=card.sm_clock_hertz,
+        memory_clock_hertz=card.memory_clock_hertz,
+        busy_seconds=card.busy_seconds,
+        throttled_seconds=None if card.throttled_seconds is None else tuple(card.throttled_seconds.items()),
+        ecc_corrected=card.ecc_corrected,
+        ecc_uncorrected=card.ecc_uncorrected,
+        xids=tuple(sorted((card.xids if card.parent else {**_NO_XIDS, **card.xids}).items())),
+        pcie_replays=card.pcie_replays,
+        nvlink_errors=card.nvlink_errors,
+        largest_free_bytes=largest_free_bytes,
+        exclusive=exclusive,
+        holders=holders,
+        attributable=attributable,
+        lost=card.lost,
+        unhealthy=card.unhealthy,
+        processes=None if card.processes is None else len(card.processes),
+        hardware=card.hardware,
+        parent=bounded(card.parent),
+        profile=bounded(card.profile),
+        minor=card.minor,
+        unknown=unknown,
+    )

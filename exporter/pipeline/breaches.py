@@ -1,0 +1,257 @@
+"""
+What goes against the promises on a node, judged from outside the containers, and the counters behind it.
+
+Pure: one attribution and what was remembered give the reading to be shown and what to remember next. Only what
+NVML measures makes a container over its limit, for as long as two samples in a row say so. What is remembered
+of a container is dropped some time after it has gone. What is wrong in one sample is told by
+`exporter.pipeline.findings`, when that is a breach by `exporter.pipeline.incidents`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from exporter.pipeline.compute import Work, put_down
+from exporter.pipeline.energy import Meter, read_meter, shares
+from exporter.pipeline.findings import findings, slots
+from exporter.pipeline.incidents import Breach, BreachKind, Episodes, FindingKey, follow
+from exporter.pipeline.process_binding import View
+from isolation.contract.quantity import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from exporter.pipeline.allocations import Claim, Key
+    from exporter.pipeline.attribution import Attribution
+    from isolation.contract.reading import ContainerReading, NodeReading
+
+SLACK_BYTES: Final = 64 * MIB
+SLACK_PART: Final = 100
+"""An over-limit begins this much (the smaller of both) above the promise and ends at the promise."""
+LONGEST_GAP: Final = 60.0
+"""Seconds between two samples after which the time between them is nobody's."""
+LINGER_SECONDS: Final = 600.0
+"""Counters of a container that has gone, or that cannot be seen, are kept so long."""
+MOST_GONE: Final = 1024
+
+
+class Excess(NamedTuple):
+    """How a container stands to its limit."""
+
+    over: bool = False
+    measured: float | None = None
+    """When its memory was last measured."""
+    seconds: float = 0.0
+    episodes: int = 0
+    spike_bytes: int = 0
+    """Peak of a living process, as the driver keeps account, that was judged already."""
+    spiked: bool = False
+    """Such a peak was new in this sample."""
+
+
+class _Growth(NamedTuple):
+    """What counters of a container have grown by in one sample; None: that cannot be told."""
+
+    joules: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What is remembered of one claim."""
+
+    seen: float
+    excess: Excess = field(default_factory=Excess)
+    peak_bytes: int | None = None
+    peak_source: str = ""
+    grown: _Growth = field(default_factory=_Growth)
+    joules: float = 0.0
+    compute_seconds: float = 0.0
+    denied: int | None = None
+    denied_at: float | None = None
+    fresh_denied: int = 0
+    slotted: bool = False
+    """A process of the container was seen in its region."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is remembered of a node from sample to sample."""
+
+    at: float | None = None
+    whole: float | None = None
+    """When every source of promises last answered: who is not remembered since then was not there."""
+    tracks: Mapping[Key, Track] = field(default_factory=lambda: MappingProxyType({}))
+    meters: Mapping[str, Meter] = field(default_factory=lambda: MappingProxyType({}))
+    work: Mapping[str, Work] = field(default_factory=lambda: MappingProxyType({}))
+    episodes: Episodes = field(default_factory=Episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The reading to be shown, and what to remember."""
+
+    reading: NodeReading
+    state: State
+    begun: tuple[Breach, ...]
+    """Breaches that this sample began."""
+
+
+def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judged:
+    """`now` is monotonic; `epoch` dates the records."""
+    reading = found.reading
+    pairs = tuple(zip(found.placed, reading.containers, strict=True))
+    meters, joules = _energy(found, state.meters, now)
+    work, seconds = put_down(found, state.work)
+    tracks = {}
+    for claim, one in pairs:
+        grown = _Growth(joules.get(claim.key), seconds.get(claim.key))
+        tracks[claim.key] = _track(claim, one, _Before(state.tracks.get(claim.key), state, now), grown)
+    wrong = {one.key: one for one in findings(found, tracks, now)}
+    unsure = _unsure(found)
+    episodes, begun = follow(state.episodes, wrong, unsure, epoch)
+    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in episodes.open.values())
+    shown = replace(
+        reading,
+        cards=tuple(
+            card if card.uuid not in found.views else replace(card, breaches=_going(card.uuid, open_on, unsure))
+            for card in reading.cards
+        ),
+        containers=tuple(_shown(one, tracks[claim.key]) for claim, one in pairs),
+        breach_counts=tuple(sorted(episodes.counts.items())),
+    )
+    tracks |= _lingering(state.tracks, tracks, now)
+    meters |= {
+        uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
+    }
+    whole = now if found.claims.complete else state.whole
+    return Judged(shown, State(now, whole, tracks, meters, work, episodes), begun)
+
+
+def _going(
+    uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
+) -> tuple[tuple[str, int], ...]:
+    """Breaches that go on on a card, by kind; a kind that would not be seen is absent."""
+    every = ((kind, numbers.get((uuid, kind), 0)) for kind in BreachKind)
+    return tuple((kind.value, number) for kind, number in every if number or not unsure((kind, uuid)))
+
+
+def _shown(one: ContainerReading, track: Track) -> ContainerReading:
+    return replace(
+        one,
+        over_limit_seconds=track.excess.seconds,
+        over_limit_episodes=track.excess.episodes,
+        peak_bytes=track.peak_bytes if one.used_bytes is not None else None,
+        peak_source=track.peak_source,
+        energy_joules=track.joules if track.grown.joules is not None else None,
+        compute_seconds=track.compute_seconds if track.grown.seconds is not None else None,
+    )
+
+
+def _lingering(before: Mapping[Key, Track], present: Mapping[Key, Track], now: float) -> dict[Key, Track]:
+    gone = [(key, kept) for key, kept in before.items() if key not in present and now - kept.seen < LINGER_SECONDS]
+    if len(gone) > MOST_GONE:
+        gone = sorted(gone, key=lambda pair: pair[1].seen)[-MOST_GONE:]
+    return dict(gone)
+
+
+def _energy(found: Attribution, before: Mapping[str, Meter], now: float) -> tuple[dict[str, Meter], dict[Key, float]]:
+    """Every card's meter, and joules since the last sample by claim; a claim that is missing cannot be told."""
+    meters: dict[str, Meter] = {}
+    joules: dict[Key, float] = {}
+    by_card: dict[str, list[tuple[Claim, ContainerReading]]] = {}
+    for claim, one in zip(found.placed, found.reading.containers, strict=True):
+        by_card.setdefault(one.uuid, []).append((claim, one))
+    for card in found.reading.cards:
+        busy = found.busy.get(card.uuid)
+        meters[card.uuid], idle, active = read_meter(card, before.get(card.uuid), busy, now)
+        mine = by_card.get(card.uuid, ())
+        if card.energy_joules is None:
+            continue
+        parts = shares(card, [one for _, one in mine], busy, idle, active)
+        joules |= {claim.key: part for (claim, _), part in zip(mine, parts, strict=True) if part is not None}
+    return meters, joules
+
+
+class _Before(NamedTuple):
+    """What was before this sample."""
+
+    track: Track | None
+    state: State
+    now: float
+
+    @property
+    def at(self) -> float | None:
+        """When it was."""
+        return self.state.at
+
+    def begin(self) -> Track:
+        """
+        What to go on from.
+
+        Of a container that was not there when all were seen, everything is news that its region tells. What is
+        told of one that may have been there before, as when the exporter begins, was before our time.
+        """
+        if self.track is not None:
+            return self.track
+        whole = self.state.whole
+        new = whole is not None and self.now - whole < LINGER_SECONDS
+        return Track(self.now, denied=0 if new else None)
+
+
+def _track(claim: Claim, one: ContainerReading, before: _Before, grown: _Growth) -> Track:
+    track = before.begin()
+    peak, source = track.peak_bytes, track.peak_source
+    if one.peak_bytes is not None and (peak is None or one.peak_bytes > peak):
+        peak, source = one.peak_bytes, one.peak_source
+    fresh = 0
+    if one.denied is not None and track.denied is not None:
+        fresh = max(0, one.denied - track.denied)
+    # one that was away begins its episodes anew; its sums go on
+    excess = track.excess if track.seen == before.at else track.excess._replace(over=False)
+    return Track(
+        seen=before.now,
+        excess=_excess(claim, one, excess, before),
+        peak_bytes=peak,
+        peak_source=source,
+        grown=grown,
+        joules=track.joules + (grown.joules or 0.0),
+        compute_seconds=track.compute_seconds + (grown.seconds or 0.0),
+        denied=track.denied if one.denied is None else one.denied,
+        denied_at=before.now if fresh else track.denied_at,
+        fresh_denied=fresh,
+        slotted=track.slotted or bool(slots(claim)),
+    )
+
+
+def _excess(claim: Claim, one: ContainerReading, last: Excess, before: _Before) -> Excess:
+    """Over the limit or not, with hysteresis; peaks between the samples count as episodes of their own."""
+    if one.source != "nvml" or one.used_bytes is None or claim.bytes is None:
+        return last._replace(spiked=False) if last.spiked else last
+    begins = claim.bytes + min(SLACK_BYTES, claim.bytes // SLACK_PART)
+    over = one.used_bytes > (claim.bytes if last.over else begins)
+    account = (one.peak_bytes or 0) if one.peak_source == "accounting" else 0
+    spiked = not over and not last.over and account > max(begins, last.spike_bytes)
+    gap = before.now - last.measured if last.measured is not None and last.measured == before.at else 0.0
+    return Excess(
+        over=over,
+        measured=before.now,
+        seconds=last.seconds + (gap if over and last.over and gap <= LONGEST_GAP else 0.0),
+        episodes=last.episodes + ((over and not last.over) or spiked),
+        spike_bytes=max(account, one.used_bytes if over else 0),
+        spiked=spiked,
+    )
+
+
+def _unsure(found: Attribution) -> Callable[[FindingKey], bool]:
+    """Whether a finding that is missing may be there all the same."""
+    measured = {BreachKind.OVER_LIMIT, BreachKind.UNINSTRUMENTED, BreachKind.UNALLOCATED, BreachKind.MISSING_LIBRARY}
+    clear = {uuid for uuid, view in found.views.items() if view is View.CLEAR}
+
+    def unsure(key: FindingKey) -> bool:
+        return not found.claims.complete or (key[0] in measured and key[1] not in clear)
+
+    return unsure

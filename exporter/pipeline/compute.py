@@ -1,0 +1,62 @@
+"""
+How many seconds of a card each container has computed.
+
+Pure. The driver's samples are added up by process where they are taken (`exporter.pipeline.busy_time`), so that a
+reading that is lost loses nothing: here only what each total has grown by since it was last put down to somebody.
+What a process that nobody can name computes waits until somebody can, or is forgotten with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from exporter.pipeline.allocations import Key
+    from exporter.pipeline.attribution import Attribution
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One card's totals as far as they have been put down."""
+
+    card: float | None = None
+    """Of the whole card."""
+    processes: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    """By pid."""
+
+
+def put_down(found: Attribution, before: Mapping[str, Work]) -> tuple[dict[str, Work], dict[Key, float]]:
+    """
+    The totals now, and seconds since the last time by claim.
+
+    Claims of which it is not known what they compute are missing. A card without its totals keeps the last ones.
+    """
+    sources = {claim.key: one.core_source for claim, one in zip(found.placed, found.reading.containers, strict=True)}
+    seconds = {key: 0.0 for key, source in sources.items() if source}
+    alone = {claim.uuid: claim.key for claim in found.placed if sources[claim.key] == "allocation"}
+    work: dict[str, Work] = {}
+    for uuid, card in found.facts.items():
+        last = before.get(uuid, Work())
+        if uuid in alone and card.busy_seconds is not None:
+            seconds[alone[uuid]] = _growth(card.busy_seconds, last.card)
+        processes = last.processes
+        if card.compute_seconds is not None:
+            whose = found.whose[uuid]
+            known = {pid: total for pid, total in card.compute_seconds.items() if pid in whose}
+            for pid, total in known.items():
+                key = whose[pid]
+                if key is not None and sources.get(key) == "nvml":
+                    seconds[key] += _growth(total, last.processes.get(pid))
+            waiting = {pid: last.processes[pid] for pid in card.compute_seconds if pid in last.processes}
+            processes = waiting | known
+        work[uuid] = Work(last.card if card.busy_seconds is None else card.busy_seconds, processes)
+    return {**before, **work}, seconds
+
+
+def _growth(now: float, before: float | None) -> float:
+    """Of a total that begins at 0 again with whoever keeps it."""
+    return now - before if before is not None and now >= before else now

@@ -1,0 +1,248 @@
+"""
+All cards of a machine from one start of NVML to its end.
+
+Keeps the cards' handles and MIG layouts, spreads slow questions over the cycles (one card's at a time),
+counts XIDs. A card that is lost costs nobody else a figure. When NVML is started, and by whom it is
+called, is `nvml`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from exporter.pipeline.busy_time import LOOK_BACK_MICROS, Meter
+from exporter.pipeline.snapshot import CardFacts, MachineFacts
+from exporter.sources.errors import SourceError
+from exporter.sources.nvml.card import Card, Past
+from exporter.sources.nvml.events import Events, counted
+from exporter.sources.nvml.health import CardHealth
+from exporter.sources.nvml.library import GoneError, Library, LostError
+from isolation.host.card_events import Alarm, Kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SLOW_SECONDS: Final = 15.0
+_ASK_AGAIN_SECONDS: Final = 600.0
+_MPS_SERVER: Final = "nvidia-cuda-mps-server"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What outlives a start of NVML."""
+
+    pasts: dict[str, Past] = field(default_factory=dict)
+    """By UUID."""
+    uuids: dict[int, str] = field(default_factory=dict)
+    """Of cards that were seen, by index."""
+    health: CardHealth = field(default_factory=CardHealth)
+    groups: frozenset[str] = frozenset()
+    """Of further figures that are asked for, as `--collect` names them."""
+
+    def past(self, uuid: str, micros: int) -> Past:
+        """Of one card; begun here for one that is new."""
+        if uuid not in self.pasts:
+            self.pasts[uuid] = Past(Meter(micros - LOOK_BACK_MICROS))
+        return self.pasts[uuid]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One place on the bus."""
+
+    index: int
+    card: Card | None = None
+    ours: bool = True
+    """Whether we may see it: containers are given some cards."""
+    instances: tuple[Card, ...] | None = None
+    """None: nothing divides it."""
+    slow_due: float = float("-inf")
+
+
+class Session:
+    """NVML started; `close` ends it. GoneError where it must be started anew."""
+
+    def __init__(self, hardware: Path | None, memory: Memory) -> None:
+        self._memory = memory
+        self._library = Library(hardware)
+        self._again_due: float | None = None
+        self._names: dict[int, bool] = {}
+        self.lost = False
+        """Whether a card was lost at the last reading."""
+        try:
+            self._events = Events(self._library)
+            self._driver = str(self._library.ask(None, "nvmlSystemGetDriverVersion") or "")
+            count = self._library.ask(None, "nvmlDeviceGetCount")
+        except (GoneError, LostError):
+            self._library.close()
+            raise
+        if count is None:
+            self._library.close()
+            raise SourceError(
+                "NVML does not report the number of cards: check that the driver is available in this container"
+            )
+        self._slots = [_Slot(index) for index in range(count)]
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        try:
+            for slot in self._slots:
+                if slot.card is not None:
+                    slot.card.close()
+            self._events.close()
+        except (GoneError, LostError):
+            pass
+        finally:
+            self._library.close()
+
+    def sample(self, micros: int) -> None:
+        """Take the samples of every card with processes."""
+        for slot in self._slots:
+            if slot.card is not None and slot.instances is None:
+                try:
+                    slot.card.sample(self._memory.past(slot.card.uuid, micros), micros)
+                except LostError:
+                    continue  # the next reading tells
+
+    def read(self, now: float, micros: int) -> MachineFacts:
+        """Every card, at about one moment."""
+        if self._again_due is None or now >= self._again_due:
+            self._again_due = now + _ASK_AGAIN_SECONDS
+            self._library.ask_again()
+        self._prepare(now)
+        self._note_alarms(now, micros)
+        cards: list[CardFacts] = []
+        divided: list[CardFacts] = []
+        for slot in self._slots:
+            if not slot.ours:
+                continue
+            board, parts = self._read_slot(slot, now, micros)
+            cards += parts if slot.instances is not None else [board]
+            divided += [board] if slot.instances is not None else []
+        cards, divided = self._judged(cards, divided, now)
+        told = [*cards, *divided]
+        answering = [card for card in told if not card.lost]
+        if answering and all(card.free_bytes is None for card in answering):
+            raise GoneError("no card reports its memory")
+        self.lost = any(card.lost for card in told)
+        self._forget({card.uuid for card in told})
+        servers = self._mps_servers(cards)
+        mps = bool(servers) or any(one.kind == "mps" for card in cards for one in card.processes or ())
+        return MachineFacts(tuple(cards), self._driver, mps, servers, tuple(divided))
+
+    def _prepare(self, now: float) -> None:
+        """Find cards that are missing; ask all new ones, and the one that has waited longest, the slow questions."""
+        for slot in self._slots:
+            if slot.card is None and slot.ours:
+                self._find(slot)
+        due = [slot for slot in self._slots if slot.card is not None and now >= slot.slow_due]
+        new = [slot for slot in due if slot.slow_due == float("-inf")]
+        for slot in new or sorted(due, key=lambda slot: slot.slow_due)[:1]:
+            slot.slow_due = now + SLOW_SECONDS
+            self._slow(slot)
+
+    def _find(self, slot: _Slot) -> None:
+        try:
+            handle = self._library.handle(slot.index)
+            slot.ours = handle is not None
+            if handle is not None:
+                slot.card = Card(self._library, handle, slot.index)
+                self._events.register(handle, slot.card.uuid)
+                self._memory.uuids[slot.index] = slot.card.uuid
+        except LostError:
+            slot.card = None
+
+    def _slow(self, slot: _Slot) -> None:
+        if slot.card is None:
+            return
+        try:
+            slot.card.read_slow(self._memory.groups)
+            if not slot.card.divided():
+                slot.instances = None
+                return
+            known = {card.uuid: card for card in slot.instances or ()}
+            slot.instances = tuple(known.get(card.uuid, card) for card in slot.card.instances())
+        except LostError:
+            return
+
+    def _read_slot(self, slot: _Slot, now: float, micros: int) -> tuple[CardFacts, list[CardFacts]]:
+        """The physical card, and its MIG instances."""
+        card = slot.card
+        if card is None:
+            return self._missing(slot.index), []
+        past = self._memory.past(card.uuid, micros)
+        parts = [(part, self._memory.past(part.uuid, micros)) for part in slot.instances or ()]
+        try:
+            if slot.instances is None:
+                return card.read_whole(past, now, micros), []
+            board = card.read_board(past, now)
+            return card.with_total(board), [part.read_instance(own, now) for part, own in parts]
+        except LostError:
+            return card.lost(past), [part.lost(own) for part, own in parts]
+
+    def _missing(self, index: int) -> CardFacts:
+        """A card that never answered; under its name if it did before NVML was started anew."""
+        present = {slot.card.uuid for slot in self._slots if slot.card is not None}
+        uuid = self._memory.uuids.get(index) or self._memory.health.uuid(index)
+        past = self._memory.pasts.get(uuid) if uuid not in present else None
+        return CardFacts(
+            uuid=uuid if uuid and uuid not in present else f"lost-{index}",
+            index=index,
+            model="",
+            total_bytes=0,
+            reserved_bytes=None,
+            free_bytes=None,
+            processes=None,
+            busy=None,
+            xids=past.xids if past is not None else {},
+            unhealthy="lost",
+            lost=True,
+        )
+
+    def _note_alarms(self, now: float, micros: int) -> None:
+        """Count XIDs, and judge the cards' health by all that is heard; what the driver wants done is asked at once."""
+        slots = {slot.card.uuid: slot for slot in self._slots if slot.card is not None}
+        instances = {
+            (uuid, part.gpu_instance): part.uuid for uuid, slot in slots.items() for part in slot.instances or ()
+        }
+        for uuid, instance, xid in self._events.drain():
+            if xid is not None:
+                past = self._memory.past(instances.get((uuid, instance), uuid), micros)
+                past.xids = counted(past.xids, xid)
+            self._memory.health.alarm(Alarm(uuid, Kind.ECC) if xid is None else Alarm(uuid, Kind.XID, xid), now)
+            if uuid in slots:
+                self._slow(slots[uuid])
+
+    def _judged(
+        self, cards: list[CardFacts], divided: list[CardFacts], now: float
+    ) -> tuple[list[CardFacts], list[CardFacts]]:
+        """The same with their health; an instance is as healthy as its card."""
+        health, lost = self._memory.health, {card.uuid for card in (*cards, *divided) if card.lost}
+        answering = [slot for slot in self._slots if slot.card is not None and slot.card.uuid not in lost]
+        boards = [slot.card.board(slot.instances) for slot in answering if slot.card is not None]
+        health.look(boards, self._memory.uuids, now)
+
+        def judged(card: CardFacts) -> CardFacts:
+            return card if card.lost else replace(card, unhealthy=health.why(card.parent or card.uuid))
+
+        return [judged(card) for card in cards], [judged(card) for card in divided]
+
+    def _forget(self, told: set[str]) -> None:
+        """Of MIG instances that are gone nothing is kept; cards come back."""
+        cards = {*told, *self._memory.uuids.values()}
+        for uuid in [uuid for uuid in self._memory.pasts if uuid not in cards]:
+            del self._memory.pasts[uuid]
+
+    def _mps_servers(self, cards: list[CardFacts]) -> frozenset[int]:
+        """Who calls itself one; each process is asked for its name once."""
+        pids = {one.pid for card in cards for one in card.processes or ()}
+        self._names = {pid: self._names[pid] if pid in self._names else self._is_server(pid) for pid in pids}
+        return frozenset(pid for pid, server in self._names.items() if server)
+
+    def _is_server(self, pid: int) -> bool:
+        try:
+            name = self._library.ask(None, "nvmlSystemGetProcessName", pid)
+        except LostError:
+            return False
+        return name is not None and str(name).split("\0")[0].split(" ")[0].rpartition("/")[2] == _MPS_SERVER

@@ -1,0 +1,39 @@
+"""
+Kubernetes JSON <-> model: the front door of the codec rooms.
+
+Pure, and total over whatever a stranger sends: every function returns a value of the model, a
+Refusal, or raises CodecError with the path of what has the wrong shape; nothing else.
+"""
+
+from isolation.contract.codec.allocation import (
+    Allocation,
+    decode_allocation,
+    decode_vendor,
+    encode_allocation,
+    encode_vendor,
+)
+from isolation.contract.codec.cursor import CodecError
+from isolation.contract.codec.node import decode_cards, encode_cards, node_of
+from isolation.contract.codec.pod import pod_of
+from isolation.contract.codec.request import owner_of, owner_uid_of, request_of
+from isolation.contract.codec.workloads import Planned, Skipped, objects_in, pods_of
+
+__all__ = [
+    "Allocation",
+    "CodecError",
+    "Planned",
+    "Skipped",
+    "decode_allocation",
+    "decode_cards",
+    "decode_vendor",
+    "encode_allocation",
+    "encode_cards",
+    "encode_vendor",
+    "node_of",
+    "objects_in",
+    "owner_of",
+    "owner_uid_of",
+    "pod_of",
+    "pods_of",
+    "request_of",
+]

@@ -1,0 +1,137 @@
+"""
+The record of an allocation on a pod: ours, and the vendor's.
+
+Decides how a placement is written down and what of a written record can be believed; whether
+the pod may hold it is decided elsewhere. A record is a stranger's text until read here.
+
+`gpushare.dev/allocation`, version 1. `cards` is what is taken off each card for the pod as a
+whole; `containers` is what each container may use of which card; bytes, and percent of a card:
+    {"version": 1, "promise": "<pod uid>",
+     "cards": [{"uuid": "GPU-...", "index": 0, "bytes": 2147483648, "core": 0}],
+     "containers": [{"name": "main", "cards": [{"uuid": "GPU-...", "bytes": 2147483648, "core": 0}]}]}
+
+ACK's record: {"<index in spec.containers>": {"<card index>": <units>}}.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
+from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.model import FULL_CORE, Part, Slice, parts_of
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from isolation.contract.model import Placement, Request
+
+ALLOCATION_VERSION: Final = 1
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A record as read: the pod's slices, and each container's parts of them."""
+
+    promise: str
+    slices: tuple[Slice, ...]
+    parts: tuple[Part, ...]
+
+
+def encode_allocation(promise: str, request: Request, placement: Placement) -> str:
+    """Our record of where a pod was placed."""
+    containers = [
+        {
+            "name": part.container,
+            "cards": [{"uuid": s.uuid, "bytes": s.bytes, "core": s.core} for s in part.slices],
+        }
+        for part in parts_of(request, placement)
+    ]
+    cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in placement.slices]
+    record = {"version": ALLOCATION_VERSION, "promise": promise, "cards": cards, "containers": containers}
+    return json.dumps(record, separators=(",", ":"))
+
+
+def decode_allocation(text: str) -> Allocation:
+    """Our record; raises CodecError for text that is not one."""
+    at = decoded(text)
+    if at["version"].integer(0) != ALLOCATION_VERSION:
+        raise at["version"].wrong(
+            f"{show(at['version'].value)} is not a supported version; expected {ALLOCATION_VERSION}"
+        )
+    promise = at["promise"].text()
+    if not promise:
+        raise at["promise"].wrong("the pod UID is missing")
+    slices = slices_of(at["cards"])
+    whole = {part.uuid: part for part in slices}
+    parts = tuple(
+        Part(item["name"].label_name(), tuple(_part(card, whole) for card in item["cards"].items()))
+        for item in at["containers"].items()
+    )
+    return Allocation(promise, slices, parts)
+
+
+def slices_of(cards: At, *, named: bool = True) -> tuple[Slice, ...]:
+    """Cards of a record, each once; raises CodecError. `named`: by UUID, else by position only."""
+    slices = tuple(_slice(item, named=named) for item in cards.items())
+    if not 1 <= len(slices) <= MOST_CARDS:
+        raise cards.wrong(f"expected 1 to {MOST_CARDS} cards, not {len(slices)}")
+    if (named and len({s.uuid for s in slices}) != len(slices)) or len({s.index for s in slices}) != len(slices):
+        raise cards.wrong("a card is listed twice")
+    return slices
+
+
+def encode_vendor(request: Request, placement: Placement, containers: Sequence[str], *, unit_bytes: int = GIB) -> str:
+    """ACK's record; `containers` are the names in `spec.containers`, init containers have no place in it."""
+    asks = {ask.container: ask for ask in request.asks if not ask.whole}
+    count = max(1, len(placement.slices))
+    record = {
+        str(i): {str(s.index): asks[name].bytes // count // unit_bytes for s in placement.slices}
+        for i, name in enumerate(containers)
+        if name in asks
+    }
+    return json.dumps(record, separators=(",", ":"))
+
+
+def decode_vendor(text: str, uuids: Mapping[int, str], node: str, *, unit_bytes: int = GIB) -> tuple[Slice, ...]:
+    """Slices by ACK's record; a card that `uuids` does not name gets the node's name and its index."""
+    taken: dict[int, int] = {}
+    for container, cards in decoded(text).fields():
+        if not _INDEX.fullmatch(container):
+            raise cards.wrong(f"{show(container)} is not a container index")
+        for card, units in cards.fields():
+            if not _INDEX.fullmatch(card) or int(card) >= MOST_CARDS:
+                raise units.wrong(f"{show(card)} is not a card index")
+            taken[int(card)] = taken.get(int(card), 0) + units.integer(0, 0, (LARGEST - 1) // unit_bytes)
+    if not taken:
+        raise CodecError((), "the allocation record lists no card")
+    if max(taken.values()) * unit_bytes >= LARGEST:
+        raise CodecError((), "the allocation record has more memory on one card than any card has")
+    return tuple(
+        Slice(uuids.get(index) or f"{node}/{index}", index, taken[index] * unit_bytes) for index in sorted(taken)
+    )
+
+
+def _part(item: At, whole: Mapping[str, Slice]) -> Slice:
+    """A container's part of a card that the record names, no more than the pod has of it."""
+    card = whole.get(item["uuid"].text())
+    if card is None:
+        raise item["uuid"].wrong(f"{show(item['uuid'].value)} is not a card of the allocation record")
+    return Slice(card.uuid, card.index, item["bytes"].integer(0, 0, card.bytes), item["core"].integer(0, 0, card.core))
+
+
+def _slice(item: At, *, named: bool) -> Slice:
+    uuid, index = item["uuid"].text() if named else "", item["index"]
+    if (named and not uuid) or not index:
+        raise item.wrong("a card needs uuid and index" if named else "a card needs an index")
+    return Slice(
+        uuid=uuid,
+        index=index.integer(0, 0, MOST_CARDS - 1),
+        bytes=item["bytes"].integer(0, 0, LARGEST - 1),
+        core=item["core"].integer(0, 0, FULL_CORE),
+    )

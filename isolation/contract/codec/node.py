@@ -1,0 +1,224 @@
+"""
+A Kubernetes node as the model sees it: its cards, its mode, its room.
+
+Decides what the node *has*; what is held on it follows from the pods there. Our own annotation
+names the cards; without it they follow from capacity, all alike, under ids made of node and
+index. Which card is sick only the annotation can tell: without it as many as the kubelet
+withholds are taken from the end.
+
+The annotation `gpushare.dev/cards`, version 1 (amounts in bytes; `healthy` is true if absent):
+    {"version": 1, "cards": [{"uuid": "GPU-...", "index": 0, "model": "Tesla-T4",
+                              "total": 16106127360, "reserved": 0, "unit": 1073741824, "healthy": true}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract import quantity
+from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
+from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
+from isolation.contract.names import ACK, AGENT, CARDS, POOL, Dialect
+from isolation.contract.quantity import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from fractions import Fraction
+
+CARDS_VERSION: Final = 1
+_SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+_DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
+_MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
+# A card's memory in MiB, on nodes of whole cards (gpu-feature-discovery; ACK writes "16160MiB").
+_MIB_TEXT: Final = re.compile(r"([1-9][0-9]{0,9})(?:MiB)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """What the kubelet states: all the machine has, and what it leaves to pods."""
+
+    capacity: At
+    allocatable: At
+
+    def all(self, name: str) -> int:
+        """Whole amount in the machine; what is not stated is not there, as in Kubernetes."""
+        return int(_stated(self.capacity[name] or self.allocatable[name]))
+
+    def left(self, name: str) -> Fraction:
+        """Amount left to pods."""
+        return _stated(self.allocatable[name] or self.capacity[name])
+
+    def says(self, name: str) -> bool:
+        """Whether the kubelet states this resource at all."""
+        return bool(self.allocatable[name] or self.capacity[name])
+
+
+def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> Node:
+    """One node; raises CodecError for JSON of the wrong shape."""
+    at = At(node)
+    metadata, spec, status = at["metadata"], at["spec"], at["status"]
+    name, labels = metadata["name"].name(), metadata["labels"].texts()
+    has = _Stated(status["capacity"], status["allocatable"])
+    mode = _mode(labels, has, dialect)
+    return Node(
+        name=name,
+        cards=_cards(metadata, mode, has, dialect, unit_bytes),
+        mode=mode,
+        choice=_choice(labels, dialect),
+        cpu_milli=int(has.left("cpu") * 1000),
+        memory_bytes=int(has.left("memory")),
+        pods=min(_MOST_PODS, int(has.left("pods"))) if has.says("pods") else _DEFAULT_PODS,
+        labels=labels,
+        taints=tuple(_taint(item) for item in spec["taints"].items()),
+        ready=any(c["type"].text() == "Ready" and c["status"].text() == "True" for c in status["conditions"].items()),
+        cordoned=spec["unschedulable"].flag(),
+        pool=labels.get(POOL, ""),
+        serving=_serving(metadata, mode, has, dialect),
+    )
+
+
+def encode_cards(cards: Iterable[Card]) -> str:
+    """The annotation `gpushare.dev/cards` for these cards."""
+    listed = [
+        {
+            "uuid": card.uuid,
+            "index": card.index,
+            "model": card.model,
+            "total": card.total_bytes,
+            "reserved": card.reserved_bytes,
+            "unit": card.unit_bytes,
+            "healthy": card.healthy,
+        }
+        for card in cards
+    ]
+    return json.dumps({"version": CARDS_VERSION, "cards": listed}, separators=(",", ":"))
+
+
+def decode_cards(text: str) -> tuple[Card, ...]:
+    """The cards of an annotation, by index; raises CodecError where it is not sane."""
+    at = decoded(text)
+    if at["version"].integer(0) != CARDS_VERSION:
+        raise at["version"].wrong(f"{show(at['version'].value)} is not a supported version; expected {CARDS_VERSION}")
+    items = at["cards"].items()
+    if len(items) > MOST_CARDS:
+        raise at["cards"].wrong(f"expected at most {MOST_CARDS} cards, not {len(items)}")
+    cards = sorted((_card(item) for item in items), key=lambda card: card.index)
+    for what, seen in (("uuid", {c.uuid for c in cards}), ("index", {c.index for c in cards})):
+        if len(seen) != len(cards):
+            raise at["cards"].wrong(f"two cards have the same {what}")
+    return tuple(cards)
+
+
+def _card(item: At) -> Card:
+    uuid = item["uuid"].text()
+    if not uuid:
+        raise item["uuid"].wrong("a card needs a uuid")
+    total = item["total"].integer(-1, 1, LARGEST - 1)
+    if total < 0:
+        raise item["total"].wrong("a card needs its total memory in bytes")
+    return Card(
+        uuid=uuid,
+        index=item["index"].integer(-1, 0, MOST_CARDS - 1) if item["index"] else _missing(item["index"]),
+        total_bytes=total,
+        reserved_bytes=item["reserved"].integer(0, 0, total),
+        unit_bytes=item["unit"].integer(GIB, 1, LARGEST - 1),
+        model=item["model"].text(),
+        healthy=item["healthy"].flag() if item["healthy"] else True,
+    )
+
+
+def _missing(at: At) -> int:
+    raise at.wrong("a card needs an index")
+
+
+def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes: int) -> tuple[Card, ...]:
+    """The annotation's cards where it makes sense, else what the kubelet states; a label names the model."""
+    if mode is Mode.NONE:
+        return ()
+    labels, record = metadata["labels"].texts(), metadata["annotations"].texts().get(CARDS, "")
+    model = next((labels[key] for key in dialect.model_labels if labels.get(key)), "")
+    try:
+        cards = decode_cards(record)
+    except CodecError:
+        size = _labelled_bytes(labels) or unit_bytes
+        exclusive = mode is Mode.EXCLUSIVE
+        sizes = _whole(has, size, dialect) if exclusive else _shares(has, unit_bytes, dialect)
+        return _alike(metadata["name"].text(), model, sizes, unit_bytes)
+    return tuple(replace(card, model=model) for card in cards) if model else cards
+
+
+def _whole(has: _Stated, size: int, dialect: Dialect) -> tuple[int, int, int]:
+    """Count, bytes each, and how many are sound, of a node that serves whole cards."""
+    return has.all(dialect.whole), size, int(has.left(dialect.whole))
+
+
+def _shares(has: _Stated, unit_bytes: int, dialect: Dialect) -> tuple[int, int, int]:
+    """The same of a node that serves shares: every card an equal part of the sum."""
+    units, count = has.all(dialect.memory), has.all(dialect.card_count)
+    if units and not count:
+        raise has.capacity.wrong(f"{dialect.memory} needs {dialect.card_count}; set the number of cards too")
+    each = units // count if count else 0
+    return count, each * unit_bytes, int(has.left(dialect.memory)) // each if each else 0
+
+
+def _alike(node: str, model: str, sizes: tuple[int, int, int], unit_bytes: int) -> tuple[Card, ...]:
+    count, size, sound = sizes
+    if count > MOST_CARDS or size >= LARGEST:
+        raise CodecError(("status", "capacity"), f"{count} cards of {size} bytes is more than any machine has")
+    return tuple(
+        Card(f"{node}/{i}", i, size, unit_bytes=unit_bytes, model=model, healthy=i < sound) for i in range(count)
+    )
+
+
+def _labelled_bytes(labels: Mapping[str, str]) -> int:
+    """Memory of one card by the node's labels; 0 where they do not tell."""
+    found = (_MIB_TEXT.fullmatch(labels.get(key, "")) for key in ACK.memory_labels)
+    return next((int(match[1]) * MIB for match in found if match), 0)
+
+
+def _stated(raw: At) -> Fraction:
+    try:
+        value = quantity.parse(raw.value) if raw else quantity.parse(0)
+    except ValueError:
+        raise raw.wrong(f"{show(raw.value)} is not an amount") from None
+    if not 0 <= value * 1000 < LARGEST:
+        raise raw.wrong(f"{show(raw.value)} is negative or more than any machine has")
+    return value
+
+
+def _mode(labels: Mapping[str, str], has: _Stated, dialect: Dialect) -> Mode:
+    """What the label says; without one, what the kubelet offers (whole cards win, shares are then 0)."""
+    label = labels.get(dialect.mode_label)
+    if label is not None:
+        return Mode(label) if label in frozenset(Mode) else Mode.NONE
+    if has.all(dialect.whole):
+        return Mode.EXCLUSIVE
+    return Mode.SHARE if has.all(dialect.memory) else Mode.NONE
+
+
+def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
+    """
+    Whether the agent of a shared node is there, by its own word and by the kubelet's.
+
+    Cards that the agent has named, of which the kubelet offers no unit: its device plugin is gone.
+    """
+    annotations = metadata["annotations"].texts()
+    if mode not in _SHARED:
+        return True
+    return annotations.get(AGENT) != "stopping" and (CARDS not in annotations or has.left(dialect.memory) > 0)
+
+
+def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:
+    """What the label says; a node with a shared mode and no label follows the dialect's default, binpack."""
+    label = labels.get(dialect.choice_label, "")
+    if label in (CardChoice.BINPACK, CardChoice.SPREAD):
+        return CardChoice(label)
+    return CardChoice.BINPACK if labels.get(dialect.mode_label) in _SHARED else CardChoice.POLICY
+
+
+def _taint(item: At) -> Taint:
+    return Taint(item["key"].text(), item["value"].text(), item["effect"].text())

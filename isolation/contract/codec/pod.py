@@ -1,0 +1,161 @@
+"""
+A Kubernetes pod as the model sees it: who it is, what it asked for, where it is.
+
+Decides what of a pod's own words is believed: cards from a record only on a pod that is bound,
+amounts from the spec (which the API server keeps) rather than from an annotation. Whether the
+pod may stay where it is, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.codec.allocation import decode_allocation, decode_vendor
+from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.request import goes_with_its_node, owner_of, owner_uid_of, request_of
+from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
+from isolation.contract.names import (
+    ACK,
+    ALLOCATION,
+    EVICT,
+    MIRROR,
+    RESERVATION,
+    SAFE_TO_EVICT,
+    USER_SAFE_TO_EVICT,
+    Dialect,
+)
+from isolation.contract.quantity import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.model import Node
+
+_PHASES: Final = {"Succeeded": Phase.DONE, "Failed": Phase.DONE, "Running": Phase.RUNNING, "Unknown": Phase.RUNNING}
+# RFC 3339 as the API server writes it: always UTC.
+_TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d{1,9})?Z", re.ASCII)
+
+
+def pod_of(
+    pod: object,
+    nodes: Mapping[str, Node] | None = None,
+    *,
+    dialect: Dialect = ACK,
+    unit_bytes: int = GIB,
+    request: Request | Refusal | None = None,
+) -> Pod | Refusal:
+    """
+    One pod; `nodes` give the vendor's card indices their UUIDs.
+
+    `request` is what `request_of` said of this pod's metadata and spec, where the caller has
+    it already from a replica: reading it is most of the work.
+
+    A pod that holds cards by a readable record is a Pod even where its request makes no sense
+    to us: it holds them. Any other senseless request is the Refusal. Wrong JSON: CodecError.
+    """
+    at = At(pod)
+    metadata, spec, status = at["metadata"], at["spec"], at["status"]
+    node, annotations = spec["nodeName"].text(), metadata["annotations"].texts()
+    if request is None:
+        request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
+    slices = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ()
+    if isinstance(request, Refusal):
+        if not slices:
+            return request
+        request = _as_recorded(slices, owner_of(metadata.value))
+    elif request.cards != len(slices):
+        slices = ()
+    elif request.shared:
+        slices = tuple(replace(part, bytes=request.card_bytes, core=request.card_core) for part in slices)
+    controller = owner_of(metadata.value)
+    return Pod(
+        uid=metadata["uid"].text(),
+        name=metadata["name"].name(),
+        namespace=metadata["namespace"].label_name("default"),
+        request=request,
+        placement=Placement(node, slices) if node else None,
+        phase=_PHASES.get(status["phase"].text(), Phase.PENDING),
+        created=seconds_of(metadata["creationTimestamp"]),
+        priority=spec["priority"].integer(0),
+        labels=metadata["labels"].texts(),
+        evictable=_evictable(controller, annotations),
+        deleting=bool(metadata["deletionTimestamp"]),
+        owner_uid=owner_uid_of(metadata.value),
+        reservation=annotations.get(RESERVATION, "") if node else "",
+        static=MIRROR in annotations,
+        preempts=spec["preemptionPolicy"].text() != "Never",
+    )
+
+
+def safe_to_evict(annotations: Mapping[str, str]) -> bool | None:
+    """
+    What the pod's owner says of evicting it by cluster-autoscaler's annotation; None: nothing.
+
+    The only reader of it. Whoever sets that annotation in the owner's place moves the owner's own value (an empty one
+    where there is none) to `USER_SAFE_TO_EVICT`: where that stands, it alone is the owner's word. As for
+    cluster-autoscaler every other value says nothing.
+    """
+    said = annotations.get(USER_SAFE_TO_EVICT, annotations.get(SAFE_TO_EVICT))
+    return {"true": True, "false": False}.get(said or "")
+
+
+def seconds_of(at: At) -> float:
+    """Seconds since 1970 of a Kubernetes time; 0 where none is given."""
+    if not at:
+        return 0.0
+    match = _TIME.fullmatch(at.text())
+    if match is None:
+        raise at.wrong("expected a time such as 2026-01-31T12:00:00Z")
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    # Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
+    march_year, march_month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 (February)
+    days = march_year * 365 + march_year // 4 - march_year // 100 + march_year // 400
+    days += (153 * march_month + 2) // 5 + day - 719_469
+    return days * 86_400 + hour * 3600 + minute * 60 + second + float(match[7] or 0)
+
+
+def time_of(seconds: float) -> str:
+    """Seconds since 1970 as Kubernetes writes a time, cut to whole ones: the inverse of `seconds_of`."""
+    days, rest = divmod(int(seconds), 86_400)
+    # Years counted from March, 400 of them have 146,097 days (see `seconds_of`).
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month, year = (month + 3, year) if month < 10 else (month - 9, year + 1)  # noqa: PLR2004 (March to December)
+    hour, minute, second = rest // 3600, rest // 60 % 60, rest % 60
+    return f"{year + era * 400:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+
+
+def _recorded(
+    annotations: Mapping[str, str], node: str, nodes: Mapping[str, Node], dialect: Dialect, unit_bytes: int
+) -> tuple[Slice, ...]:
+    """The cards that a record names, ours before the vendor's; none where no record can be read."""
+    if ALLOCATION in annotations:
+        try:
+            return decode_allocation(annotations[ALLOCATION]).slices
+        except CodecError:
+            return ()
+    if dialect.allocation_annotation in annotations:
+        uuids = {card.index: card.uuid for card in nodes[node].cards} if node in nodes else {}
+        try:
+            return decode_vendor(annotations[dialect.allocation_annotation], uuids, node, unit_bytes=unit_bytes)
+        except CodecError:
+            return ()
+    return ()
+
+
+def _as_recorded(slices: tuple[Slice, ...], owner: str) -> Request:
+    """A request that amounts to what the record holds: the largest part on every card."""
+    each, core = max(part.bytes for part in slices), max(part.core for part in slices)
+    ask = Ask("", each * len(slices), core * len(slices))
+    return Request(cards=len(slices), card_bytes=each, card_core=core, owner=owner, asks=(ask,))
+
+
+def _evictable(controller: str, annotations: Mapping[str, str]) -> bool:
+    """Whether something makes the pod again elsewhere, and nobody said no."""
+    remade = bool(controller) and not goes_with_its_node(controller)
+    return remade and MIRROR not in annotations and annotations.get(EVICT) != "false"

@@ -1,0 +1,217 @@
+"""
+Findings about admission: our definition, webhook and policies, and whether they truly decide.
+
+Pure. What counts is what became of the two pods that were shown to admission; the objects only explain it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.doctor.checks.cluster.components import OURS, ours
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Untold
+from isolation.doctor.checks.cluster.read import table
+from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.doctor.checks.cluster.components import Shape
+
+PROBED: Final = "default"
+"""Namespace of the two pods that are shown to admission."""
+_ASK: Final = "use administrator credentials"
+_NOT_REACHED: Final = re.compile(r'failed calling webhook "([^"]*)"')
+_DENIED: Final = re.compile(r"""(?:admission webhook "|ValidatingAdmissionPolicy ')([^"']*)["'] .*?denied""", re.DOTALL)
+"""Words of kube-apiserver 1.36, with the name of the webhook or policy."""
+
+
+def look(facts: ClusterFacts, shape: Shape) -> list[Finding]:
+    """Everything about admission."""
+    return [
+        _definition(facts.definition, shape.apply),
+        _webhook(facts, shape.apply),
+        _good(facts.good, shape.apply) if _decides(facts) else _passed_by("cluster.admission"),
+        _bad(facts.bad, shape.apply) if _decides(facts) else _passed_by("cluster.admission_denies"),
+        _policies(facts, shape.apply),
+        _others(facts.webhooks),
+        _exempt(facts.exempt),
+    ]
+
+
+def _definition(found: Mapping[str, Any] | Untold | None, apply: str) -> Finding:
+    check, name = "cluster.reservations", f"{RESERVATIONS}.{GROUP}"
+    if isinstance(found, Untold):
+        return unknown(check, f"cannot read {name}: {found.why}", _ASK)
+    if found is None:
+        return problem(check, f"CustomResourceDefinition {name} does not exist: reservations are not possible", apply)
+    served = [v.get("name") for v in _items(found, "spec", "versions") if v.get("served")]
+    standing = {str(c.get("type")): c.get("status") for c in _items(found, "status", "conditions")}
+    if API_VERSION not in served:
+        return problem(check, f"{name} serves versions {served}, gpushare needs {API_VERSION}", apply)
+    if standing.get("Established") != "True":
+        return problem(check, f"{name} is not established", f"run `kubectl describe crd {name}` to see why")
+    return ok(check, f"{name} {API_VERSION}")
+
+
+def _webhook(facts: ClusterFacts, apply: str) -> Finding:
+    check = "cluster.webhook"
+    if isinstance(facts.webhooks, Untold):
+        return unknown(check, f"cannot list webhook configurations: {facts.webhooks.why}", _ASK)
+    found = list(ours(facts.webhooks))
+    if not found:
+        return problem(
+            check,
+            "gpushare's admission webhook is missing: requests are not checked, and schedulerName is not set",
+            apply,
+        )
+    strict = [str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail"]
+    if not strict:
+        told = "gpushare's webhook has failurePolicy Ignore: while it is unavailable, requests pass unchecked"
+        return problem(check, told, f"set failurePolicy: Fail, which affects only pods that request shares: {apply}")
+    wide = [
+        str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail" and not one.get("matchConditions")
+    ]
+    if wide:
+        told = f"{named(wide)} has no matchConditions: while it is unavailable, no pod can be created"
+        return problem(check, told, apply)
+    return ok(check, f"{named(strict)}, only for pods that request shares")
+
+
+def _decides(facts: ClusterFacts) -> bool:
+    """Whether admission looks at the namespace in which the two pods were tried."""
+    return isinstance(facts.exempt, Untold) or PROBED not in facts.exempt
+
+
+def _passed_by(check: str) -> Finding:
+    return unknown(
+        check, f"cannot test admission: namespace {PROBED} is exempt", f"remove label {EXEMPT} from namespace {PROBED}"
+    )
+
+
+def _good(probe: Probe | Untold, apply: str) -> Finding:
+    """A sensible pod, as a dry run."""
+    check = "cluster.admission"
+    if isinstance(probe, Untold):
+        return unknown(check, f"cannot test a valid pod: {probe.why}", _ASK)
+    if _mine(_NOT_REACHED, probe.refused):
+        fix = f"check `kubectl -n {SYSTEM_NAMESPACE} get pods,endpointslices`"
+        fix += "; on x509 errors, compare caBundle with the certificate"
+        return problem(check, f"the API server cannot reach gpushare's webhook: {probe.refused}", fix)
+    if _DENIED.search(probe.refused):
+        return problem(check, f"a valid pod is denied: {probe.refused}", "see the message")
+    if probe.refused:
+        return _untried(check, "a valid", probe.refused)
+    if not probe.shared:
+        return problem(
+            check, "a pod that requests shares passes admission unchanged: gpushare does not handle it", apply
+        )
+    if probe.scheduler not in {SCHEDULER, "default-scheduler"}:
+        return warning(
+            check,
+            f"a pod that requests shares gets scheduler {probe.scheduler}",
+            "find the webhook that sets schedulerName",
+        )
+    return ok(check, f"a valid pod is admitted and gets scheduler {probe.scheduler}")
+
+
+def _bad(probe: Probe | Untold, apply: str) -> Finding:
+    """A pod whose units do not divide, as a dry run."""
+    check = "cluster.admission_denies"
+    if isinstance(probe, Untold):
+        return unknown(check, f"cannot test an invalid pod: {probe.why}", _ASK)
+    if not probe.refused:
+        return problem(check, "a request of 3 units on 2 cards is admitted: requests are not checked", apply)
+    if _mine(_NOT_REACHED, probe.refused):
+        return unknown(
+            check, "an invalid pod is denied only because gpushare's webhook is unavailable", "see cluster.admission"
+        )
+    if not _mine(_DENIED, probe.refused):
+        return _untried(check, "an invalid", probe.refused)
+    return ok(check, f"an invalid pod is denied: {probe.refused}")
+
+
+def _mine(said: re.Pattern[str], words: str) -> bool:
+    """Whether the server's words are about a webhook or a policy of ours."""
+    found = said.search(words)
+    return found is not None and (found[1].endswith(f".{GROUP}") or found[1].startswith(OURS))
+
+
+def _untried(check: str, kind: str, words: str) -> Finding:
+    """Somebody refused it who is none of ours: a right that is missing, a quota, another one's webhook."""
+    fix = (
+        _ASK
+        if "cannot create" in words
+        else f"see the message; the test pod is created (dry run) in namespace {PROBED}"
+    )
+    return unknown(check, f"cannot test {kind} pod: {words}", fix)
+
+
+def _policies(facts: ClusterFacts, apply: str) -> Finding:
+    check = "cluster.policies"
+    for part in (facts.policies, facts.bindings):
+        if isinstance(part, Untold):
+            return unknown(check, f"cannot list ValidatingAdmissionPolicies: {part.why}", _ASK)
+    assert not isinstance(facts.policies, Untold)  # noqa: S101 (for the type checker: said above)
+    assert not isinstance(facts.bindings, Untold)  # noqa: S101 (for the type checker: said above)
+    there = {str(table(one, "metadata").get("name")) for one in facts.policies}
+    mine = {name for name in there if name.startswith(OURS)}
+    bound = {
+        str(table(one, "spec").get("policyName"))
+        for one in facts.bindings
+        if _denies(table(one, "spec").get("validationActions"))
+    }
+    if not mine:
+        told = (
+            "gpushare's admission policies are missing: agents may write to any node, and only the webhook checks pods"
+        )
+        return problem(check, told, apply)
+    loose = mine - bound
+    if loose:
+        return problem(check, f"{named(loose)} has no binding with action Deny", apply)
+    broken = [str(table(one, "metadata").get("name")) for one in facts.policies if _warned(one)]
+    if set(broken) & mine:
+        return problem(
+            check, f"{named(broken)} does not compile here", "run `kubectl describe` on it; this server may be too old"
+        )
+    return ok(check, f"{len(mine)} policies bound")
+
+
+def _denies(actions: object) -> bool:
+    return isinstance(actions, list) and "Deny" in actions
+
+
+def _warned(policy: Mapping[str, Any]) -> bool:
+    return bool(table(table(policy, "status"), "typeChecking").get("expressionWarnings"))
+
+
+def _others(webhooks: tuple[Mapping[str, Any], ...] | Untold) -> Finding:
+    """Webhooks of others that speak of these resources."""
+    check = "cluster.other_webhooks"
+    if isinstance(webhooks, Untold):
+        return unknown(check, f"cannot list webhook configurations: {webhooks.why}", _ASK)
+    foreign = [one for one in webhooks if not str(table(one, "metadata").get("name", "")).startswith(OURS)]
+    named_after = [str(table(one, "metadata").get("name")) for one in foreign if ACK.memory in str(one.get("webhooks"))]
+    if named_after:
+        fix = "only one owner may serve it: remove the other, or use the overlay without gpushare's scheduler and agent"
+        return problem(check, f"{named(named_after)} also handles {ACK.memory}", fix)
+    return ok(check, "no other webhook handles these resources")
+
+
+def _exempt(names: tuple[str, ...] | Untold) -> Finding:
+    check = "cluster.exempt_namespaces"
+    if isinstance(names, Untold):
+        return unknown(check, f"cannot list namespaces: {names.why}", _ASK)
+    if names:
+        fix = "let only administrators label namespaces; remove the label from namespaces of tenants"
+        return warning(check, f"exempt from admission: {named(names)}; their pods may see every card", fix)
+    return ok(check, "no namespace is exempt by label")
+
+
+def _items(thing: Mapping[str, Any], *path: str) -> list[Mapping[str, Any]]:
+    found: Any = thing
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

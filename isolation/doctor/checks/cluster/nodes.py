@@ -1,0 +1,165 @@
+"""
+Findings about nodes: what they serve, whether their agents live and tell the truth, whether kubelets are new enough.
+
+Pure. Counts units by card, as the node's own agent lists them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK, NODE_AGENT, SYSTEM_NAMESPACE
+from isolation.contract.quantity import GIB
+from isolation.doctor.checks.cluster.facts import NodeFacts, Untold
+from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.checks.machine.runtime import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SHARED: Final = frozenset({Mode.SHARE.value, Mode.CGPU.value, Mode.CORE_MEM.value})
+_THEIRS: Final = frozenset({"mig", "mps", "topology"})
+"""ACK's modes that others serve."""
+_CDI_SINCE: Final = (1, 29)
+_GET_SINCE: Final = (1, 34)
+_MOST_SKEW: Final = 3
+"""Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
+_READY: Final = "ready"
+
+
+def look(nodes: tuple[NodeFacts, ...] | Untold, server: str, *, ours: bool = True) -> list[Finding]:
+    """Everything about nodes; of agents and what they tell only where shares are `ours` to serve."""
+    check = "cluster.nodes"
+    if isinstance(nodes, Untold):
+        return [unknown(check, f"cannot list nodes: {nodes.why}", "use credentials that may list nodes")]
+    shared = [one for one in nodes if one.mode in _SHARED]
+    if not shared:
+        fix = f"kubectl label node NAME {ACK.mode_label}=cgpu (memory), =core_mem (memory and compute) or =share"
+        return [
+            warning(check, f"none of {len(nodes)} nodes serves shares", fix),
+            _modes(nodes),
+            _skew(nodes, (), server),
+        ]
+    return [
+        ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
+        _modes(nodes),
+        _both(nodes),
+        *((_agents(shared), _units(shared)) if ours else ()),
+        _readable(nodes),
+        _skew(nodes, shared if ours else (), server),
+    ]
+
+
+def _some(found: Iterable[NodeFacts]) -> str:
+    return named(one.name for one in found)
+
+
+def _modes(nodes: Iterable[NodeFacts]) -> Finding:
+    check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
+    strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
+    if strange:
+        words = ", ".join(sorted({str(one.mode) for one in strange})[:3])
+        return problem(
+            check,
+            f"{_some(strange)}: {ACK.mode_label}={words} is not a mode, so the node serves nothing",
+            f"use one of {', '.join(sorted(known))}",
+        )
+    lost = [one for one in nodes if one.mode is None and one.units]
+    if lost:
+        told = f"{_some(lost)} offers shares but has no mode label"
+        return problem(check, told, f"add label {ACK.mode_label}, or remove the plugin that offers {ACK.memory}")
+    return ok(check, "all mode labels are valid")
+
+
+def _both(nodes: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.mixed_resources"
+    both = [one for one in nodes if one.units and one.whole]
+    if both:
+        told = f"{_some(both)} offers shares and whole cards: a card can be allocated twice"
+        return problem(check, told, "keep the vendor's device plugin off nodes that serve shares (its nodeSelector)")
+    return ok(check, "no node offers both shares and whole cards")
+
+
+def _agents(shared: list[NodeFacts]) -> Finding:
+    check = "cluster.agents"
+    away = [one for one in shared if one.agent != _READY]
+    if away:
+        return problem(
+            check,
+            f"no node agent is ready on {_some(away)}: no pod is bound there",
+            f"kubectl -n {SYSTEM_NAMESPACE} get pods -o wide -l app.kubernetes.io/name={NODE_AGENT}",
+        )
+    return ok(check, f"a node agent is ready on each of {len(shared)} nodes")
+
+
+def _units(shared: list[NodeFacts]) -> Finding:
+    """What the kubelet offers against what the agent's own list of cards amounts to."""
+    check, wrong = "cluster.units", []
+    for one in shared:
+        if one.node is None or not one.described or one.agent != _READY:
+            continue
+        cards = one.node.cards
+        offered = sum(card.allocatable_bytes // card.unit_bytes for card in cards if card.healthy)
+        largest = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
+        labels = (one.card_units, one.card_count)
+        if one.units != offered:
+            wrong.append((one.name, f"the kubelet offers {one.units} units, but the cards have {offered}"))
+        elif labels not in {("", ""), (str(largest), str(len(cards)))}:
+            wrong.append((one.name, f"the labels state {labels[1]} cards of {labels[0]} units, but the cards differ"))
+    kinds = {card.unit_bytes for one in shared if one.node and one.described for card in one.node.cards}
+    if len(kinds) > 1:
+        told = f"nodes use different unit sizes: {', '.join(f'{unit / GIB:g} GiB' for unit in sorted(kinds))}"
+        return problem(
+            check,
+            told,
+            "set the same --memory-unit for every agent and the scheduler; drain a node before you change it",
+        )
+    if wrong:
+        name, why = wrong[0]
+        rest = f" (and {len(wrong) - 1} more nodes)" if len(wrong) > 1 else ""
+        fix = "check the agent's log on that node: its mode changed, or another plugin serves the same resource"
+        return warning(check, f"{name}: {why}{rest}", fix)
+    return ok(check, "kubelets offer the units that the cards have")
+
+
+def _readable(nodes: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.node_data"
+    bad = [one for one in nodes if one.why]
+    if bad:
+        return unknown(
+            check,
+            f"{bad[0].name}: {bad[0].why}",
+            "correct its labels and annotations; until then its cards are not used",
+        )
+    return ok(check, "all nodes are readable")
+
+
+def _skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) -> Finding:
+    check, own = "cluster.kubelet_versions", version_of(server)
+    told = {one.name: version_of(one.kubelet) for one in nodes}
+    sharing = {one.name for one in shared}
+    if own is None:
+        return unknown(check, f"the server reports version {server!r}", "check `kubectl version`")
+    ahead = [name for name, version in told.items() if version and version > own]
+    behind = [name for name, version in told.items() if version and own[1] - version[1] > _MOST_SKEW]
+    no_cdi = [name for name in sharing if (version := told[name]) and version < _CDI_SINCE]
+    no_get = [name for name in sharing if (version := told[name]) and _CDI_SINCE <= version < _GET_SINCE]
+    silent = [name for name in sharing if told[name] is None]
+    if no_cdi:
+        return problem(
+            check, f"the kubelet of {named(no_cdi)} is older than 1.29: it does not support CDI", "upgrade it"
+        )
+    if no_get:
+        fix = "set featureGates: {KubeletPodResourcesGet: true} in the kubelet's configuration, or upgrade it to 1.34"
+        return warning(check, f"the kubelet of {named(no_get)} is older than 1.34: the agent needs a feature gate", fix)
+    if ahead or behind:
+        which = ("newer than the API server", ahead) if ahead else ("too old for this API server", behind)
+        return warning(
+            check, f"the kubelet of {named(which[1])} is {which[0]}", "follow Kubernetes' version skew policy"
+        )
+    if silent:
+        return unknown(
+            check, f"the kubelet of {named(silent)} does not report its version", "check `kubectl get nodes -o wide`"
+        )
+    return ok(check, "kubelets are new enough")

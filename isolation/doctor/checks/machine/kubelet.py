@@ -1,0 +1,170 @@
+"""
+Findings about the kubelet of this machine: gates, managers, sockets, other device plugins.
+
+Pure. A machine without a kubelet is not worse for it: then nothing is said of one.
+
+Sources: Kubernetes' feature gate reference (DevicePluginCDIDevices: on since 1.29; KubeletPodResourcesGet:
+on since 1.34, locked in 1.36), kubelet.config.k8s.io/v1beta1 KubeletConfiguration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from isolation.doctor.bounded_files import Folder, Missing, Unreadable
+from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
+
+if TYPE_CHECKING:
+    from isolation.doctor.checks.machine.facts import Kubelet
+
+_CDI_GATE: Final = "DevicePluginCDIDevices"
+_GET_GATE: Final = "KubeletPodResourcesGet"
+_MOST_DEPTH: Final = 50
+_OURS: Final = "gpushare"
+
+
+def look(kubelet: Kubelet, *, whole_cards: bool = False) -> list[Finding]:
+    """Everything about the kubelet; `whole_cards`: this node is meant for the vendor's plugin."""
+    if isinstance(kubelet.config, Missing) and isinstance(kubelet.plugins, Missing) and not kubelet.running:
+        return []
+    return [*_configured(kubelet), _sockets(kubelet), _other_plugins(kubelet, whole_cards=whole_cards)]
+
+
+def flags_of(words: tuple[str, ...]) -> dict[str, str]:
+    """The flags of a command line: `--name=value` and `--name value`."""
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        after = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("-") else ""
+        found[name] = value if equals else after
+    return found
+
+
+def _configured(kubelet: Kubelet) -> list[Finding]:
+    check, where = "machine.kubelet", "run as root on the node; or `kubectl get --raw /api/v1/nodes/NAME/proxy/configz`"
+    settings = _settings(kubelet)
+    if isinstance(settings, str):
+        return [unknown(check, f"cannot read the kubelet's configuration: {settings}", where)]
+    return [_gates(settings), _managers(settings), _driver(settings)]
+
+
+def _settings(kubelet: Kubelet) -> dict[str, Any] | str:
+    """File and command line together, flags winning; or why they cannot be told."""
+    if isinstance(kubelet.config, Unreadable):
+        return kubelet.config.why
+    table: Any = {}
+    if isinstance(kubelet.config, str):
+        if _aliased(kubelet.config):
+            return "YAML anchors are not supported"
+        try:
+            table = yaml.safe_load(kubelet.config) or {}
+        except (yaml.YAMLError, RecursionError, ValueError) as exc:
+            return f"invalid YAML ({type(exc).__name__})"
+        if not isinstance(table, dict):
+            return "not a mapping"
+    flags = flags_of(kubelet.running or ())
+    names = {
+        "topology-manager-policy": "topologyManagerPolicy",
+        "cpu-manager-policy": "cpuManagerPolicy",
+        "cgroup-driver": "cgroupDriver",
+    }
+    merged = dict(table) | {names[flag]: value for flag, value in flags.items() if flag in names}
+    gates = merged.get("featureGates")
+    given = {
+        key: value == "true" for key, _, value in (p.partition("=") for p in flags.get("feature-gates", "").split(","))
+    }
+    merged["featureGates"] = (gates if isinstance(gates, dict) else {}) | given
+    return merged
+
+
+def _word(settings: dict[str, Any], key: str, default: str) -> str:
+    """A setting as text, whatever stands there."""
+    return str(settings.get(key) or default)[:100]
+
+
+def _aliased(text: str) -> bool:
+    """Whether it may blow up when read: a few anchors can stand for gigabytes."""
+    try:
+        return any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return False  # said when it is read
+
+
+def _gates(settings: dict[str, Any]) -> Finding:
+    check, gates = "machine.feature_gates", settings["featureGates"]
+    if gates.get(_CDI_GATE) is False:
+        return problem(
+            check, f"feature gate {_CDI_GATE} is off: no container gets its card", "remove it from featureGates"
+        )
+    if gates.get(_GET_GATE) is False:
+        told = f"feature gate {_GET_GATE} is off: the agent cannot identify the pod that is being admitted"
+        return problem(check, told, "remove it from featureGates")
+    if gates.get(_GET_GATE) is True:
+        return ok(check, f"feature gate {_GET_GATE} is on")
+    return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} have their defaults (on since 1.29 and 1.34)")
+
+
+def _managers(settings: dict[str, Any]) -> Finding:
+    check = "machine.topology_manager"
+    topology, cpu = _word(settings, "topologyManagerPolicy", "none"), _word(settings, "cpuManagerPolicy", "none")
+    if topology in {"restricted", "single-numa-node"}:
+        return warning(
+            check,
+            f"Topology Manager policy {topology}: the kubelet rejects pods if it cannot align their CPUs and cards",
+            "shares publish no topology, so only other devices matter; if pods are rejected, use policy best-effort",
+        )
+    if cpu == "static":
+        told = "CPU Manager policy static: changing it on a node in use keeps old assignments"
+        return ok(check, f"Topology Manager policy {topology}; {told}")
+    return ok(check, f"Topology Manager policy {topology}, CPU Manager policy {cpu}")
+
+
+def _driver(settings: dict[str, Any]) -> Finding:
+    check, driver = "machine.cgroup_driver", _word(settings, "cgroupDriver", "cgroupfs")
+    if driver not in {"cgroupfs", "systemd"}:
+        return unknown(check, f"unknown cgroup driver {driver!r}", "the kubelet supports cgroupfs and systemd")
+    return ok(check, f"cgroup driver {driver}")
+
+
+def _sockets(kubelet: Kubelet) -> Finding:
+    check = "machine.kubelet_sockets"
+    if isinstance(kubelet.plugins, Unreadable):
+        return unknown(
+            check, f"cannot read the kubelet's device-plugins directory: {kubelet.plugins.why}", "run as root"
+        )
+    if isinstance(kubelet.plugins, Missing) or "kubelet.sock" not in kubelet.plugins.names:
+        return problem(
+            check, "the kubelet has no device-plugins socket", "start the kubelet; set --kubelet-dir to its directory"
+        )
+    if not kubelet.pod_resources:
+        fix = "if the kubelet runs with another --root-dir, set --kubelet-dir to it"
+        return problem(check, "the kubelet has no pod-resources socket", fix)
+    return ok(check, "device-plugins and pod-resources sockets exist")
+
+
+def _other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
+    check = "machine.other_plugins"
+    if not isinstance(kubelet.plugins, Folder):
+        return unknown(check, "cannot list other device plugins", "run as root")
+    vendors = [name for name in kubelet.plugins.names if name.endswith(".sock") and "nvidia" in name.lower()]
+    others = [name for name in kubelet.plugins.names if name.endswith(".sock") and _shares(name)]
+    if others:
+        told = f"another device plugin for shares is installed: {named(others)}"
+        return problem(
+            check, told, "only one plugin per node may serve shares: remove it, or keep gpushare's agent off this node"
+        )
+    if vendors and not whole_cards:
+        return warning(
+            check,
+            f"the vendor's plugin is installed ({named(vendors)}): gpushare offers no shares while it offers cards",
+            "keep its DaemonSet off nodes that serve shares (nodeSelector on the mode label); old sockets are harmless",
+        )
+    return ok(check, "no other plugin offers these cards")
+
+
+def _shares(name: str) -> bool:
+    return ("aliyun" in name or "gpushare" in name) and not name.startswith(_OURS)

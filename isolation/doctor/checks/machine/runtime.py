@@ -1,0 +1,153 @@
+"""
+Findings about the container runtime: CDI, and whether an environment variable can ask for a card.
+
+Pure: text of configuration files in, findings out. Text that is no configuration is "cannot tell".
+
+Sources: containerd docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`; 1.7 off by default, 2.0 on),
+CRI-O docs/crio.conf.5.md (`cdi_spec_dirs`), NVIDIA Container Toolkit documentation
+(`accept-nvidia-visible-devices-envvar-when-unprivileged`, `accept-nvidia-visible-devices-as-volume-mounts`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.names import CDI_DIR
+from isolation.doctor.bounded_files import Missing, Text, Unreadable
+from isolation.doctor.checks.finding import Finding, ok, problem, unknown
+from isolation.doctor.checks.machine.facts import CRIO_SOCKET, Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CRI: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+"""The plugin that knows CDI, in configuration version 2 and in version 3."""
+_BY_DEFAULT: Final = (2, 0)
+_OLDEST: Final = (1, 7)
+_CRIO_OLDEST: Final = (1, 23)
+_VERSION: Final = re.compile(r"\bv?([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]+)?")
+_UNPRIVILEGED: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+_SWITCH_ON: Final = "set enable_cdi = true in containerd's configuration and restart it"
+_SAME: Final = frozenset({CDI_DIR, "/run/cdi"})
+"""/var/run is a link to /run."""
+
+
+def look(runtime: Runtime) -> list[Finding]:
+    """CDI in whichever runtime is there, and device requests by environment."""
+    found = []
+    if runtime.crio_version is not None or CRIO_SOCKET in runtime.sockets:
+        found.append(_crio(runtime))
+    if runtime.containerd_version is not None or runtime.sockets - {CRIO_SOCKET}:
+        found.append(_containerd(runtime))
+    if not found:
+        what = "neither containerd nor CRI-O was found"
+        found.append(unknown("machine.runtime", what, "on a cluster node, run this on the host or set --root"))
+    return [*found, _environment(runtime.nvidia)]
+
+
+def version_of(text: str | None) -> tuple[int, int] | None:
+    """The first two numbers of a version in what a program says of itself."""
+    match = _VERSION.search(text[:1000]) if text else None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _containerd(runtime: Runtime) -> Finding:
+    check, version = "machine.runtime", version_of(runtime.containerd_version)
+    if version is not None and version < _OLDEST:
+        return problem(
+            check, f"containerd {_dotted(version)} does not support CDI", "upgrade containerd to 1.7 or newer"
+        )
+    settings = [_table(text) for text in (runtime.containerd, *runtime.containerd_parts)]
+    wrong = [why for why in settings if isinstance(why, str)]
+    if wrong:
+        return unknown(
+            check,
+            f"cannot read containerd's configuration: {wrong[0]}",
+            "run as root; `containerd config dump` shows it",
+        )
+    values = [_cri(table) for table in settings if isinstance(table, dict)]
+    enabled = _last(values, "enable_cdi")
+    folders = _last(values, "cdi_spec_dirs")
+    told = f"containerd {_dotted(version)}" if version else "containerd"
+    if enabled is None and version is None:
+        return unknown(check, "containerd does not report its version", f"1.7: {_SWITCH_ON}; 2.0: CDI is on by default")
+    if enabled is False or (enabled is None and version is not None and version < _BY_DEFAULT):
+        return problem(check, f"{told} has CDI disabled: no container would get its card", _SWITCH_ON)
+    if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
+        return problem(check, f"{told} searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
+    return ok(check, f"{told} with CDI")
+
+
+def _crio(runtime: Runtime) -> Finding:
+    check, version = "machine.runtime", version_of(runtime.crio_version)
+    if version is not None and version < _CRIO_OLDEST:
+        return problem(check, f"CRI-O {_dotted(version)} does not support CDI", "upgrade CRI-O to 1.23 or newer")
+    settings = [_table(text) for text in runtime.crio]
+    wrong = [why for why in settings if isinstance(why, str)]
+    if wrong:
+        return unknown(check, f"cannot read CRI-O's configuration: {wrong[0]}", "run as root; `crio config` shows it")
+    values = [_at(table, "crio", "runtime") for table in settings if isinstance(table, dict)]
+    folders = _last(values, "cdi_spec_dirs")
+    if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
+        return problem(check, f"CRI-O searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
+    return ok(check, f"CRI-O {_dotted(version)} with CDI" if version else "CRI-O with CDI")
+
+
+def _environment(nvidia: Text) -> Finding:
+    """Whether NVIDIA_VISIBLE_DEVICES of any image gives it every card."""
+    check = "machine.visible_devices"
+    if isinstance(nvidia, Missing):
+        return ok(check, "NVIDIA's container runtime is not configured: images cannot request cards by a variable")
+    table = _table(nvidia)
+    if isinstance(table, str):
+        return unknown(
+            check,
+            f"cannot read the configuration of NVIDIA's container runtime: {table}",
+            "run as root, or correct the file",
+        )
+    if table.get(_UNPRIVILEGED) is False:
+        return ok(check, "unprivileged containers cannot request cards by NVIDIA_VISIBLE_DEVICES")
+    return problem(
+        check,
+        "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card if NVIDIA's container runtime starts it",
+        f"run `nvidia-ctk config --in-place --set {_UNPRIVILEGED}=false`, then restart the container runtime",
+    )
+
+
+def _table(text: Text) -> dict[str, Any] | str:
+    """The settings of a file (none where there is no file), or why they cannot be told."""
+    if isinstance(text, Missing):
+        return {}
+    if isinstance(text, Unreadable):
+        return text.why
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as exc:
+        return f"invalid TOML ({type(exc).__name__})"
+
+
+def _cri(table: dict[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for plugin in _CRI:
+        merged |= _at(table, "plugins", plugin)
+    return merged
+
+
+def _at(table: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The table at a path; empty where something else is there."""
+    for key in path:
+        inner = table.get(key)
+        table = inner if isinstance(inner, dict) else {}
+    return table
+
+
+def _last(tables: Iterable[dict[str, Any]], key: str) -> Any:
+    """What the last file says of it; None where none does."""
+    said = [table[key] for table in tables if key in table]
+    return said[-1] if said else None
+
+
+def _dotted(version: tuple[int, int] | None) -> str:
+    return ".".join(map(str, version)) if version else "of unknown version"

@@ -1,0 +1,138 @@
+"""
+How far a container's books are from what the driver counts, card by card.
+
+The driver sees what no hook does: contexts and modules of a runtime's private tables, local memory, reserves. What it
+counts beyond the books is taken from what may be charged; a guess that proved too high is given back. Takes a figure
+only where the books did not move around it. A region is the tenant's word: whatever stands there, books and correction
+together are never below the driver's figure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.abi import GRANULE, CardBook, MemoryFeed
+from isolation.contract.host_allocation import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from isolation.contract.abi import SlotReading
+    from isolation.contract.memory_comparison import CardUser
+
+_MOST: Final = 1 << 39
+"""Bytes: more than any card has, and what the feed can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """One card of a region, before and after the driver was asked."""
+
+    before: CardBook | None
+    """None: no process has used the library yet."""
+    after: CardBook | None
+    slots: Sequence[SlotReading] = ()
+    """Read after `before`."""
+    edge: bool = False
+    """A call was under way that may pass the books for a moment."""
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing was charged or given back meanwhile."""
+        return not self.edge and _version(self.before) == _version(self.after)
+
+
+def _version(book: CardBook | None) -> tuple[int, int]:
+    return (0, 0) if book is None else (book.version, book.used_bytes)
+
+
+def counted(users: Iterable[CardUser], slots: Iterable[SlotReading], card: int, surplus: int) -> int | None:
+    """
+    Bytes that the driver counts for these processes, memory that they share once; None where it cannot tell of one.
+
+    `surplus` is by how much all processes of the card together have more than the card gives: by so much the driver
+    counts shared memory twice. What a container says it imported is believed no further than that.
+    """
+    total = 0
+    for user in users:
+        if user.bytes is None:
+            return None
+        total += user.bytes
+    imported = sum(_sane(slot.imported[card]) for slot in slots if not slot.ghost)
+    return total - min(imported, max(0, surplus), total)
+
+
+def excess(driver: int, users: Sequence[CardUser], books: Books, card: int) -> int:
+    """
+    What the books must be raised by; below 0: lowered, since guesses proved too high.
+
+    `books` must be still. What the driver does not show yet stands as it is charged: calls under way, processes that
+    it was not asked about.
+    """
+    used = books.before.used_bytes if books.before is not None else 0
+    explicit = guessed = others = 0
+    here = {(user.pid if user.inner_pid is None else user.inner_pid, user.start_ticks) for user in users}
+    for slot in books.slots:
+        held = _sane(slot.bytes_by_card[card])
+        if slot.ghost:
+            others += held
+        elif (slot.pid, slot.start_ticks) in here:
+            guess = min(_sane(slot.guessed[card]), held)
+            other = min(_sane(slot.managed[card]) + _sane(slot.underway[card]), held - guess)
+            explicit, guessed, others = explicit + held - guess - other, guessed + guess, others + other
+    actual = min(max(0, driver - explicit), guessed)
+    beyond = max(0, driver - explicit - guessed - others)
+    return max(beyond or actual - guessed, driver - used)
+
+
+def _sane(bytes_: int) -> int:
+    """A tenant's figure; what no card has is nothing."""
+    return bytes_ if 0 < bytes_ <= _MOST else 0
+
+
+class Correction:
+    """Of one card of one container: the last figure that could be taken, and of whom."""
+
+    def __init__(self) -> None:
+        self.feed: MemoryFeed | None = None
+        self.measured: tuple[Process, ...] = ()
+        self._before: MemoryFeed | None = None
+        """The sample before, where it could be taken."""
+
+    def take(self, driver: int, users: Sequence[CardUser], books: Books, card: int, sample_ns: int) -> None:
+        """A figure of the driver that came between the two readings of the books, which began at `sample_ns`."""
+        used, released = (0, 0) if books.before is None else (books.before.used_bytes, books.before.released)
+        self.measured = tuple(Process(user.pid, user.start_ticks) for user in users if user.start_ticks is not None)
+        if books.still:
+            latest = MemoryFeed(sample_ns, excess(driver, users, books, card), used, released)
+            before, self._before = self._before, latest
+            self.feed = latest if latest.excess_bytes >= 0 else _stood(before, latest)
+            return
+        # Who never had more in its books than the peak cannot have more on the card and be honest.
+        known = max(0, self.feed.excess_bytes) if self.feed is not None else 0
+        sure = driver - (0 if books.after is None else books.after.peak_bytes)
+        if sure > known or known > driver:
+            self.feed = MemoryFeed(sample_ns, max(0, sure, min(known, driver)), used, released)
+
+    def untold(self, alive: Callable[[Process], bool]) -> None:
+        """The driver did not tell: what is known stands while a process lives of which it is known."""
+        if not any(map(alive, self.measured)):
+            self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known."""
+        self.feed = self._before = None
+        self.measured = ()
+
+
+def _stood(before: MemoryFeed | None, latest: MemoryFeed) -> MemoryFeed:
+    """
+    Guesses are given back as far as they proved too high in two samples running.
+
+    What left the card and stood in the books yet at one of them looks like a guess that costs nothing.
+    """
+    if before is None:
+        return replace(latest, sample_ns=0, excess_bytes=0)
+    back = max(0, -before.excess_bytes - (latest.released - before.released) * GRANULE)
+    return replace(latest, sample_ns=before.sample_ns, excess_bytes=max(latest.excess_bytes, -back))

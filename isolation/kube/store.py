@@ -1,0 +1,251 @@
+"""
+What is known of the cluster: nodes and pods by what the API server said last.
+
+Decides what an object's JSON does to the picture, without I/O and without a clock. What cannot
+be read stays visible and is never guessed: an unreadable object keeps its last readable value
+(a pod that holds a card must not seem to have let go of it), a pod whose request makes no
+sense stands among the refused. Which objects arrive, in which order, is `follow`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from isolation.contract.codec import CodecError, node_of, pod_of, request_of
+from isolation.contract.model import Cluster, Node, Pod, Refusal
+from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
+from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import MalformedError
+from isolation.kube.core.wire import identity_of, node_wire, pod_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from isolation.contract.model import Request
+    from isolation.kube.core.wire import PodWire
+
+log = logging.getLogger(__name__)
+_MOST_REQUESTS: Final = 4096
+_NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
+"""Of a spec, what says nothing about how much is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object before and after; None is absent. Exactly one pair is filled."""
+
+    node_before: Node | None = None
+    node: Node | None = None
+    pod_before: Pod | None = None
+    pod: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A pod whose request no fleet could serve, so that it is not in the model."""
+
+    key: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One consistent reading; never changes again."""
+
+    cluster: Cluster
+    refused: Mapping[str, Refused]
+    """By UID."""
+    unreadable: Mapping[str, str]
+    """What cannot be read, by `node/<name>` or `pod/<UID>`, with the reason."""
+    generation: int
+    """Grows with every change; equal generations are equal readings of one store."""
+
+
+class Store:
+    """The picture; one thread writes and reads it."""
+
+    def __init__(self, dialect: Dialect = ACK, unit_bytes: int = GIB) -> None:
+        self._dialect, self._unit = dialect, unit_bytes
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self._refused: dict[str, Refused] = {}
+        self._unreadable: dict[str, str] = {}
+        self._by_index: dict[str, dict[str, bytes]] = {}
+        """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
+        self._requests: dict[bytes, Request | Refusal] = {}
+        """What templates ask for: replicas are read once and share one request."""
+        self._read_annotations = frozenset({ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation})
+        self._listeners: list[Callable[[Change], None]] = []
+        self._generation = 0
+        self._view: View | None = None
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Call this with every change, in order, at once; it must not block and what it raises is only logged."""
+        self._listeners.append(listener)
+
+    def view(self) -> View:
+        """The reading of this moment; made once per change that somebody looks at."""
+        if self._view is None:
+            self._view = View(
+                cluster=Cluster(tuple(self.nodes.values()), tuple(self.pods.values())),
+                refused=MappingProxyType(dict(self._refused)),
+                unreadable=MappingProxyType(dict(self._unreadable)),
+                generation=self._generation,
+            )
+        return self._view
+
+    # Nodes.
+
+    def node_is(self, raw: msgspec.Raw) -> str:
+        """A node as it is now; its key. Raises MalformedError where not even the name can be read."""
+        name = _known(identity_of(raw).name)
+        try:
+            node = node_of(node_wire(raw), dialect=self._dialect, unit_bytes=self._unit)
+        except (CodecError, MalformedError) as exc:
+            self._cannot_read(f"node/{name}", str(exc))
+            return name
+        self._can_read(f"node/{name}")
+        before = self.nodes.get(name)
+        if before != node:
+            self.nodes[name] = node
+            self._tell(Change(node_before=before, node=node))
+            if before is None or before.cards != node.cards:
+                self._read_again(name)
+        return name
+
+    def node_gone(self, name: str) -> None:
+        """A node that is no more."""
+        self._can_read(f"node/{name}")
+        before = self.nodes.pop(name, None)
+        if before is not None:
+            self._tell(Change(node_before=before))
+
+    # Pods.
+
+    def pod_is(self, raw: msgspec.Raw) -> str:
+        """A pod as it is now; its key. Raises MalformedError where not even the UID can be read."""
+        uid = _known(identity_of(raw).uid)
+        self._read(uid, raw)
+        return uid
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod that is no more, or is none of ours any more."""
+        self._forget_record(uid)
+        self._can_read(f"pod/{uid}")
+        if self._refused.pop(uid, None) is not None:
+            self._touch()
+        before = self.pods.pop(uid, None)
+        if before is not None:
+            self._tell(Change(pod_before=before))
+
+    def _read(self, uid: str, raw: msgspec.Raw) -> None:
+        try:
+            wire = pod_wire(raw)
+            asked = self._asked(wire)
+            pod = pod_of(wire, self.nodes, dialect=self._dialect, unit_bytes=self._unit, request=asked)
+        except (CodecError, MalformedError) as exc:
+            self._cannot_read(f"pod/{uid}", str(exc))
+            return
+        self._can_read(f"pod/{uid}")
+        if isinstance(pod, Refusal):
+            self.pod_gone(uid)
+            self._refused[uid] = Refused(_key(wire), pod)
+            self._touch()
+            return
+        if self._refused.pop(uid, None) is not None:
+            self._touch()
+        self._keep_record(uid, wire, pod)
+        before = self.pods.get(uid)
+        if before != pod:
+            self.pods[uid] = pod
+            self._tell(Change(pod_before=before, pod=pod))
+
+    def _asked(self, wire: PodWire) -> Request | Refusal:
+        """What the pod asks for; raises CodecError. The key holds all that the answer may depend on."""
+        meta, spec = wire.get("metadata", {}), wire.get("spec", {})
+        labels = meta.get("labels")
+        count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
+        rest = {key: value for key, value in spec.items() if key not in _NOT_ASKED}
+        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
+        found = self._requests.get(key)
+        if found is None:
+            if len(self._requests) >= _MOST_REQUESTS:
+                self._requests.clear()
+            found = request_of(meta, spec, dialect=self._dialect, unit_bytes=self._unit)
+            self._requests[key] = found
+        return found
+
+    def _keep_record(self, uid: str, wire: PodWire, pod: Pod) -> None:
+        """Remember a pod whose record counts cards, as little of it as can be read again."""
+        self._forget_record(uid)
+        record = wire["metadata"].get("annotations") or {}
+        if pod.placement is None or self._dialect.allocation_annotation not in record or ALLOCATION in record:
+            return
+        few = {key: value for key, value in record.items() if key in self._read_annotations}
+        small = {**wire, "metadata": {**wire["metadata"], "annotations": few}}
+        self._by_index.setdefault(pod.placement.node, {})[uid] = msgspec.json.encode(small)
+
+    def _forget_record(self, uid: str) -> None:
+        before = self.pods.get(uid)
+        if before is not None and before.placement is not None:
+            self._by_index.get(before.placement.node, {}).pop(uid, None)
+
+    def _read_again(self, node: str) -> None:
+        """Records that count cards mean other cards now."""
+        for uid, small in list(self._by_index.get(node, {}).items()):
+            self._read(uid, msgspec.Raw(small))
+
+    # Whole lists.
+
+    def keep_nodes(self, names: Iterable[str]) -> None:
+        """Every node but these is gone."""
+        wanted = frozenset(names)
+        known = self.nodes.keys() | {key[5:] for key in self._unreadable if key.startswith("node/")}
+        for name in known - wanted:
+            self.node_gone(name)
+
+    def keep_pods(self, uids: Iterable[str]) -> None:
+        """Every pod but these is gone."""
+        wanted = frozenset(uids)
+        known = self.pods.keys() | self._refused.keys()
+        for uid in (known | {key[4:] for key in self._unreadable if key.startswith("pod/")}) - wanted:
+            self.pod_gone(uid)
+
+    # Bookkeeping.
+
+    def _cannot_read(self, key: str, why: str) -> None:
+        if self._unreadable.get(key) != why:
+            self._unreadable[key] = why
+            self._touch()
+
+    def _can_read(self, key: str) -> None:
+        if self._unreadable.pop(key, None) is not None:
+            self._touch()
+
+    def _touch(self) -> None:
+        self._generation += 1
+        self._view = None
+
+    def _tell(self, change: Change) -> None:
+        self._touch()
+        for listener in self._listeners:
+            try:
+                listener(change)
+            except Exception:  # one broken consumer must not stop the others or the watch
+                log.exception("cannot process cluster change: internal error")
+
+
+def _known(identity: str) -> str:
+    if not identity:
+        raise MalformedError("object has no name or UID")
+    return identity
+
+
+def _key(wire: PodWire) -> str:
+    meta = wire.get("metadata", {})
+    return f"{meta.get('namespace', 'default')}/{meta.get('name', '')}"

@@ -1,0 +1,204 @@
+"""
+The books behind the engine: what every node has, who holds what of it, and what the pods look like.
+
+Holds are kept whatever happens to the fleet: a node that changes keeps what is held on it, also
+where its cards have no room for it any more. Decides nothing; does no I/O and knows no clock.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from isolation.contract.model import CardChoice
+from isolation.placement import native
+from isolation.placement.arrays import FleetArrays
+from isolation.placement.fit_cache import Answers
+from isolation.placement.groups import Groups
+from isolation.placement.policy import DEFAULT, Rank, policy_named
+from isolation.placement.replicas import Replicas
+from isolation.placement.workload_mix import Learner, MixTable, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from isolation.contract.model import Node, Placement, Request
+
+REQUESTS_KEPT: Final = 65536
+"""Request objects whose shape is remembered."""
+
+
+class PlacementError(ValueError):
+    """A hold that the books cannot take: unknown node or card, no room, or held already."""
+
+
+class Ledger:
+    """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
+
+    def __init__(self, nodes: Iterable[Node] = (), *, policy: str = DEFAULT, seed: int = 0) -> None:
+        self.policy = policy_named(policy)
+        self.seed = seed
+        self.fleet = FleetArrays()
+        self.groups = Groups(self.fleet.capacity)
+        self.learner = Learner()
+        self._nodes: dict[str, Node] = {}
+        self._row_of: dict[str, int] = {}
+        self._node_at: dict[int, Node] = {}
+        self._spare: list[int] = []
+        self._holds: dict[str, tuple[Request, Placement]] = {}
+        self._masks: dict[str, tuple[int, int, native.Ask]] = {}
+        self._held_on: dict[int, dict[str, None]] = {}
+        self._owners: dict[str, Replicas] = {}
+        self._draws = 0
+        self._forget()
+        self._learn()
+        for node in nodes:
+            self.put_node(node)
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Every node by name."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def holds(self) -> Mapping[str, tuple[Request, Placement]]:
+        """What is held, by pod UID."""
+        return MappingProxyType(self._holds)
+
+    # -- the fleet ---------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> None:
+        """Add a node, or replace it by name: what is held on it stays held."""
+        row = self._row_of.get(node.name)
+        if row is None:
+            row = self._spare.pop() if self._spare else self.fleet.rows
+        capacity, stride = self.fleet.capacity, self.fleet.stride
+        self.fleet.reserve(max(self.fleet.rows, row + 1), len(node.cards))
+        self._nodes[node.name], self._row_of[node.name], self._node_at[row] = node, row, node
+        grown = (capacity, stride) != (self.fleet.capacity, self.fleet.stride)
+        new_kind = self.fleet.fill(row, node)
+        if grown:
+            self.groups.widen(self.fleet.capacity)
+            self._forget()
+        self.groups.put(row, node)
+        for uid in self._held_on.get(row, ()):
+            request, placement = self._holds[uid]
+            mask, ask = self._mask(row, placement), self._shape(request)[0]
+            self._masks[uid] = (row, mask, ask)
+            self._part(uid, request, row, mask)
+            native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
+        if new_kind:
+            self._learn()
+        self._spans()
+
+    def drop_node(self, name: str) -> None:
+        """Forget the node and every hold on it; KeyError if there is none of that name."""
+        row = self._row_of.pop(name)
+        for uid in tuple(self._held_on.get(row, ())):
+            self.release(uid)
+        del self._nodes[name], self._node_at[row]
+        self.fleet.clear(row)
+        self.groups.put(row, None)
+        self._spare.append(row)
+        self._spans()
+
+    def room(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Free (bytes, percent of compute) of each card, in the node's card order; negative: over-committed."""
+        row, cards = self._row_of[name], len(self._nodes[name].cards)
+        free, core = self.fleet.card["free"][row, :cards], self.fleet.card["core"][row, :cards]
+        return tuple(zip(free.tolist(), core.tolist(), strict=True))
+
+    def strained(self) -> list[str]:
+        """Nodes with a card of which more is held than it offers; an unhealthy card offers nothing."""
+        short = (self.fleet.card["free"] < 0) | (self.fleet.card["core"] < 0)
+        return [self._node_at[row].name for row in np.flatnonzero(short.any(axis=1)).tolist() if row in self._node_at]
+
+    # -- what is held ------------------------------------------------------------------------
+
+    def hold(self, uid: str, request: Request, placement: Placement, *, force: bool = False) -> None:
+        """
+        Take the room; PlacementError, with nothing taken, if there is none.
+
+        `force` books what is held in reality already: an over-committed card has no room left.
+        """
+        row = self._row_of.get(placement.node)
+        if uid in self._holds or row is None:
+            why = "already placed" if row is not None else f"unknown node {placement.node}"
+            raise PlacementError(f"{uid}: {why}")
+        mask, ask = self._mask(row, placement), self._shape(request)[0]
+        if mask.bit_count() != len(placement.slices) and not force:
+            raise PlacementError(f"{uid}: node {placement.node} has no such card")
+        if native.LIB.gs_take(self.fleet.struct, ask, row, mask, int(force)) < 0:
+            raise PlacementError(f"{uid}: not enough free on node {placement.node}")
+        self._holds[uid] = (request, placement)
+        self._masks[uid] = (row, mask, ask)
+        self._held_on.setdefault(row, {})[uid] = None
+        self._part(uid, request, row, mask)
+
+    def release(self, uid: str) -> None:
+        """Give the room back; KeyError for a UID that holds nothing."""
+        request, _ = self._holds.pop(uid)
+        row, mask, ask = self._masks.pop(uid)
+        native.LIB.gs_give(self.fleet.struct, ask, row, mask)
+        del self._held_on[row][uid]
+        self._part(uid, request, row, 0)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Arrays have moved: every remembered answer and pointer goes."""
+        self._answers = Answers(self.fleet)
+        self._shapes: dict[int, tuple[Request, native.Ask, Shape]] = {}
+        if hasattr(self, "_table"):
+            self._mix = self._table.struct(self.groups.eligible)
+        self._spans()
+
+    def _learn(self) -> None:
+        self._table: MixTable = self.learner.table(self.fleet.kinds)
+        self._mix = self._table.struct(self.groups.eligible)
+        self.fleet.touch()
+
+    def _spans(self) -> None:
+        """Best fit measures in parts of the largest node."""
+        p = self.policy
+        cpu = max((n.cpu_milli for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
+        cards = max((len(n.cards) for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
+        weights = (p.fragment, p.price, p.strand, p.mismatch, p.host, p.tie, p.grain)
+        self._policy = native.Policy(p.rank, 0, *weights, max(1, cpu), max(1, cards), self.seed)
+
+    def _shape(self, request: Request) -> tuple[native.Ask, Shape]:
+        known = self._shapes.get(id(request))
+        if known is not None:
+            return known[1], known[2]
+        before = self.groups.eligible
+        group = self.groups.of(request, self._node_at)
+        if self.groups.eligible is not before:
+            self._mix = self._table.struct(self.groups.eligible)
+        r = request
+        shape = Shape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
+        ask = native.Ask(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)
+        if len(self._shapes) >= REQUESTS_KEPT:
+            self._shapes.clear()
+        self._shapes[id(request)] = (request, ask, shape)
+        return ask, shape
+
+    def _part(self, uid: str, request: Request, row: int, mask: int) -> None:
+        """Remember where a replica is, if that weighs on where the next one goes."""
+        if not request.owner or not request.cards:
+            return
+        replicas = self._owners.get(request.owner)
+        spread = self.policy.rank is Rank.SPREAD or self._node_at[row].choice is CardChoice.SPREAD
+        if mask and spread:
+            if replicas is None:
+                replicas = self._owners[request.owner] = Replicas()
+            replicas.put(uid, row, mask)
+        elif replicas is not None:
+            replicas.drop(uid, row)
+            if not replicas.rows:
+                del self._owners[request.owner]
+
+    def _mask(self, row: int, placement: Placement) -> int:
+        uuids = {part.uuid for part in placement.slices}
+        return sum(1 << at for at, card in enumerate(self._node_at[row].cards) if card.uuid in uuids)

@@ -1,0 +1,226 @@
+"""
+What our own accounts are held to, beyond what RBAC can say: whoever steals a token gets what its process needs.
+
+The node agents are pinned by the node that their token names, and there to what they state of it. The schedulers'
+accounts are held to what each writes: the right to patch pods would let them change images and labels too, the stock
+roles of kube-scheduler would let it move a volume from one claim to another, or hold every other scheduler's Lease.
+The autoscaler's policies are written by hand (manifests/base/autoscaler/policy.yaml).
+
+Each asks for the user first and for nothing else: nobody else's requests are looked at.
+
+Source: Kubernetes, "Validating Admission Policy" (1.30), "Service accounts: token claims" (the node's name in
+`userInfo.extra`, 1.32); what kube-scheduler writes: pkg/scheduler/framework/plugins/volumebinding (PersistentVolume
+`spec.claimRef`, PersistentVolumeClaim annotation `selected-node`) and the status of pods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.names import (
+    AGENT_ANNOTATIONS,
+    AGENT_LABELS,
+    AGENT_RESOURCES,
+    KUBE_LEASE,
+    KUBE_SCHEDULER,
+    NODE_AGENT,
+    ROLE,
+    SCHEDULER,
+    SHARED,
+    SYSTEM_NAMESPACE,
+    SYSTEM_NAMESPACES,
+    WOKEN,
+)
+from isolation.scheduler.admission.core import cel
+from isolation.scheduler.admission.core.cel import Claim
+from isolation.scheduler.admission.core.matching import POD_UPDATES, policy, rule
+
+if TYPE_CHECKING:
+    from isolation.scheduler.admission.core.matching import Manifest
+
+NODE_CLAIM: Final = "authentication.kubernetes.io/node-name"
+_EVENTS: Final = "events.events.k8s.io"
+_INSTANCE: Final = 128  # characters of an Event's reportingInstance
+_BOUND_BY: Final = "pv.kubernetes.io/bound-by-controller"
+_SELECTED: Final = "volume.kubernetes.io/selected-node"
+_OF_ANY_WRITE: Final = ("managedFields", "resourceVersion", "generation")
+"""What the API server itself changes with every write."""
+_ANYWHERE: Final[dict[str, Manifest]] = {"namespaceSelector": {}}
+
+
+def policies() -> list[Manifest]:
+    """Those of the schedulers and of the node agents; the agents' come last."""
+    return [*_schedulers(), *_agents()]
+
+
+def _by(*accounts: str) -> dict[str, str]:
+    """Asked first, and of everybody's requests: a comparison for each account."""
+    return {"by-our-account": " || ".join(_is(account) for account in accounts)}
+
+
+def _is(account: str) -> str:
+    return f"request.userInfo.username == {cel.text(f'system:serviceaccount:{SYSTEM_NAMESPACE}:{account}')}"
+
+
+def _schedulers() -> list[Manifest]:
+    """Our scheduler's account, and that of the stock kube-scheduler beside it; in every namespace."""
+    pods = [rule(POD_UPDATES, "UPDATE")]
+    home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
+    shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
+    ours = [
+        _kept("spec", "?metadata.?finalizers", "?metadata.?ownerReferences", "?status"),
+        _kept_but("labels", ROLE, home),
+        _kept_but("annotations", WOKEN, shared),
+    ]
+    runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    kube = [
+        _kept("spec", *(f"?metadata.?{part}" for part in ("labels", "annotations", "finalizers", "ownerReferences"))),
+        _kept(*(f"?status.?{part}" for part in runs)),
+    ]
+    told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
+    kube_told = f"{KUBE_SCHEDULER} may only change conditions and nominations of pods"
+    # One policy for both: it is asked about the updates of everybody's pods.
+    made = [Claim(f"{_is(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
+    made += [Claim(f"{_is(SCHEDULER)} || {claim}", kube_told) for claim in kube]
+    evicts = f"!(request.?namespace.orValue('') in {cel.texts(sorted(SYSTEM_NAMESPACES))})"
+    stays = Claim(evicts, f"{SCHEDULER} must not evict pods of {' or '.join(sorted(SYSTEM_NAMESPACES))}")
+    return [
+        policy("scheduler-pods", pods, _by(SCHEDULER, KUBE_SCHEDULER), made, **_ANYWHERE),
+        _whole("scheduler-evictions", SCHEDULER, [rule(["pods/eviction"], "CREATE")], [stays]),
+        _leases(),
+        *_volumes(),
+    ]
+
+
+def _whole(name: str, account: str, rules: list[Manifest], claims: list[Claim]) -> Manifest:
+    """A policy about everything that an account does to some resources."""
+    return policy(name, rules, _by(account), claims, **_ANYWHERE)
+
+
+def _leases() -> Manifest:
+    """
+    Their own, not those by which others of the cluster choose their leader.
+
+    The kubelets' own namespace is left out: their renewals are most of all writes, and the stock role allows nothing
+    there but to make a Lease that is not there yet.
+    """
+    both = ("leases", "leasecandidates")
+    rules = [rule([f"{kind}.coordination.k8s.io"], "*") | {"apiVersions": ["*"]} for kind in both]
+    mine = f"{_is(SCHEDULER)} ? {cel.text(SCHEDULER)} : {cel.text(KUBE_LEASE)}"
+    home = f"request.?namespace.orValue('') == {cel.text(SYSTEM_NAMESPACE)}"
+    claim = f"{home} && (request.resource.resource != 'leases' || object != null && object.metadata.name == ({mine}))"
+    told = f"the schedulers may only write the Leases {SCHEDULER} and {KUBE_LEASE} of {SYSTEM_NAMESPACE}, each its own"
+    elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-node-lease"]}
+    selector = {"matchExpressions": [elsewhere]}
+    accounts = _by(SCHEDULER, KUBE_SCHEDULER)
+    return policy("scheduler-leases", rules, accounts, [Claim(claim, told)], namespaceSelector=selector)
+
+
+def _volumes() -> list[Manifest]:
+    """
+    Volumes for pods that wait: one that is free is given to a claim; one that has a claim stays with it.
+
+    A volume that its maker has meant for a claim names it without its UID.
+    """
+    old, new = "oldObject.spec.?claimRef", "object.spec.?claimRef"
+    same = " && ".join(f"{new}.?{part}.orValue('') == {old}.?{part}.orValue('')" for part in ("namespace", "name"))
+    meant = f"{old}.?uid.orValue('') == '' && {new}.hasValue() && {same}"
+    volume = [
+        cel.same_but("dyn(object)", "dyn(oldObject)", "k in ['metadata', 'spec']"),
+        cel.same_but("dyn(object.spec)", "dyn(oldObject.spec)", "k == 'claimRef'"),
+        f"!{old}.hasValue() || {new} == {old} || ({meant})",
+        *_annotated(_BOUND_BY),
+    ]
+    claim = [cel.same_but("dyn(object)", "dyn(oldObject)", "k == 'metadata'"), *_annotated(_SELECTED)]
+    told = f"{KUBE_SCHEDULER} may only give a free PersistentVolume to a claim"
+    claim_told = f"{KUBE_SCHEDULER} may only change annotation {_SELECTED} of a PersistentVolumeClaim"
+    volumes, claims = (
+        rule([kind, f"{kind}/status"], "UPDATE") for kind in ("persistentvolumes", "persistentvolumeclaims")
+    )
+    return [
+        _whole("kube-scheduler-volumes", KUBE_SCHEDULER, [volumes], [Claim(one, told) for one in volume]),
+        _whole("kube-scheduler-claims", KUBE_SCHEDULER, [claims], [Claim(one, claim_told) for one in claim]),
+    ]
+
+
+def _annotated(*keys: str) -> list[str]:
+    """That of an object's metadata only these annotations change."""
+    free = cel.texts(("annotations", *_OF_ANY_WRITE))
+    return [
+        cel.same_but("dyn(object.metadata)", "dyn(oldObject.metadata)", f"k in {free}"),
+        cel.same_but(*_maps("annotations"), f"k in {cel.texts(keys)}"),
+    ]
+
+
+def _maps(what: str) -> tuple[str, str]:
+    """Labels or annotations as they will be, and as they are."""
+    return f"object.metadata.?{what}.orValue({{}})", f"oldObject.metadata.?{what}.orValue({{}})"
+
+
+def _kept(*parts: str) -> str:
+    """That an update leaves these parts as they were."""
+    return " && ".join(f"object.{part} == oldObject.{part}" for part in parts)
+
+
+def _kept_but(what: str, key: str, where: str) -> str:
+    """That an update leaves labels or annotations as they were; one of them may change, but only where it belongs."""
+    return cel.same_but(*_maps(what), f"(k == {cel.text(key)} && {where})")
+
+
+def _agents() -> list[Manifest]:
+    """Each node agent keeps to its own node, and there to what it states."""
+    mine = _by(NODE_AGENT)
+    node = {"node": f"request.userInfo.?extra[?{cel.text(NODE_CLAIM)}].orValue([''])[0]"}
+    told = "a node agent may only act on its own node, which is named in its service account token"
+    # As its Events are signed, cut to what the API server takes.
+    signs = f"'{NODE_AGENT}/' + variables.node"
+    whole = f"object.reportingInstance == {signs}"
+    cut = f"size({signs}) > {_INSTANCE} && object.reportingInstance == ({signs}).substring(0, {_INSTANCE})"
+    claims = {
+        "agent-nodes": (rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
+        "agent-pods": (
+            rule(["pods"], "DELETE"),
+            "oldObject.spec.?nodeName.orValue('') == variables.node",
+        ),
+        "agent-events": (rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
+    }
+    more = {"agent-nodes": _stated()}
+    return [
+        policy(
+            name,
+            [where],
+            mine,
+            [Claim(f"variables.node != '' && {claim}", told), *more.get(name, ())],
+            node,
+            **_ANYWHERE,
+        )
+        for name, (where, claim) in claims.items()
+    ]
+
+
+def _stated() -> list[Claim]:
+    """
+    What a node agent states of its node, and nothing beside it.
+
+    Closed: whatever part of a node is not named here stays as it was, also one that Kubernetes adds some day. The
+    kubelet's own credential may not do more either (NodeRestriction): no taints, no labels that select or restrict.
+    """
+    labels, annotations, amounts = (cel.texts(names) for names in (AGENT_LABELS, AGENT_ANNOTATIONS, AGENT_RESOURCES))
+    metadata = cel.texts(("labels", "annotations", *_OF_ANY_WRITE))
+    stated = [
+        (f"dyn(object.status).?{part}.orValue({{}})", f"dyn(oldObject.status).?{part}.orValue({{}})", f"k in {amounts}")
+        for part in ("capacity", "allocatable")
+    ]
+    parts = [
+        ("dyn(object)", "dyn(oldObject)", "k in ['metadata', 'status']"),
+        ("dyn(object.metadata)", "dyn(oldObject.metadata)", f"k in {metadata}"),
+        (*_maps("labels"), f"k in {labels}"),
+        (*_maps("annotations"), f"k in {annotations}"),
+        ("dyn(object.status)", "dyn(oldObject.status)", "k in ['capacity', 'allocatable']"),
+        *stated,
+    ]
+    told = (
+        f"a node agent may change only labels {', '.join(AGENT_LABELS)}, annotations "
+        f"{', '.join(AGENT_ANNOTATIONS)} and amounts of {', '.join(AGENT_RESOURCES)} of its node"
+    )
+    return [Claim(f"request.operation == 'UPDATE' && {cel.same_but(*part)}", told) for part in parts]

@@ -1,0 +1,298 @@
+"""
+The rules of admission in CEL, for the API server's own policies: they hold also when we are away.
+
+Decides nothing new: each claim says in CEL what `safety`, `request_of` or `review` says in
+Python, from the same tables; what CEL cannot say (totals over init containers, the live view)
+the webhook alone says. A claim is what must be true, with the sentence for people.
+
+`dyn(...)` where containers of different lists are joined: their types have different names.
+
+Source: Kubernetes, "Common Expression Language in Kubernetes" (optional fields, quantities).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
+from isolation.contract.model import FULL_CORE
+from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
+from isolation.scheduler.admission.core import forbidden
+from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.names import Dialect
+
+ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
+_OWN_ANNOTATIONS: Final = 16
+"""So many of a pod's at most are our own processes': they come on top of what its owner may have."""
+TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
+
+# A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
+_STAYS: Final = "!has(object.metadata.deletionTimestamp)"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What must hold, and what to tell whoever broke it."""
+
+    expression: str
+    message: str
+
+
+def text(value: str) -> str:
+    """A CEL literal; raw where a pattern would need its backslashes doubled."""
+    return f"r'{value}'" if "\\" in value else f"'{value}'"
+
+
+def texts(values: Iterable[str]) -> str:
+    """A list of literals."""
+    return f"[{', '.join(text(value) for value in values)}]"
+
+
+def pattern(regex: str) -> str:
+    """The argument of `matches` that must match a whole text."""
+    flags, rest = ("(?s)", regex.removeprefix("(?s)")) if regex.startswith("(?s)") else ("", regex)
+    return text(f"{flags}^(?:{rest})$")
+
+
+def containers(pod: str) -> str:
+    """All containers that can ask for resources."""
+    return f"dyn({pod}.spec.containers) + dyn({pod}.spec.?initContainers.orValue([]))"
+
+
+def names_any(resources: Iterable[str], container: str = "c") -> str:
+    """Whether a container names one of the resources; of one without amounts not even their names are looked up."""
+    listed = list(resources)
+    parts = (
+        f"has({container}.resources.{part}) && "
+        f"({' || '.join(f'{text(name)} in {container}.resources.{part}' for name in listed)})"
+        for part in ("limits", "requests")
+    )
+    return f"has({container}.resources) && ({' || '.join(parts)})"
+
+
+def asks(pod: str, dialect: Dialect) -> str:
+    """Whether a pod names one of the resources of shared cards."""
+    return f"({containers(pod)}).exists(c, {names_any((dialect.memory, dialect.compute))})"
+
+
+def marked(at: str, dialect: Dialect) -> str:
+    """Whether an object has labels or annotations that belong to pods with shares: by name, a few steps."""
+    labels = carries(at, "labels", (SHARED, dialect.card_count))
+    return f"{labels} || {carries(at, 'annotations', records(dialect))}"
+
+
+def carries(at: str, what: str, keys: Iterable[str]) -> str:
+    """Whether an object has one of the labels or annotations."""
+    return "(" + " || ".join(f"{at}.metadata.?{what}[?{text(key)}].hasValue()" for key in keys) + ")"
+
+
+def same_but(new: str, old: str, free: str) -> str:
+    """That two maps, or objects without their types, are the same but for the keys `k` of which `free` holds."""
+    return f"{new}.all(k, {free} || (k in {old} && {new}[k] == {old}[k])) && {old}.all(k, {free} || k in {new})"
+
+
+def variables(pod: str, dialect: Dialect) -> dict[str, str]:
+    """Shorthands of a policy about pods."""
+    return {
+        "containers": containers(pod),
+        "shares": f"variables.containers.filter(c, {names_any((dialect.memory, dialect.compute))})",
+        "count": f"{pod}.metadata.?labels[?{text(dialect.card_count)}].orValue('1')",
+        # 0 stands for a count that is none: its own claim says so, and no other divides by it.
+        "cards": "variables.count.matches('^[1-9][0-9]?$') ? int(variables.count) : 0",
+    }
+
+
+def amounts(dialect: Dialect) -> list[Claim]:
+    """The containers' own amounts."""
+    memory, compute = dialect.memory, dialect.compute
+    found = [claim for name in (memory, compute) for claim in _extended(name)]
+    size, core = (_limit(name) for name in (memory, compute))
+    per_card = "(variables.cards > 0 ? variables.cards : 1)"
+    return [
+        *found,
+        Claim(
+            f"variables.cards >= 1 && variables.cards <= {MOST_CARDS}",
+            f"label {dialect.card_count} must be a whole number from 1 to {MOST_CARDS} in quotes",
+        ),
+        Claim(
+            _each(f"!({_has(memory)}) || !{size}.isInteger() || {size}.asInteger() % {per_card} == 0"),
+            f"{memory} must be a multiple of the number of cards in label {dialect.card_count}",
+        ),
+        Claim(
+            _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % ({CORE_STEP} * {per_card}) == 0"),
+            f"{compute} must be a multiple of {CORE_STEP} on each card",
+        ),
+        Claim(
+            _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() <= {FULL_CORE} * {per_card}"),
+            f"{compute} is more than {FULL_CORE} on each card; request less, or spread it over more cards",
+        ),
+        Claim(
+            _each(f"!({names_any((compute,))}) || {names_any((memory,))}"),
+            f"{compute} needs {memory}; request both on the same container",
+        ),
+        Claim(
+            f"!variables.containers.exists(c, ({names_any((dialect.whole,))}) && "
+            f"[c.?resources.?limits[?{text(dialect.whole)}], c.?resources.?requests[?{text(dialect.whole)}]]"
+            ".exists(q, q.hasValue() && string(q.value()) != '0'))",
+            f"a pod cannot request both {memory} and {dialect.whole}; request GPU shares or whole cards",
+        ),
+    ]
+
+
+def _has(name: str) -> str:
+    return f"c.?resources.?limits[?{text(name)}].hasValue()"
+
+
+def _limit(name: str) -> str:
+    return f"quantity(string(c.resources.limits[{text(name)}]))"
+
+
+def _each(claim: str) -> str:
+    return f"variables.shares.all(c, {claim})"
+
+
+def _extended(name: str) -> list[Claim]:
+    """Stated as limit, whole, more than nothing, and equal where it is requested too."""
+    request = f"c.?resources.?requests[?{text(name)}].hasValue()"
+    return [
+        Claim(_each(f"!({request}) || {_has(name)}"), f"{name} is set under requests only; set it under limits too"),
+        Claim(
+            _each(f"!({_has(name)}) || ({_limit(name)}.isInteger() && {_limit(name)}.isGreaterThan(quantity('0')))"),
+            f"{name} must be a whole number of 1 or more",
+        ),
+        Claim(
+            _each(
+                f"!({request}) || !({_has(name)}) || "
+                f"quantity(string(c.resources.requests[{text(name)}])).compareTo({_limit(name)}) == 0"
+            ),
+            f"{name} differs between requests and limits; make them equal",
+        ),
+    ]
+
+
+def of_pod(pod: str) -> list[Claim]:
+    """What a pod with shares may not bring along."""
+    path = "v.?hostPath.?path.orValue('')"
+    unplain, harmless = pattern(forbidden.UNPLAIN), pattern(forbidden.HOST_PATHS_HARMLESS)
+    return [
+        Claim(
+            f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
+        ),
+        Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
+        Claim(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
+        # So many are refused above, and are not walked over as well.
+        Claim(
+            f"{_annotations(pod)} > {MOST_ANNOTATIONS} || "
+            f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
+            ASKS_RUNTIME,
+        ),
+        Claim(
+            f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
+            f"(!{path}.matches({pattern(forbidden.HOST_PATHS)}) || {path}.matches({harmless}))))",
+            "a hostPath exposes devices, the container runtime or files of the host system, or contains //, . or ..; "
+            "mount another directory with a plain path",
+        ),
+    ]
+
+
+def _annotations(at: str) -> str:
+    """How many an object has: one step, however many there are."""
+    return f"size({at}.metadata.?annotations.orValue({{}}))"
+
+
+def _asks_runtime() -> str:
+    return " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
+
+
+def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
+    """What no container of such a pod may bring along."""
+    capabilities = texts(forbidden.CAPABILITIES)
+    prefixes = " || ".join(f"e.name.startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
+    filled = " || ".join(f"e.?prefix.orValue('').startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
+    paths = (
+        "(c.?volumeMounts.orValue([]).map(m, m.mountPath) + c.?volumeDevices.orValue([]).map(d, d.devicePath) + "
+        "(c.?terminationMessagePath.orValue('') == '' ? [] : [c.terminationMessagePath]))"
+    )
+    return [
+        Claim(
+            f"{listed}.all(c, !c.?securityContext.?privileged.orValue(false))",
+            "a privileged container can access every card of the node; remove privileged",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
+            f".all(a, a.matches({pattern(forbidden.CAPABILITY)}) && "
+            f"!(a.upperAscii().replace('CAP_', '') in {capabilities})))",
+            f"capabilities {', '.join(forbidden.CAPABILITIES)} give access to other tenants' cards; remove them",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {texts(forbidden.own_env(dialect))}) "
+            f"|| e.name in {texts(forbidden.ENV_HARMLESS)}))",
+            "an environment variable (GPUSHARE_*, LD_*, NVIDIA_*) would select cards or libraries; remove it",
+        ),
+        Claim(
+            f"{listed}.all(c, c.?envFrom.orValue([]).all(e, !({filled})))",
+            "envFrom sets environment variables that would select cards or libraries; change the prefix",
+        ),
+        Claim(
+            f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(forbidden.UNPLAIN)}) "
+            f"&& !p.matches({pattern(forbidden.OWN_PATHS)})))",
+            "a mount, a device or terminationMessagePath covers files of gpushare, or its path contains //, . or ..; "
+            "use another plain path, such as /run/app",
+        ),
+    ]
+
+
+def made(pod: str, dialect: Dialect) -> list[Claim]:
+    """What nobody writes into a pod or template that is being made."""
+    return [
+        Claim(
+            f"!{carries(pod, 'annotations', records(dialect))}",
+            "an annotation is an allocation record, which only the scheduler writes; remove it",
+        ),
+        Claim(
+            f"!{carries(pod, 'labels', (SHARED,))} || {asks(pod, dialect)} && "
+            f"{pod}.metadata.labels[{text(SHARED)}] == 'true'",
+            f"label {SHARED} is set by admission on pods that request {dialect.memory}; remove it",
+        ),
+    ]
+
+
+def admitted(pod: str, scheduler: str) -> list[Claim]:
+    """What the webhook has added by the time that policies are asked: a pod without it came past the webhook."""
+    return [
+        Claim(
+            f"{pod}.metadata.?labels[?{text(SHARED)}].orValue('') == 'true'",
+            f"a pod that requests GPU shares has no label {SHARED}: the admission webhook was not called; "
+            "check that the webhook configuration is installed",
+        ),
+        Claim(
+            f"{pod}.spec.?schedulerName.orValue({text(DEFAULT_SCHEDULER)}) == {text(scheduler)}",
+            f"pods that request GPU shares are scheduled by {scheduler}; remove schedulerName",
+        ),
+    ]
+
+
+def altered(dialect: Dialect) -> str:
+    """Whether an update touches records or the labels that count."""
+    kept = [("annotations", key) for key in records(dialect)] + [("labels", SHARED), ("labels", dialect.card_count)]
+    return " || ".join(
+        f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept
+    )
+
+
+def joins_runtime() -> str:
+    """Whether an update brings annotations that ask the container runtime for devices."""
+    changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
+    found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
+    return f"{_STAYS} && {_annotations('object')} <= {MOST_ANNOTATIONS + _OWN_ANNOTATIONS} && {found}"
+
+
+def adds_annotations() -> str:
+    """Whether an update leaves a pod with more annotations than one with shares may have, and than it had."""
+    new, old = _annotations("object"), _annotations("oldObject")
+    return f"{_STAYS} && {new} > {MOST_ANNOTATIONS} && {new} > {old}"

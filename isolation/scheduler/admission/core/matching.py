@@ -1,0 +1,101 @@
+"""
+Which requests to the API server admission is about: shared by webhooks and policies.
+
+Decides namespaces and resources, and how a policy is written down; whether an object concerns shares is `cel`'s
+business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE
+from isolation.scheduler.admission.core.review import EPHEMERAL, TEMPLATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from isolation.contract.codec.cursor import Path
+    from isolation.scheduler.admission.core.cel import Claim
+
+    Manifest = dict[str, Any]
+
+VERSION: Final = "admissionregistration.k8s.io/v1"
+POD_UPDATES = tuple(f"pods{sub}" for sub in ("", "/status", "/resize", f"/{EPHEMERAL}"))
+BINDINGS = ("pods/binding", "bindings")
+
+
+def elsewhere() -> Manifest:
+    """The namespaces where admission judges."""
+    return {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM_NAMESPACE]},
+            {"key": EXEMPT, "operator": "NotIn", "values": ["true"]},
+        ]
+    }
+
+
+def labelled() -> Manifest:
+    """
+    Pods with shares that exist, before or after an update: by the label without which a pod came past admission.
+
+    The API server compares labels before it evaluates anything: looking for shares in the containers of everybody's
+    pods, at each of their updates, took it a second for a pod of a megabyte.
+    """
+    return {"matchExpressions": [{"key": SHARED, "operator": "Exists"}]}
+
+
+def rule(resources: Iterable[str], *operations: str) -> Manifest:
+    """Which requests; a resource is `pods/status` or `jobs.batch`."""
+    listed = list(resources)
+    return {
+        "apiGroups": sorted({name.partition(".")[2] for name in listed}),
+        "apiVersions": ["v1"],
+        "resources": [name.partition(".")[0] for name in listed],
+        "operations": list(operations),
+        "scope": "*",
+    }
+
+
+def by_path() -> Mapping[Path, list[str]]:
+    """Kinds of workloads by the place of their pods."""
+    found: dict[Path, list[str]] = {}
+    for resource, path in TEMPLATES.items():
+        found.setdefault(path, []).append(resource)
+    return found
+
+
+def by_group(resources: Iterable[str]) -> list[list[str]]:
+    """One rule takes resources of one group."""
+    groups: dict[str, list[str]] = {}
+    for resource in resources:
+        groups.setdefault(resource.partition(".")[2], []).append(resource)
+    return list(groups.values())
+
+
+def policy(
+    name: str,
+    rules: Sequence[Manifest],
+    conditions: Mapping[str, str],
+    claims: Sequence[Claim],
+    variables: Mapping[str, str] | None = None,
+    **selectors: Manifest,
+) -> Manifest:
+    """One ValidatingAdmissionPolicy, in the namespaces where admission judges if no selectors are given."""
+    constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
+    constraints |= selectors or {"namespaceSelector": elsewhere()}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": constraints,
+        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        "variables": [{"name": key, "expression": value} for key, value in (variables or {}).items()],
+        "validations": [
+            {"expression": claim.expression, "message": claim.message, "reason": "Forbidden"} for claim in claims
+        ],
+    }
+    return {
+        "apiVersion": VERSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": f"gpushare-{name}"},
+        "spec": {key: value for key, value in spec.items() if value},
+    }

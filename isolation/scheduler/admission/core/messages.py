@@ -1,0 +1,110 @@
+"""
+What the scheduler and its admission process say to each other: JSON, one message a line.
+
+Pure. Both ends are of one release and started together, so the messages carry no version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
+from isolation.contract.handover import Ours
+from isolation.scheduler.admission.core.fleet import UNKNOWN, Fleet, fleet_of
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Node
+
+MOST_LINE: Final = 16 << 20
+"""Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
+_Message = TypeVar("_Message", bound=msgspec.Struct)
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What the process is told first, as `Settings` has it."""
+
+    certificate: str
+    key: str
+    client_ca: str | None
+    scheduler: str
+    unit_bytes: int
+    log_format: str = "text"
+    log_level: str = "info"
+
+
+class Update(msgspec.Struct, frozen=True):
+    """What has changed in the cluster since the last one; the first ones hold everything."""
+
+    whole: bool
+    """Whether all that the scheduler knows has been sent."""
+    synced: bool
+    """Whether the scheduler has read the cluster."""
+    shared: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    """Pods with shares (namespace, name) that are new."""
+    gone: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    fleet: Fleet | None = None
+    """None: as before."""
+    pools: str | None = None
+    """What the autoscaler has published (`codec_pools`), empty where that is nothing; None: as before."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the process has done since it started, sent every second; it shows that its event loop runs."""
+
+    outcomes: dict[str, int]
+    """Requests answered, by outcome."""
+    buckets: list[int]
+    """Answers by duration, as `metrics_scheduler.BUCKETS`, and one more for the rest; not cumulative."""
+    seconds: float
+    """Sum of the durations."""
+    connections: int
+    dropped: dict[str, int]
+    """Connections ended before they were answered, by reason."""
+    loaded: float
+    """When the serving certificate in use was read, seconds since the epoch."""
+    ends: float | None
+    """When it expires; None: unreadable."""
+
+
+class Known:
+    """What the updates have told so far."""
+
+    def __init__(self) -> None:
+        self.fleet, self.synced = UNKNOWN, False
+        self.pools: tuple[PublishedPool, ...] = ()
+        self.growth: Fleet | None = None
+        """What nodes may come; None: others than the published pools' too, as far as is known."""
+        self._shared: set[tuple[str, str]] = set()
+
+    def take(self, update: Update) -> None:
+        """One more."""
+        self.synced = update.synced
+        self._shared.difference_update(update.gone)
+        self._shared.update(update.shared)
+        if update.fleet is not None:
+            self.fleet = update.fleet
+        if update.pools is not None:
+            found = decode_pools(update.pools) if update.pools else PublishedPools()
+            growing = (pool.fresh for pool in found.pools if pool.max_nodes)
+            self.pools, self.growth = found.pools, fleet_of(growing) if found.complete else None
+
+    @property
+    def handed(self) -> list[tuple[Node, Ours]]:
+        """Pools that gpushare scales in place of cluster-autoscaler: a fresh node of each, and what it does."""
+        return [(pool.fresh, pool.ours) for pool in self.pools if pool.ours != Ours()]
+
+    def is_shared(self, namespace: str, name: str) -> bool | None:
+        """Whether a stored pod has shares; None: cannot tell now."""
+        return True if (namespace, name) in self._shared else False if self.synced else None
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode(line: bytes, kind: type[_Message]) -> _Message:
+    """The message of a line; msgspec.MsgspecError where it is none."""
+    return msgspec.json.decode(line, type=kind)

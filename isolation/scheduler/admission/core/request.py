@@ -1,0 +1,156 @@
+"""
+AdmissionReview v1 on the wire: what is asked, and the answer.
+
+Decides only what a body says. Whoever reaches the port may have written it, so every body gets
+an answer, under the same uid wherever one can be read; what the answer is, `review` decides.
+
+Source: Kubernetes, "Dynamic Admission Control" and `k8s.io/api/admission/v1`.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from isolation.contract.codec.cursor import At, CodecError
+
+MOST_OBJECT_BYTES: Final = 3 << 20
+"""Of one object: what the API server reads of a request (`MaxRequestBodyBytes`, k8s.io/apiserver/pkg/server/config.go,
+twice etcd's `--max-request-bytes` of 1.5 MiB)."""
+MOST_BYTES: Final = 2 * MOST_OBJECT_BYTES + (64 << 10)
+"""Of a review: the new object, the old one at an update, and who asks for what."""
+MOST_VALUES: Final = 1 << 19
+"""JSON values in a review: a value of two bytes takes up to a hundred times as many in memory."""
+GROUP_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+_LONGEST_UID: Final = 128
+_MOST_MESSAGE: Final = 2000
+_MOST_WARNING: Final = 250  # characters: above 256 the API server may cut them
+_MOST_WARNINGS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request that the API server has not yet accepted."""
+
+    uid: str
+    resource: str
+    """`pods`, `deployments.apps`."""
+    sub: str
+    """Subresource, or empty."""
+    operation: str
+    user: str
+    namespace: str
+    name: str
+    new: At
+    old: At
+    """What was stored before; absent at CREATE."""
+    size: int = 0
+    """Bytes of the whole review."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A body that is no question."""
+
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one question."""
+
+    allowed: bool
+    message: str = ""
+    """Why not."""
+    code: int = 200
+    patch: tuple[dict[str, Any], ...] = ()
+    """JSON patch (RFC 6902)."""
+    warnings: tuple[str, ...] = ()
+    """Shown to whoever sent the object."""
+
+
+ALLOWED: Final = Verdict(allowed=True)
+FORBIDDEN: Final = 403
+INVALID: Final = 422
+_REASONS: Final = {FORBIDDEN: "Forbidden", INVALID: "Invalid"}
+
+
+def denied(message: str, code: int = FORBIDDEN) -> Verdict:
+    """A refusal with its reason."""
+    return Verdict(allowed=False, message=message, code=code)
+
+
+def read(body: bytes) -> Question | Unreadable:
+    """What a body asks."""
+    if len(body) > MOST_BYTES:
+        return Unreadable("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
+    # Commas and openers inside of strings count too: more than there are, and cheap to count.
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
+        return Unreadable("", f"the {KIND} has too many values; at most {MOST_VALUES} are accepted")
+    try:
+        review = At(msgspec.json.decode(body))
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return Unreadable("", "the request body is not JSON, or is nested too deeply")
+    uid = ""
+    try:
+        uid = _uid(review)
+        if (review["apiVersion"].text(), review["kind"].text()) != (GROUP_VERSION, KIND):
+            raise review.wrong(f"the request body is not an {KIND} of {GROUP_VERSION}")
+        return _question(uid, review["request"], len(body))
+    except CodecError as exc:
+        return Unreadable(uid, str(exc))
+
+
+def _uid(review: At) -> str:
+    request = review["request"]
+    uid = request["uid"].text()
+    if not 0 < len(uid) <= _LONGEST_UID:
+        raise request["uid"].wrong(f"a uid of 1 to {_LONGEST_UID} characters is required")
+    return uid
+
+
+def _question(uid: str, request: At, size: int) -> Question:
+    resource = request["resource"]
+    plural, group = resource["resource"].text(), resource["group"].text()
+    if not plural or not request["operation"].text():
+        raise request.wrong("resource and operation are required")
+    new = request["object"]
+    return Question(
+        uid=uid,
+        resource=f"{plural}.{group}" if group else plural,
+        sub=request["subResource"].text(),
+        operation=request["operation"].text(),
+        user=request["userInfo"]["username"].text(),
+        namespace=request["namespace"].text(),
+        # The older way to bind names the pod in the object alone.
+        name=request["name"].text() or (At(new.value)["metadata"]["name"].text() if new else ""),
+        new=At(new.value),
+        old=At(request["oldObject"].value),
+        size=size,
+    )
+
+
+def write(uid: str, verdict: Verdict) -> bytes:
+    """The answer as the API server expects it."""
+    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
+    if not verdict.allowed:
+        reason = _REASONS.get(verdict.code, "BadRequest")
+        message = _clean(verdict.message, _MOST_MESSAGE)
+        response["status"] = {"code": verdict.code, "reason": reason, "status": "Failure", "message": message}
+    elif verdict.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
+    if verdict.warnings:
+        response["warnings"] = [_clean(text, _MOST_WARNING) for text in verdict.warnings[:_MOST_WARNINGS]]
+    return msgspec.json.encode({"apiVersion": GROUP_VERSION, "kind": KIND, "response": response})
+
+
+def _clean(text: str, most: int) -> str:
+    """One printable line of bounded length."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+    return line if len(text) <= most else f"{line[: most - 3]}..."

@@ -1,0 +1,93 @@
+"""
+The webhook configuration: which requests wait for us, and what happens while we are away.
+
+Decides that only objects about shares of cards ever wait, and that those are refused while nobody
+answers. Each has one match condition: the API server evaluates all that there are, whatever the
+first says, while `&&` ends with what is cheap and false. Who signs our certificate is the
+installer's choice: `caBundle` is filled in at installation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.names import ACK, GROUP, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.scheduler.admission.core import cel
+from isolation.scheduler.admission.core.matching import (
+    BINDINGS,
+    POD_UPDATES,
+    by_group,
+    by_path,
+    elsewhere,
+    labelled,
+    rule,
+)
+from isolation.scheduler.admission.core.review import ACCOUNTS, BINDER, EPHEMERAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isolation.contract.names import Dialect
+    from isolation.scheduler.admission.core.matching import Manifest
+
+TIMEOUT_SECONDS: Final = 5
+BINDING_TIMEOUT_SECONDS: Final = 2
+"""Pods of other schedulers wait no longer for a webhook that does not answer."""
+STOCK_SCHEDULER: Final = "system:kube-scheduler"
+"""Its pods are never ours (admission has set `schedulerName`): they do not wait for us."""
+
+
+def webhooks(dialect: Dialect = ACK) -> Manifest:
+    """The MutatingWebhookConfiguration."""
+    concerned = f"{_whole('object')} && ({cel.asks('object', dialect)} || {cel.marked('object', dialect)})"
+    hooks = [_hook("pods", [rule(["pods"], "CREATE")], {"concerns-shares": concerned})]
+    for path, resources in by_path().items():
+        template = ".".join(("object", *(str(step) for step in path)))
+        before = template.replace("object", "oldObject", 1)
+        about = f"({cel.asks(template, dialect)} || {cel.marked(template, dialect)})"
+        new = f"(request.operation == 'CREATE' || {template} != {before})"
+        conditions = {"concerns-shares": f"has({template}) && {_whole(template)} && {about} && {new}"}
+        rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
+        hooks.append(_hook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
+    joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)}"
+    others = f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"
+    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations()}) || ({cel.joins_runtime()})"
+    changes = {"concerns-shares": f"{joins} || {others} && ({touches})"}
+    hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes) | {"objectSelector": labelled()})
+    strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, BINDER])})"
+    binding = _hook("bindings", [rule(BINDINGS, "CREATE")], {"is-a-stranger": strangers})
+    # Pods without shares are bound by others too: they must not depend on us. Forged records are
+    # refused by policy all the same, and the node agent starts nothing that has no record.
+    hooks.append(binding | {"failurePolicy": "Ignore", "timeoutSeconds": BINDING_TIMEOUT_SECONDS})
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": SCHEDULER},
+        "webhooks": hooks,
+    }
+
+
+def _whole(pod: str) -> str:
+    """
+    Whether there are containers at all: webhooks are asked before the API server validates.
+
+    Asked first, so that such an object is refused by the API server in its own words and not by our failing condition.
+    """
+    return f"{pod}.spec.?containers.orValue(null) != null"
+
+
+def _hook(path: str, rules: list[Manifest], conditions: Mapping[str, str], name: str = "") -> Manifest:
+    service = {"name": SCHEDULER, "namespace": SYSTEM_NAMESPACE, "path": f"/admit/{path}", "port": 443}
+    return {
+        "name": f"{name or path}.{GROUP}",
+        "clientConfig": {"service": service},
+        "rules": rules,
+        "namespaceSelector": elsewhere(),
+        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        "matchPolicy": "Equivalent",
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "admissionReviewVersions": ["v1"],
+    }
