@@ -98,7 +98,7 @@ class Bench:
 
 async def measure(plane: Any, folder: Path) -> dict[str, Any]:
     """Every scene."""
-    node_stage, manager = import_module("e2e.node_stage"), import_module("device_manager")
+    node_stage, manager = import_module("e2e.node_stage"), import_module("support.device_manager")
     results: dict[str, Any] = {}
     async with node_stage.stage(plane, folder, "bench", number=CARDS, model="a10", watching=False) as stage:
         bench = Bench(plane, stage)

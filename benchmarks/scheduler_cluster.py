@@ -238,8 +238,8 @@ async def one_node(plane: Any, folder: Path, config: Credentials, count: int) ->
 
 async def besieged(plane: Any, folder: Path, config: Credentials, count: int) -> dict[str, Any]:
     """One pod after another, quiet and while strangers are at the admission port; seconds, and MiB of our processes."""
-    strangers, waiting = import_module("strangers"), import_module("e2e.honest")
-    port = import_module("ports").free_port()
+    strangers, waiting = import_module("support.strangers"), import_module("e2e.honest")
+    port = import_module("support.ports").free_port()
     pair = plane.serving_pair("webhook", ("127.0.0.1",))
     context = ssl.create_default_context(cafile=str(plane.ca))
     rows: dict[str, dict[str, float]] = {}

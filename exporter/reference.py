@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OPTIONAL = {spec.name for specs in COLLECTED.values() for spec in specs}
 _ALWAYS = [*CATALOGUE.values(), *(spec for name, spec in card.CATALOGUE.items() if name not in _OPTIONAL)]
 _HEAD = """\
-<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics/__init__.py or card.py beside it instead. -->
+<!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics instead. -->
 # Metrics
 
 Values are in base units; ratios go from 0 to 1. An unknown value is absent, never 0. A collector that failed has

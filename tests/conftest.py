@@ -7,9 +7,9 @@ from __future__ import annotations
 import logging
 import os
 
-import budget as searches
 import pytest
-from ci_skips import failure
+from support import budget as searches
+from support.ci_skips import failure
 
 
 def pytest_addoption(parser):

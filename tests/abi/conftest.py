@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from compiled import gcc, kept
+from support.compiled import gcc, kept
 
 from isolation.contract import abi, breach_ring
 from isolation.lib import build, files

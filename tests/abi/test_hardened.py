@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from compiled import ROOT, kept
+from support.compiled import ROOT, kept
 
 OBJECTS = (
     "isolation/placement/_kernel.so",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lib_machine import machines
-from simcontainers import GIB, MIB, OOM
+from support.lib_machine import machines
+from support.simcontainers import GIB, MIB, OOM
 
 from isolation.lib import files
 

@@ -6,8 +6,8 @@ import subprocess
 from itertools import product
 
 import pytest
-from lib_machine import machines
-from simcontainers import GIB, MIB, OOM
+from support.lib_machine import machines
+from support.simcontainers import GIB, MIB, OOM
 
 from isolation.contract.memory_comparison import CardUser, compare
 

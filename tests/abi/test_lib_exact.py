@@ -7,7 +7,7 @@ from __future__ import annotations
 import platform
 
 import pytest
-from measured import benchmark
+from support.measured import benchmark
 
 from isolation.simgpu import hardware
 

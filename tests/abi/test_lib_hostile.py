@@ -14,9 +14,9 @@ import zlib
 from uuid import UUID
 
 import pytest
-from compiled import kept
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.compiled import kept
 
 from isolation.contract import abi
 from isolation.lib import build, files, native

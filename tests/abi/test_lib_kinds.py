@@ -8,8 +8,8 @@ import json
 import subprocess
 
 import pytest
-from lib_machine import machines
-from simcontainers import GIB, OOM
+from support.lib_machine import machines
+from support.simcontainers import GIB, OOM
 
 from isolation.contract import abi
 from isolation.simgpu.hardware import KINDS

@@ -15,7 +15,7 @@ import sys
 import time
 
 import pytest
-from measured import benchmark
+from support.measured import benchmark
 
 from isolation.lib import native
 from isolation.simgpu import hardware

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from compiled import gcc, kept
-from lib_machine import machines
-from simcontainers import GIB, OOM
+from support.compiled import gcc, kept
+from support.lib_machine import machines
+from support.simcontainers import GIB, OOM
 
 from isolation.contract import abi
 from isolation.lib import files

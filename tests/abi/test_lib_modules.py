@@ -9,10 +9,10 @@ import json
 import random
 import struct
 
-import cuda_images
 import pytest
-from lib_machine import machines
-from simcontainers import GIB, MIB, OOM
+from support import cuda_images
+from support.lib_machine import machines
+from support.simcontainers import GIB, MIB, OOM
 
 from isolation.simgpu.hardware import KINDS
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pynvml")
-from compiled import gcc
-from virtual_clock import Story, percent
+from support.compiled import gcc
+from support.virtual_clock import Story, percent
 
 hardware = pytest.importorskip("isolation.simgpu.hardware")
 ROOT = Path(__file__).resolve().parents[2]

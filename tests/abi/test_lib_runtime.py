@@ -5,8 +5,8 @@ Programs on the CUDA runtime: what the library sees of them, and what it does no
 from __future__ import annotations
 
 import pytest
-from lib_machine import machines
-from simcontainers import GIB, MIB
+from support.lib_machine import machines
+from support.simcontainers import GIB, MIB
 
 from isolation.simgpu.hardware import KINDS
 

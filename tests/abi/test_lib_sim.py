@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from virtual_clock import Story, percent
+from support.virtual_clock import Story, percent
 
 from isolation.contract import abi
 from isolation.lib import files

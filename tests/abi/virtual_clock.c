@@ -53,7 +53,7 @@ struct member {
     uint32_t unused;
 };
 
-struct story { /* mirrored in tests/virtual_clock.py */
+struct story { /* mirrored in tests/support/virtual_clock.py */
     uint64_t now_ns;  /* monotonic */
     uint64_t real_ns; /* CLOCK_REALTIME is this much more */
     uint64_t expected, come;

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clients.stand import Machine
-from simbox import MEMORY
+from support.simbox import MEMORY
 
 
 def pytest_itemcollected(item):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clients import pins
-from run_command import words
-from simbox import Program
+from support.run_command import words
+from support.simbox import Program
 
 from isolation.simgpu.hardware import DRIVER, create, install, opened
 from isolation.simgpu.report import document
@@ -82,7 +82,7 @@ class Machine:
         return ["timeout", "--kill-after", "9", str(LIMIT_SECONDS), *front, *(str(word) for word in command)], kept
 
     def neighbour(self, code: str, **env: object) -> Program:
-        """A process outside of the share that runs these lines of tests/simclient.py."""
+        """A process outside of the share that runs these lines of tests/support/simclient.py."""
         return Program(self.box, code, **env)
 
     def books(self) -> dict:

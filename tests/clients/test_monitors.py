@@ -8,7 +8,6 @@ import re
 import select
 import signal
 
-from children import at_terminal
 from clients import pins
 from clients.stand import (
     CARD_MIB,
@@ -24,8 +23,9 @@ from clients.stand import (
     rust_program,
     showed,
 )
-from simbox import HOLD, programs
-from waiting import PATIENCE_SECONDS
+from support.children import at_terminal
+from support.simbox import HOLD, programs
+from support.waiting import PATIENCE_SECONDS
 
 PY3NVML = """
 from py3nvml.py3nvml import *

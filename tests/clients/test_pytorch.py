@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-import waiting
 from clients.stand import CARD_MIB, SHARE_MIB, python, python_home, showed
+from support import waiting
 
 MIB = 1 << 20
 PROGRAM = Path(__file__).with_name("pytorch_client.py")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
-from ports import free_port
+from support.ports import free_port
 
 from isolation.scheduler.admission.core.request import MOST_BYTES
 from isolation.scheduler.admission.core.review import World, review

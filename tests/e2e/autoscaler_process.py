@@ -14,11 +14,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from children import DIES_WITH_US
 from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.sharing import Replica, sharing
-from waiting import PATIENCE_SECONDS
+from support.children import DIES_WITH_US
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.scheduler.admission.core.review import BINDER

@@ -22,7 +22,7 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import Kubelets, share_pod
 from e2e.machine_deployments import ROOT, MachineDeployments
 from e2e.sharing import PODS, card_node, sharing, why_pending
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits

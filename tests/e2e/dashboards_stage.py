@@ -27,10 +27,10 @@ from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.node_stage import PODS, stage
 from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
-from ports import free_port
-from prometheus_stand import stand
-from simbox import HOLD, Program, programs
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.prometheus_stand import stand
+from support.simbox import HOLD, Program, programs
+from support.waiting import PATIENCE_SECONDS
 
 from dashboards.rules.render import PLAIN
 from dashboards.rules_cli import COMMITTED
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
     from e2e.sharing import Replica
-    from prometheus_stand import Stand
+    from support.prometheus_stand import Stand
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, str(ROOT / "gpushare.py"))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from e2e.apiclient import RefusedError
 from e2e.sharing import cards_of
-from ports import free_port
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.kube.usage_http import rows_of
 from isolation.contract import metrics

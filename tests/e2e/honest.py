@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from e2e.kubelets import share_pod
 from e2e.sharing import our_pod
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     import ssl

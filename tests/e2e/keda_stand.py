@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from children import DIES_WITH_US
 from e2e.accounts import kubeconfig
 from e2e.apiclient import RefusedError
 from e2e.manifest_house import ADDRESS, running
-from waiting import PATIENCE_SECONDS
+from support.children import DIES_WITH_US
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,15 +14,15 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from device_manager import Box, ManagedPod
 from e2e.apiclient import RefusedError
 from e2e.kubelets import ENDS_AFTER, Kubelets
+from support.device_manager import Box, ManagedPod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from device_manager import DeviceManager
     from e2e.apiclient import ApiClient
+    from support.device_manager import DeviceManager
 
 _ROOM = {"cpu": "64", "memory": "256Gi", "pods": "250"}
 MODE = "ack.node.gpu.schedule"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from e2e.binaries import Missing, find_kubectl
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 OVERLAYS = tuple(sorted(path.name for path in (MANIFESTS / "overlays").iterdir()))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from e2e.accounts import kubeconfig
 from e2e.manifest_build import MANIFESTS, operator, write
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 

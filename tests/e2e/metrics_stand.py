@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from e2e.apiclient import RefusedError, connected
-from ports import free_port
+from support.ports import free_port
 
 from autoscaler.apis.metrics.app import Settings, metrics_api
 from autoscaler.apis.metrics.core.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting

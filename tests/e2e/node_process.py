@@ -14,14 +14,14 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Self
 
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.simgpu.hardware import create
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from device_manager import DeviceManager
+    from support.device_manager import DeviceManager
 
 # PR_SET_PDEATHSIG, SIGKILL: nothing outlives a test that is killed.
 _CODE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from isolation.node.cli import node; node()"

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from device_manager import DeviceManager
 from e2e.apiclient import connected
 from e2e.managed_node import ManagedNode
 from e2e.node_process import NodeProcess, cards
-from waiting import PATIENCE_SECONDS
+from support.device_manager import DeviceManager
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_cards, encode_allocation, request_of
 from isolation.contract.model import Placement, Slice

@@ -20,10 +20,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from children import DIES_WITH_US
 from e2e.certificates import Authority, Pair, new_key
-from ports import free_port
-from waiting import PATIENCE_SECONDS
+from support.children import DIES_WITH_US
+from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

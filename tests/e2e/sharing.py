@@ -19,13 +19,13 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from children import DIES_WITH_US
 from e2e.admission_stand import until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import documents
-from ports import free_port
-from waiting import PATIENCE_SECONDS
+from support.children import DIES_WITH_US
+from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation, encode_cards
 from isolation.contract.model import Card

@@ -6,10 +6,10 @@ import asyncio
 import json
 import random
 
-from admission_cases import GOOD, REFUSED
-from admission_pods import admitted, capability, container, env, good, host, mount
 from e2e.admission_stand import policed, tried
 from e2e.apiclient import connected
+from support.admission_cases import GOOD, REFUSED
+from support.admission_pods import admitted, capability, container, env, good, host, mount
 
 from isolation.scheduler.admission.core.review import World, review
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from admission_pods import SHARED, amount, plain, pod, spec, workload
 from e2e.admission_stand import PODS, tried
 from e2e.webhook_stories import answer, asking, binding, path_of, stored
+from support.admission_pods import SHARED, amount, plain, pod, spec, workload
 
 
 def test_only_pods_with_shares_ever_wait_for_us(plane):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from admission_cases import GOOD
-from admission_pods import (
+from e2e.admission_stand import PODS, Stand, policed, tried, until_tried, webhooked
+from e2e.apiclient import connected
+from e2e.webhook_stories import answer, asking, path_of
+from support.admission_cases import GOOD
+from support.admission_pods import (
     COUNT,
     MEM,
     SHARED,
@@ -21,10 +24,7 @@ from admission_pods import (
     template_of,
     workload,
 )
-from builders import node
-from e2e.admission_stand import PODS, Stand, policed, tried, until_tried, webhooked
-from e2e.apiclient import connected
-from e2e.webhook_stories import answer, asking, path_of
+from support.builders import node
 
 from isolation.scheduler.admission.core.fleet import fleet_of
 

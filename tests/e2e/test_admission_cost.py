@@ -7,10 +7,10 @@ import itertools
 import re
 
 import pytest
-from admission_pods import admitted, good, plain
 from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
 from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
+from support.admission_pods import admitted, good, plain
 
 from isolation.contract.handover import HANDOVER
 from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS

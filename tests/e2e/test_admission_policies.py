@@ -6,10 +6,22 @@ import asyncio
 import contextlib
 
 import pytest
-from admission_cases import FORGED, GOOD, REFUSED
-from admission_pods import COUNT, SHARED, TEMPLATED, admitted, amount, good, labelled, plain, pod, spec, workload
 from e2e.admission_stand import PATHS, PODS, policed, tried
 from e2e.apiclient import RefusedError, connected
+from support.admission_cases import FORGED, GOOD, REFUSED
+from support.admission_pods import (
+    COUNT,
+    SHARED,
+    TEMPLATED,
+    admitted,
+    amount,
+    good,
+    labelled,
+    plain,
+    pod,
+    spec,
+    workload,
+)
 
 SCHEDULER = "system:serviceaccount:gpushare-system:gpushare-scheduler"
 KUBE_SCHEDULER = "system:serviceaccount:gpushare-system:gpushare-kube-scheduler"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from admission_cases import FORGED, REFUSED
-from admission_pods import COUNT, SHARED, TEMPLATED, good, labelled, plain, pod, workload
 from e2e.admission_stand import PODS, tried
 from e2e.apiclient import connected
 from e2e.webhook_stories import answer, asking, binding, path_of, stored
+from support.admission_cases import FORGED, REFUSED
+from support.admission_pods import COUNT, SHARED, TEMPLATED, good, labelled, plain, pod, workload
 
 BINDER = "system:serviceaccount:gpushare-system:gpushare-scheduler"
 

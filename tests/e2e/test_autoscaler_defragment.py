@@ -10,7 +10,7 @@ from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watc
 from e2e.fragments_stage import DEPLOYMENTS, WHOLE, fragmented, scaled
 from e2e.sharing import PODS
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.pressure import rooms_of
 from autoscaler.core.plan import Buy

@@ -10,7 +10,7 @@ from e2e.apiclient import connected
 from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
 from e2e.kubelets import share_pod, shared_node
 from e2e.sharing import PODS, our_pod, untainted, workload
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import Drain, Evict, Keep
 from autoscaler.kube.last_look import lost_with, node_of

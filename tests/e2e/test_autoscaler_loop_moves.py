@@ -6,7 +6,7 @@ import asyncio
 
 from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, pool_node, quick, stage
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import Buy, Move
 from autoscaler.kube.usage import Measured

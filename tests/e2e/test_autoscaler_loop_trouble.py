@@ -7,7 +7,7 @@ import asyncio
 from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, workload
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import Buy, Drain
 from autoscaler.kube.core.conditions import Kind

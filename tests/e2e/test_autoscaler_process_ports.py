@@ -8,9 +8,9 @@ import grpc
 from e2e.autoscaler_process import autoscaler, config, eventually, fleet, grown, one_pool
 from e2e.metrics_stand import granted, leads_here, settings
 from e2e.sharing import PODS, our_pod, workload
-from ports import free_port
-from rpc_world import GENERATIONS
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.rpc_world import GENERATIONS
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 from isolation.contract.protobuf import Wire

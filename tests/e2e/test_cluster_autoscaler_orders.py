@@ -12,11 +12,11 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from budget import examples
 from e2e.autoscaler_process import PROFILE, eventually, one_pool
 from e2e.autoscaler_stage import pool_node
 from e2e.cluster_autoscaler.stand import beside
 from e2e.sharing import PODS, our_pod, why_pending
+from support.budget import examples
 
 if TYPE_CHECKING:
     from e2e.cluster_autoscaler.stand import Beside

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from docs_reading import ROOT, blocks
-from docs_reading import typed as typed_lines
 from e2e.apiclient import connected
 from e2e.autoscaler_stage import Growing, pool_node
 from e2e.cluster_autoscaler.installed import SPACE, Installed
@@ -24,7 +22,9 @@ from e2e.manifest_answers import open_soon
 from e2e.manifest_house import House, program
 from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import PODS, ordinary_workload, untainted, workload
-from waiting import soon
+from support.docs_reading import ROOT, blocks
+from support.docs_reading import typed as typed_lines
+from support.waiting import soon
 
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 

@@ -14,9 +14,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from builders import node
 from e2e.certificates import Authority
-from rpc_world import Pools
+from support.builders import node
+from support.rpc_world import Pools
 
 from autoscaler.apis.rpc.core.state import Group
 from autoscaler.apis.rpc.ports import Settings, ports

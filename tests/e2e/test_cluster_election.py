@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from e2e.apiclient import connected
 from e2e.candidate import terms_of
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 TERMS = terms_of(6.0)

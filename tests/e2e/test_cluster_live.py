@@ -10,7 +10,7 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.proxy import wire
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.kube import credentials
 from isolation.kube.access import Access

@@ -10,7 +10,7 @@ import math
 import time
 
 from e2e.dashboards_stage import whole
-from prometheus_stand import stand
+from support.prometheus_stand import stand
 
 from dashboards.boards import files, queries
 

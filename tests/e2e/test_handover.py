@@ -12,7 +12,7 @@ from e2e.autoscaler_stage import pool_node
 from e2e.kubelets import share_pod
 from e2e.sharing import PODS, our_pod, workload
 from e2e.test_scheduler_admission import door, hooked
-from ports import free_port
+from support.ports import free_port
 
 from isolation.contract.handover import HANDOVER
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY

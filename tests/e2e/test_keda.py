@@ -8,7 +8,6 @@ import json
 import re
 
 import pytest
-from docs_reading import ROOT, blocks
 from e2e.apiclient import connected
 from e2e.exporter_stand import exporting
 from e2e.keda_stand import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
@@ -17,7 +16,8 @@ from e2e.manifest_answers import answers, open_soon
 from e2e.manifest_house import ADDRESS, INSIDE, House, need_free
 from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted, workload
-from waiting import soon
+from support.docs_reading import ROOT, blocks
+from support.waiting import soon
 
 from isolation.contract.metrics.autoscaler import PENDING_BYTES
 from isolation.contract.names import AUTOSCALER

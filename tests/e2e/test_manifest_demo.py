@@ -11,7 +11,7 @@ from e2e.kubelets import Kubelets
 from e2e.manifest_build import MANIFESTS
 from e2e.manifest_stand import installed, scheduling, standing
 from e2e.sharing import bound, card_node, clear, untainted
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ACK, ALLOCATION, SCHEDULER, SHARED

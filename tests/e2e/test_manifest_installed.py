@@ -18,7 +18,7 @@ from e2e.manifest_build import MANIFESTS
 from e2e.manifest_house import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 from e2e.sharing import card_node
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec.node import node_of
 from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools

@@ -12,7 +12,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.foreign_kinds import definitions
 from e2e.manifest_build import BUILDS, IDS, OVERLAYS, kubectl, objects, templates, write
 from e2e.manifest_files import Cluster, documents
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import EXPORTER, NODE_AGENT
 

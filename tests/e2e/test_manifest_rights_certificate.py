@@ -16,7 +16,7 @@ from e2e.apiclient import connected
 from e2e.kubelets import share_pod
 from e2e.manifest_build import operator
 from e2e.manifest_files import BASE, Cluster, documents
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 from isolation.kube.certificate import ends

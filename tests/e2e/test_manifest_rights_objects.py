@@ -9,7 +9,7 @@ import pytest
 from e2e.apiclient import RefusedError, connected
 from e2e.manifest_build import kubectl
 from e2e.manifest_files import BASE, Cluster, documents
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from device_manager import DeviceManager
 from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, kubeconfig_of_secret, own_pod
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
@@ -28,7 +27,8 @@ from e2e.manifest_house import running
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
-from ports import free_port
+from support.device_manager import DeviceManager
+from support.ports import free_port
 
 from isolation.contract.names import ALLOCATION, CARD_UNITS, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB

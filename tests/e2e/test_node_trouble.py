@@ -12,7 +12,7 @@ import grpc
 import pytest
 from e2e.kubelets import share_pod
 from e2e.node_stage import PODS, right, stage
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
 from isolation.contract.quantity import GIB

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import REPOSITORY, play, real_stage
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from e2e.admission_stand import Stand, _installed, tried, until_tried
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, scheduler_file, untainted, workload
-from ports import free_port
+from support.ports import free_port
 
 from isolation.contract.names import SCHEDULER, SHARED
 from isolation.scheduler.admission.core.review import BINDER

@@ -18,8 +18,8 @@ from e2e.manifest_build import MANIFESTS, operator
 from e2e.plane import ControlPlane
 from e2e.sharing import prepare, replica
 from e2e.test_scheduler_admission import door, hooked
-from ports import free_port
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 

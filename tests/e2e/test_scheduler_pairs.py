@@ -15,7 +15,7 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets
 from e2e.sharing import PODS, bound, card_node, clear, our_pod, prepare, replica, taken, untainted, workload
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.scheduler.core import kube_scheduler_config as kube

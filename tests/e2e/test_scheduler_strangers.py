@@ -7,13 +7,13 @@ import ssl
 from pathlib import Path
 
 import pytest
-import strangers
 from e2e.apiclient import connected
 from e2e.honest import Honest
 from e2e.kubelets import Kubelets
 from e2e.sharing import card_node, clear, prepare, replica
 from e2e.test_scheduler_admission import door
-from ports import free_port
+from support import strangers
+from support.ports import free_port
 
 from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
 

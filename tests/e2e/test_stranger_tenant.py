@@ -13,8 +13,8 @@ from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.sharing import card_node, clear, prepare, replica, scheduler_file, untainted, vendor_record
 from e2e.test_scheduler_admission import door, hooked
-from ports import free_port
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ACK, ALLOCATION, SHARED
 from isolation.scheduler.admission.core.review import BINDER

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from admission_pods import TEMPLATED
 from e2e.admission_stand import PODS, Stand, webhooked
 from e2e.apiclient import RefusedError, connected
+from support.admission_pods import TEMPLATED
 
 
 def path_of(kind: str) -> str:

@@ -286,7 +286,7 @@ def answers(machine: Machine) -> Iterator[Answer]:
 
 def first_card(simgpu: Path | None) -> tuple[str, str, str] | None:
     """(UUID, name, driver version) of the card that is asked; None where there is none."""
-    import realgpu  # noqa: PLC0415 (after the path)
+    from support import realgpu  # noqa: PLC0415 (after the path)
 
     if simgpu is None:
         found = realgpu.cards()

@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
-from realgpu import Driver  # noqa: E402 (after the path)
+from support.realgpu import Driver  # noqa: E402 (after the path)
 
 MIB = 1 << 20
 MODULE_MIB, MANAGED_MIB = 64, 512

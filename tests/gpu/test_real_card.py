@@ -20,7 +20,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import realgpu
+from support import realgpu
 
 from isolation.contract import abi
 from isolation.lib import files, native
@@ -163,14 +163,14 @@ def test_a_training_step_costs_no_more(torch_installed, tmp_path):  # noqa: ARG0
 
 def test_the_ledger_is_what_nvml_sees(card, tmp_path):
     """A context and 1,000 MiB: the books are within 64 MiB of what the card's own figure grew by."""
-    costs = json.loads(run([sys.executable, "tests/realgpu.py", "costs"], CUDA_VISIBLE_DEVICES=card.uuid))
+    costs = json.loads(run([sys.executable, "tests/support/realgpu.py", "costs"], CUDA_VISIBLE_DEVICES=card.uuid))
     uuid = UUID(card.uuid.removeprefix("GPU-"))
     files.create_region(tmp_path / "region", "real")
     promise = abi.CardLimit(uuid, 4 * GIB, costs["context_bytes"])
     files.write_limits(tmp_path / "limits", abi.Limits(1, "real", (promise,)))
     env = os.environ | {f"GPUSHARE_{name.upper()}": str(tmp_path / name) for name in ("limits", "region", "feed")}
     env |= {"LD_PRELOAD": str(native.library_path()), "CUDA_VISIBLE_DEVICES": card.uuid}
-    command = [sys.executable, "tests/realgpu.py", "hold", "1000"]
+    command = [sys.executable, "tests/support/realgpu.py", "hold", "1000"]
     before = idle_bytes(card.uuid)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=env, cwd=ROOT, **pipes) as process:
@@ -195,7 +195,7 @@ def test_nvidia_smi_shows_the_promise(card, tmp_path):
 
 def test_what_this_card_costs_becomes_parameters_of_the_simulator(card, tmp_path):
     """Slice, switch, event, launch and context, measured and written down with the driver's version."""
-    measure = [sys.executable, "tests/realgpu.py"]
+    measure = [sys.executable, "tests/support/realgpu.py"]
     found = json.loads(run([*measure, "costs"], CUDA_VISIBLE_DEVICES=card.uuid))
     env = os.environ | {"CUDA_VISIBLE_DEVICES": card.uuid}
     pair = [subprocess.Popen([*measure, "gaps", "3"], env=env, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from device_books import Box
 from interleave.wire import Weather
+from support.device_books import Box
 
 from isolation.contract.names import ACK
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from device_books import Allocate, DeviceBooks, Prefer, Rejected
 from interleave.informer import Informer
 from interleave.loop import Process
 from interleave.worker import Worker
+from support.device_books import Allocate, DeviceBooks, Prefer, Rejected
 
 from isolation.contract.names import ACK
 from isolation.kube.core.errors import RefusedError

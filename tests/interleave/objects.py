@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from device_books import Box
 from interleave.server import stamp
+from support.device_books import Box
 
 from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card

@@ -22,7 +22,7 @@ from interleave.loop import Process, StuckError, VirtualLoop, thrown_away
 from interleave.server import EPOCH, Route, Server, Thing, route_of, text
 from interleave.stream import chosen_by, selected
 from interleave.wire import Net, Weather, Wire
-from kube_world_stand import Silent, a_node, a_pod
+from support.kube_world_stand import Silent, a_node, a_pod
 
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import turn

@@ -36,7 +36,7 @@ from interleave.placing import Promised, Scheduler
 from interleave.removal import Late
 from interleave.server import EPOCH, Route, Server, stamp
 from interleave.wire import Net, Weather
-from kube_world_stand import Silent, a_pod
+from support.kube_world_stand import Silent, a_pod
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander

@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ports import free_port
 from realkubelet.oci import image, with_libraries
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from e2e.plane import NotReadyError
 from realkubelet.configuration import configure, images
 from realkubelet.machine import Machine, MachineError
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

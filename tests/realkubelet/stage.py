@@ -23,7 +23,7 @@ from realkubelet.found import find
 from realkubelet.listed import devices_of
 from realkubelet.pods import MEMORY, PODS, record
 from realkubelet.realnode import RealNode
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.abi import unpack_limits
 from isolation.simgpu.hardware import Box, create

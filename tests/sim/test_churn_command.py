@@ -11,9 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from builders import ask, node
 from click.testing import CliRunner
-from pools_builder import on_card, pod, pool, seen
+from support.builders import ask, node
+from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.lifecycle import State
 from autoscaler.core.limits import Limits

@@ -11,8 +11,8 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from budget import examples
 from interleave.stories import play
+from support.budget import examples
 
 from autoscaler.apis.rpc.relay import Commanding
 from isolation.scheduler.core.cache import Books

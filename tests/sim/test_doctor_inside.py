@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from cdi_process import Boxed, namespaces
-from simbox import boxes
+from support.cdi_process import Boxed, namespaces
+from support.simbox import boxes
 
 from isolation.contract.model import Card, Slice
 from isolation.contract.quantity import GIB

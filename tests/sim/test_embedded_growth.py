@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import ask
-from embedded_fleet import QUICK, a_few, check_room, check_served, counts, live
 from hypothesis import given
 from hypothesis import strategies as st
-from pools_builder import arrival, fleet, nodes_by_hand, pool
+from support.builders import ask
+from support.embedded_fleet import QUICK, a_few, check_room, check_served, counts, live
+from support.pools_builder import arrival, fleet, nodes_by_hand, pool
 
 from autoscaler.demo.embedded.fleet import Embedded
 from autoscaler.demo.embedded.world import SCHEDULE_SECONDS

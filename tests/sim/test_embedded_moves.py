@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import ask
-from embedded_fleet import QUICK, a_few, check_frame, check_homes, check_room, check_served, counts, live
 from hypothesis import given
 from hypothesis import strategies as st
-from pools_builder import arrival, fleet, pool
+from support.builders import ask
+from support.embedded_fleet import QUICK, a_few, check_frame, check_homes, check_room, check_served, counts, live
+from support.pools_builder import arrival, fleet, pool
 
 from autoscaler.core.plan import Drain, Keep
 from autoscaler.core.snapshot import Reservation

@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from builders import ask, node
-from embedded_fleet import QUICK, check_frame, check_homes, check_room, counts, live
-from pools_builder import arrival, fleet, pool
+from support.builders import ask, node
+from support.embedded_fleet import QUICK, check_frame, check_homes, check_room, counts, live
+from support.pools_builder import arrival, fleet, pool
 
 from autoscaler.core.snapshot import Reservation
 from autoscaler.demo.embedded.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of

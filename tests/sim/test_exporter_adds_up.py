@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from node_world import GIB, MIB, breaches, node_world
+from support.node_world import GIB, MIB, breaches, node_world
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from kubelet_stand_in import KubeletStandIn
-from node_world import node_world
+from support.kubelet_stand_in import KubeletStandIn
+from support.node_world import node_world
 
 
 def test_pod_by_pod_where_our_agent_keeps_the_node():

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 
-import exporter_attacker
 import pytest
-from exporter_served import Served
-from simbox import boxes
-from waiting import PATIENCE_SECONDS, until
+from support import exporter_attacker
+from support.exporter_served import Served
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 ANSWERED_SECONDS = 2.0

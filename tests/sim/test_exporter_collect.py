@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from simbox import LOAD, Program, boxes
+from support.simbox import LOAD, Program, boxes
 
 pytest.importorskip("pynvml")
-from node_world import node_world
+from support.node_world import node_world
 
 from exporter.settings import GROUPS
 from exporter.sources.nvml import session

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import time
 
-import promtool
 import pytest
-from exporter_served import ROOT, Served, samples, words
-from simbox import HOLD, boxes, programs
-from waiting import PATIENCE_SECONDS, until
+from support import promtool
+from support.exporter_served import ROOT, Served, samples, words
+from support.simbox import HOLD, boxes, programs
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def test_once_prints_the_metrics(box):
 
 def box_program(box, size, **more):
     """A process with so much memory."""
-    from simbox import Program  # noqa: PLC0415
+    from support.simbox import Program  # noqa: PLC0415
 
     program = Program(box.path, HOLD, BYTES=size, **more)
     assert "up" == program.line()

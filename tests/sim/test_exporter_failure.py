@@ -11,11 +11,11 @@ import time
 from threading import Event, Thread
 
 import pytest
-from waiting import until
+from support.waiting import until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from node_world import GIB, breaches, get, node_world, parsed, served
+from support.node_world import GIB, breaches, get, node_world, parsed, served
 
 from isolation.contract import abi
 from isolation.simgpu.report import card_uuid

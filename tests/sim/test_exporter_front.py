@@ -14,9 +14,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from exporter_served import Served
-from simbox import boxes
-from waiting import PATIENCE_SECONDS, until
+from support.exporter_served import Served
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 

@@ -6,10 +6,10 @@ import os
 import time
 
 import pytest
-from simbox import boxes
+from support.simbox import boxes
 
 pytest.importorskip("pynvml")
-from node_world import node_world
+from support.node_world import node_world
 
 from exporter.sources.nvml.health import AGENT_SECONDS, CardHealth
 from exporter.sources.nvml.source import NvmlSource

@@ -7,9 +7,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from cgroup_tree import CgroupTree
-from kubelet_stand_in import KubeletStandIn
-from waiting import PATIENCE_SECONDS, until
+from support.cgroup_tree import CgroupTree
+from support.kubelet_stand_in import KubeletStandIn
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import ContainerIdentity
 from exporter.sources.errors import SourceError

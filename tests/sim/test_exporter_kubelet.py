@@ -8,8 +8,8 @@ import contextlib
 
 import grpc
 import pytest
-from kubelet_stand_in import KubeletStandIn
-from waiting import PATIENCE_SECONDS, until
+from support.kubelet_stand_in import KubeletStandIn
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import DeviceGrant
 from exporter.sources.errors import SourceError

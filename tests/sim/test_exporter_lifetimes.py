@@ -11,12 +11,12 @@ from threading import Event, Thread
 from uuid import UUID
 
 import pytest
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from node_world import GIB, breaches, node_world
-from simbox import Program
+from support.node_world import GIB, breaches, node_world
+from support.simbox import Program
 
 from isolation.contract import abi
 from isolation.lib import files

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from node_world import GIB, node_world
-from waiting import until
+from support.node_world import GIB, node_world
+from support.waiting import until
 
 from exporter.cycle import Clock
 from isolation.host.card_events import NvmlAlarms

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from simbox import HOLD, LOAD, Program, boxes, programs
-from virtual_clock import Story
+from support.simbox import HOLD, LOAD, Program, boxes, programs
+from support.virtual_clock import Story
 
 pytest.importorskip("pynvml")
 from exporter.sources.nvml.source import NvmlSource

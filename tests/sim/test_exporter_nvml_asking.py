@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pynvml
 import pytest
-from nvml_stage import GIB, read, sourced, starting
-from simbox import HOLD, boxes
-from waiting import until
+from support.nvml_stage import GIB, read, sourced, starting
+from support.simbox import HOLD, boxes
+from support.waiting import until
 
 from exporter.sources.nvml import library
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from nvml_stage import GIB, read, sourced, starting
-from simbox import HOLD, boxes
+from support.nvml_stage import GIB, read, sourced, starting
+from support.simbox import HOLD, boxes
 
 from exporter.sources.errors import SourceError
 from isolation.simgpu.report import card_uuid

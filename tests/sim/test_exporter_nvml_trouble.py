@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from nvml_stage import GIB, read, sourced, starting
-from simbox import HOLD, boxes
-from waiting import PATIENCE_SECONDS, until
+from support.nvml_stage import GIB, read, sourced, starting
+from support.simbox import HOLD, boxes
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.runner import Runner
 from exporter.sources.errors import SourceError

@@ -15,11 +15,11 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from node_world import GIB, node_world, served
+from support.node_world import GIB, node_world, served
 
 BROKEN = "no Prometheus: apt-get install prometheus"
 # What the Prometheus operator makes of a ServiceMonitor: the target's own pod and node become labels of the target.

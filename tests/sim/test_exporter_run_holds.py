@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.sources import processes
 from exporter.sources.kernel import KernelSource

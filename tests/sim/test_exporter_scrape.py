@@ -12,8 +12,8 @@ import socket
 import time
 
 import pytest
-from frames import small_fleet
-from waiting import PATIENCE_SECONDS, until
+from support.frames import small_fleet
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.http.pages import Exposition, Page
 from exporter.http.router import Site

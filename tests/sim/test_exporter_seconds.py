@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from simbox import Program, boxes
-from virtual_clock import Story
+from support.simbox import Program, boxes
+from support.virtual_clock import Story
 
 pytest.importorskip("pynvml")
 

@@ -8,11 +8,11 @@ import sys
 import time
 
 import pytest
-from exporter_served import Served
-from run_command import begin
-from simbox import boxes
-from unseen_client import CLIENT
-from waiting import until
+from support.exporter_served import Served
+from support.run_command import begin
+from support.simbox import boxes
+from support.unseen_client import CLIENT
+from support.waiting import until
 
 pytest.importorskip("pynvml")
 

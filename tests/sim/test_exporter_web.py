@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import bcrypt
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.http import passwords
 from exporter.http.authenticator import Guard

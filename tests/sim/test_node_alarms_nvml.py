@@ -7,8 +7,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from simbox import boxes
-from waiting import PATIENCE_SECONDS, until
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 import pynvml

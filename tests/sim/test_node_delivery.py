@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from cdi_process import Boxed, namespaces
-from cdi_runtime import resolve
-from simbox import boxes
-from waiting import PATIENCE_SECONDS
+from support.cdi_process import Boxed, namespaces
+from support.cdi_runtime import resolve
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS
 
 from exporter.sources.promises import PromiseSource
 from isolation.contract import abi

@@ -14,9 +14,9 @@ import time
 from uuid import UUID
 
 import pytest
-from simbox import boxes
-from unseen_client import CLIENT
-from waiting import PATIENCE_SECONDS
+from support.simbox import boxes
+from support.unseen_client import CLIENT
+from support.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pynvml")
 

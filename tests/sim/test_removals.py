@@ -11,8 +11,8 @@ import logging
 from collections import Counter
 
 import pytest
-from budget import examples
 from interleave.removal import play
+from support.budget import examples
 
 BLOCKS = 4
 SEEDS = examples(50)

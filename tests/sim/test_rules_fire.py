@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from prometheus_stand import stand, until
-from simbox import HOLD, Program, boxes, programs
+from support.prometheus_stand import stand, until
+from support.simbox import HOLD, Program, boxes, programs
 
 pytest.importorskip("pynvml")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_stand import program
-from waiting import PATIENCE_SECONDS
+from support.prometheus_stand import program
+from support.waiting import PATIENCE_SECONDS
 
 from dashboards import promql
 from dashboards.rules.catalogue import ALERTS, RECORDS

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from run_command import CLIENT, begin, go, holds, words
+from support.run_command import CLIENT, begin, go, holds, words
 
 from isolation.simgpu.hardware import LIBRARIES, create, opened
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from children import at_terminal
-from run_command import ROOT, begin, go, holds, words
-from waiting import PATIENCE_SECONDS, until
+from support.children import at_terminal
+from support.run_command import ROOT, begin, go, holds, words
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.simgpu.hardware import create
 

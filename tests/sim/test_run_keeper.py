@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_command import CLIENT, begin, go, holds
-from waiting import PATIENCE_SECONDS, until
+from support.run_command import CLIENT, begin, go, holds
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.host import liveness
 from isolation.lib.files import read_region

@@ -11,9 +11,9 @@ import os
 import sys
 
 import pytest
-import waiting
-from run_command import go
-from unseen_client import CLIENT
+from support import waiting
+from support.run_command import go
+from support.unseen_client import CLIENT
 
 from isolation.simgpu.hardware import create, opened
 

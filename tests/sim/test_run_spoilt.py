@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import abi
 from isolation.lib import files

@@ -14,7 +14,7 @@ import pytest
 from isolation.simgpu.hardware import create
 
 pytest.importorskip("pynvml")
-STORM = Path(__file__).resolve().parents[1] / "run_storm.py"
+STORM = Path(__file__).resolve().parents[1] / "support" / "run_storm.py"
 
 
 def storm(mode, folder, count, seed=0):

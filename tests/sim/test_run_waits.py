@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from run_command import begin, go, holds
-from waiting import PATIENCE_SECONDS, until
+from support.run_command import begin, go, holds
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.simgpu.hardware import create
 

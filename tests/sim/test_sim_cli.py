@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.simulator import plot, sim_report
 from isolation.simulator.replay import Job, Run

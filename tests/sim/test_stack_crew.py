@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE_SECONDS, until
+from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack import cleanup, parent_death
 from autoscaler.demo.stack import supervisor as crewing

@@ -12,9 +12,9 @@ import time
 import uuid
 
 import pytest
-from children import at_terminal
-from stack_run import runs_in
-from waiting import PATIENCE_SECONDS, until
+from support.children import at_terminal
+from support.stack_run import runs_in
+from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack import addresses, stack
 from autoscaler.demo.stack.autoscaler_metrics import Turns

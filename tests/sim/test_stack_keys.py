@@ -9,8 +9,8 @@ import re
 import sys
 
 import pytest
-from terminal_screen import TerminalScreen
-from waiting import until
+from support.terminal_screen import TerminalScreen
+from support.waiting import until
 
 pytest.importorskip("pynvml")
 pytestmark = pytest.mark.processes

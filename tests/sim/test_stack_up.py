@@ -11,8 +11,8 @@ import signal
 from urllib.parse import urlsplit
 
 import pytest
-from stack_run import Run, runs_in
-from waiting import PATIENCE_SECONDS, until
+from support.stack_run import Run, runs_in
+from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack.stack import RULES
 from autoscaler.demo.stack.workloads import ROLES

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from stack_run import ROOT, runs_in
-from waiting import PATIENCE_SECONDS
+from support.stack_run import ROOT, runs_in
+from support.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")

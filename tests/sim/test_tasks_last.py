@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from device_manager import DeviceManager
-from simbox import boxes
-from waiting import PATIENCE_SECONDS, soon, until
+from support.device_manager import DeviceManager
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS, soon, until
 
 from autoscaler.kube.app import Autoscaler
 from autoscaler.kube.options import Options

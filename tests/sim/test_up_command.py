@@ -17,11 +17,11 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-import promtool
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from up_command import invoke
-from waiting import PATIENCE_SECONDS
+from support import promtool
+from support.up_command import invoke
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
 from autoscaler.demo.pace import run

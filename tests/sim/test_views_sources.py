@@ -9,10 +9,21 @@ import sys
 import urllib.request
 
 import pytest
-from ports import free_port
-from prometheus_stand import stand, until
-from views_stage import ROOT, api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
-from waiting import PATIENCE_SECONDS
+from support.ports import free_port
+from support.prometheus_stand import stand, until
+from support.views_stage import (
+    ROOT,
+    api,
+    exporter,
+    fleet_of_cards,
+    inside,
+    kubeconfig,
+    node_json,
+    page_of,
+    pod_json,
+    serving,
+)
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.metrics import DENIED
 from isolation.simgpu.hardware import create

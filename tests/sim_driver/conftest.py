@@ -27,7 +27,7 @@ class Client:
 
     def __init__(self, box: Path, code: str, **env: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from simclient import *\n" + textwrap.dedent(code)],
+            [sys.executable, "-c", "from support.simclient import *\n" + textwrap.dedent(code)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

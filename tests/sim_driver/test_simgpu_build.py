@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from compiled import gcc
+from support.compiled import gcc
 
 import isolation.simgpu
 from isolation.simgpu.hardware import LIBRARIES

@@ -4,8 +4,8 @@ Cubins, PTX and fat binaries on the simulated driver: their names, their variabl
 
 from __future__ import annotations
 
-import cuda_images
 import pytest
+from support import cuda_images
 
 from isolation.simgpu.hardware import KINDS
 

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from virtual_clock import Story
+from support.virtual_clock import Story
 
 from isolation.simgpu.models import MIB
 

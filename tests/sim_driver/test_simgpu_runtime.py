@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from compiled import gcc
+from support.compiled import gcc
 
 import isolation.simgpu
 from isolation.simgpu.hardware import KINDS, LIBRARIES
@@ -22,7 +22,7 @@ def rt(request, run):
     """Clients of either runtime: `rt(box, code)`."""
 
     def start(box, code, **env):
-        return run(box, f"from simruntime import *\n{_flush(code)}", RUNTIME=request.param, **env)
+        return run(box, f"from support.simruntime import *\n{_flush(code)}", RUNTIME=request.param, **env)
 
     start.major = int(request.param)
     return start

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from children import DIES_WITH_US
 from e2e.autoscaler_process import Autoscaler, config, eventually, fleet
 from e2e.autoscaler_stage import pool_node
 from e2e.certificates import Authority
 from e2e.cluster_autoscaler.flags import PROVIDER
-from ports import free_port
+from support.children import DIES_WITH_US
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

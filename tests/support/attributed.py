@@ -1,0 +1,33 @@
+"""What the exporter makes of a node: who uses how much, and what is exposed of it."""
+
+from __future__ import annotations
+
+from support.node_facts import uuid
+
+from exporter.pipeline.allocations import claimed
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.families import card_families, container_families
+
+PLACE = Place("n-0")
+
+
+def look(node, **more):
+    """The attribution of a node."""
+    snapshot = node.snapshot(**more)
+    return attribute(snapshot, claimed(snapshot), PLACE)
+
+
+def used(found):
+    """{pod/container: (used, source)}."""
+    return {f"{c.pod}/{c.container}": (c.used_bytes, c.source) for c in found.reading.containers}
+
+
+def values(found):
+    """{metric without prefix: {labels: value}} of everything that is exposed."""
+    families = [*card_families([found.reading]), *container_families([found.reading])]
+    return {f.spec.name.removeprefix("gpushare_"): dict(f.samples) for f in families}
+
+
+def residual(found, at=0):
+    """Used less containers, unattributed and reserved; None where that cannot be told."""
+    return values(found)["card_memory_unaccounted_bytes"].get(("n-0", uuid(at), str(at)))

@@ -1,0 +1,77 @@
+"""
+A real process in a mount namespace that looks exactly as its CDI devices say, the tenant's own wishes below them.
+
+    box = Boxed(tmp_path, cdi_dir)
+    answer = box.run(["gpushare.dev/alloc=..."], "say(alloc(1 << 30))", env={"LD_PRELOAD": ""}, mounts={...})
+
+Only /etc and /run are the container's own; the rest is the machine's. Needs root, or user namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.cdi_runtime import resolve
+from support.simcontainers import CLIENT
+from support.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf")
+
+
+@cache
+def namespaces() -> tuple[str, ...]:
+    """The command that makes a mount namespace here; empty: this machine allows none."""
+    flags = "-m" if os.geteuid() == 0 else "-Urm"
+    command = ("unshare", flags, "--propagation", "private")
+    if shutil.which("unshare") is None:
+        return ()
+    done = subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, check=False)
+    return command if done.returncode == 0 else ()
+
+
+class Boxed:
+    """See the module."""
+
+    def __init__(self, folder: Path, cdi: Path) -> None:
+        self.etc, self.cdi = folder / "etc", cdi
+        self.etc.mkdir()
+        for name in _ETC:
+            source = Path("/etc") / name
+            if source.is_dir():
+                shutil.copytree(source, self.etc / name)
+            elif source.exists():
+                shutil.copy(source, self.etc / name)
+
+    def start(self, names: Sequence[str], code: str, *, env=(), mounts=()) -> subprocess.Popen[str]:
+        """Run Python in it, pipes open."""
+        edits = resolve(self.cdi, list(names))
+        assert [] == edits.missing
+        variables, places = edits.over(dict(env), dict(mounts))
+        lines = [f"mount --bind {shlex.quote(str(self.etc))} /etc", "mount -t tmpfs none /run"]
+        for inside, source in places.items():
+            target = shlex.quote(inside)
+            kind = "mkdir -p" if Path(source).is_dir() else f"mkdir -p $(dirname {target}) && touch"
+            lines += [f"{kind} {target}", f"mount --bind {shlex.quote(source)} {target}"]
+            if inside in edits.read_only:
+                lines.append(f"mount -o remount,bind,ro {target}")
+        lines.append(f'exec env -i {" ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())} "$@"')
+        command = [*namespaces(), "sh", "-ec", "\n".join(lines), "sh", sys.executable, "-S", "-c", CLIENT + code]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, text=True, **pipes)
+
+    def run(self, names: Sequence[str], code: str, **more) -> object:
+        """To the end; what it said last."""
+        out, err = (process := self.start(names, code, **more)).communicate("", timeout=PATIENCE_SECONDS)
+        assert 0 == process.returncode, err
+        return json.loads(out.splitlines()[-1])

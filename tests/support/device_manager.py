@@ -1,0 +1,376 @@
+"""
+A stand-in kubelet with a device manager: plugins register, pods are admitted, started, ended; over real gRPC.
+
+    with DeviceManager(pace=0.02) as kubelet:
+        ... an agent serves a plugin in kubelet.plugins and registers at kubelet.sock ...
+        pod = kubelet.bind(ManagedPod("ml", "a", "uid-a", apps=[Box("main", {kubelet.resource: 4})]))
+        kubelet.until(lambda: pod.phase == "Running")
+        pod.boxes["main"].env, .mounts, .devices, .ids
+
+Manners as in `device_books`, and: one loop admits and deletes, so that a slow Allocate holds up everything;
+containers are started beside it, PreStart before each start (30 s, then after 0.8 s and about every 12 s
+again with the same IDs, `CreateContainerConfigError`), then the runtime resolves the CDI names
+(`CreateContainerError`, again later), environment and mounts merged with CDI on top. A plugin whose
+connection ends leaves capacity, allocatable 0, and is forgotten after 5 minutes. The kubelet clears the
+plugins' folder when it starts. pod-resources as in `kubelet_stand_in`: the pod being admitted is listed with
+empty devices, those queued behind it and rejected ones are not, plain init containers never; List collects
+(R1), Get does not.
+
+Settable at any time: `pace` (all the kubelet's waits times this), `linger` (seconds that processes live on
+after they were told to end, or until `let_go` is set), `runtime.launch` (called with a StartedBox: a real
+process, or None), `on_change` (called with a pod). Processes show in `cgroups`, a cgroup v2 tree.
+Faults: `restart()`, `reboot()`, `lose_checkpoint()`, `force_delete()`, and those of `kubelet_stand_in`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+from support.cdi_runtime import UnresolvableError
+from support.device_books import UNAVAILABLE, Allocate, Box, DeviceBooks, Prefer, Rejected
+from support.device_plugins import Plugins
+from support.device_runtime import Runtime, StartedBox
+from support.kubelet_stand_in import Bucket, KubeletStandIn, StandInPod
+from support.waiting import PATIENCE_SECONDS, until
+
+from isolation.contract import kubelet_api as api
+from isolation.contract.names import ACK
+
+__all__ = ["Box", "DeviceManager", "ManagedPod", "StartedBox"]
+PRESTART_SECONDS, FIRST_RETRY, NEXT_RETRY = 30.0, 0.8, 11.5
+
+
+@dataclass(eq=False)
+class ManagedPod:
+    """One pod bound to this node."""
+
+    namespace: str
+    name: str
+    uid: str
+    apps: list[Box]
+    inits: list[Box] = field(default_factory=list)
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    admitted: bool = False
+    ending: threading.Event = field(default_factory=threading.Event)
+    boxes: dict[str, StartedBox] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.boxes = {box.name: StartedBox(box) for box in (*self.inits, *self.apps)}
+
+    @property
+    def ended(self) -> bool:
+        """Succeeded or Failed."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+class DeviceManager(KubeletStandIn):
+    """See the module."""
+
+    def __init__(self, *, resource: str = ACK.memory, seed: int = 0, pace: float = 1.0, **more) -> None:
+        super().__init__(**more)
+        self.resource, self.linger = resource, 0.0
+        self.on_change = lambda _: None
+        self.plugins, self.cdi, self.cgroups = (self.folder / name for name in ("device-plugins", "cdi", "cgroup"))
+        self.plugins.mkdir()
+        self.runtime = Runtime(self.cdi, self.cgroups)
+        self.books = DeviceBooks(random.Random(seed))  # noqa: S311 (chance, no secret)
+        self.known: dict[str, ManagedPod] = {}
+        """Pods that the kubelet knows, by UID, in the order of their admission."""
+        self._limits[api.REGISTRATION] = Bucket(1e6, 1_000_000)
+        self._lock = threading.RLock()
+        self._plugins = Plugins(self.plugins, self.books, self._lock)
+        self.pace = pace
+        self.let_go = threading.Event()
+        self._up = threading.Event()
+        self._work: queue.SimpleQueue = queue.SimpleQueue()
+        self._loop: threading.Thread | None = None
+        self._over = False
+
+    @property
+    def pace(self) -> float:
+        """All the kubelet's waits are multiplied by this."""
+        return self._plugins.pace
+
+    @pace.setter
+    def pace(self, value: float) -> None:
+        self._plugins.pace = value
+
+    @property
+    def registrations(self) -> list[float]:
+        """When plugins registered, on the monotonic clock."""
+        return self._plugins.registrations
+
+    @property
+    def asked(self) -> list[tuple[str, float]]:
+        """What plugins were asked, and how many seconds each took."""
+        return self._plugins.asked
+
+    # Life of the kubelet.
+
+    def start(self) -> None:
+        """Clear the plugins' folder, listen, work."""
+        self._plugins.clear()
+        super().start()
+        methods = {"Register": (self._plugins.register, api.RegisterRequest)}
+        self._listen(self.plugins / api.REGISTRATION_SOCKET, api.REGISTRATION, methods)
+        self._up.set()
+        if self._loop is None:
+            self._loop = threading.Thread(target=self._serve, daemon=True)
+            self._loop.start()
+
+    def gone(self) -> None:
+        """The kubelet stops; containers run on."""
+        self._up.clear()
+        super().gone()
+        self._plugins.hang_up()
+
+    def stop(self) -> None:
+        """For good, with every process."""
+        self._over = True
+        self.let_go.set()
+        self._work.put(lambda: None)
+        for pod in list(self.known.values()):
+            pod.ending.set()
+            for started in pod.boxes.values():
+                self.runtime.kill(pod.uid, started)
+        super().stop()
+
+    def restart(self, down: float = 0.1, grace: float | None = 0.5) -> None:
+        """The kubelet is away for so long; after `grace` more, or at `look_again`, it looks at its pods again."""
+        self.gone()
+        time.sleep(down)
+        self.back()
+        if grace is not None:
+            threading.Timer(grace, lambda: self._work.put(self._look_again)).start()
+
+    def look_again(self) -> None:
+        """What a kubelet does after its start; when it has."""
+        done = threading.Event()
+        self._work.put(lambda: (self._look_again(), done.set()))
+        assert done.wait(PATIENCE_SECONDS)
+
+    def reboot(self, down: float = 0.1, grace: float | None = 0.5) -> None:
+        """Every process is gone, the disk is as it was."""
+        self.gone()
+        for pod in self.known.values():
+            for started in pod.boxes.values():
+                self.runtime.kill(pod.uid, started)
+                if started.state == "running":
+                    started.state = "waiting"
+        self.restart(down, grace)
+
+    def lose_checkpoint(self) -> None:
+        """Somebody deleted it: what was allocated is forgotten, pods run on."""
+        with self._lock:
+            self.books.pods.clear()
+            self.books.in_use.clear()
+
+    # What a test tells it.
+
+    def bind(self, pod: ManagedPod) -> ManagedPod:
+        """The pod is bound to this node: it queues for admission."""
+        self._work.put(lambda: self._admit(pod))
+        return pod
+
+    def delete(self, pod: ManagedPod) -> None:
+        """With grace: its IDs are free 0.1 s after its last process has ended."""
+        self._work.put(lambda: self._beside(self._end, pod))
+
+    def force_delete(self, pod: ManagedPod) -> None:
+        """Its IDs are free at once, while its processes live on for `linger` seconds."""
+        self._work.put(lambda: self._forced(pod))
+
+    def crash(self, pod: ManagedPod, name: str) -> None:
+        """A container ends by itself and is started again."""
+        self.runtime.kill(pod.uid, pod.boxes[name])
+        pod.boxes[name].state = "waiting"
+        self._beside(self._start, pod, pod.boxes[name])
+
+    def until(self, claim):
+        """Wait for a claim; AssertionError when it does not come true."""
+        return until(claim, lambda: [vars(pod) for pod in self.known.values()], 0.005)
+
+    def status(self) -> tuple[int, int]:
+        """Capacity and allocatable of the resource."""
+        with self._lock:
+            return self.books.capacity(self.resource)
+
+    # The loop.
+
+    def _serve(self) -> None:
+        while not self._over:
+            job = self._work.get()
+            self._up.wait()
+            job()
+
+    def _beside(self, work, *arguments) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+
+    def _active(self) -> list[str]:
+        return [uid for uid, pod in self.known.items() if not pod.ended]
+
+    def _admit(self, pod: ManagedPod) -> None:
+        with self._lock:
+            self.known[pod.uid] = pod
+        if self._allocated(pod):
+            pod.admitted = True
+            self._beside(self._run, pod)
+
+    def _allocated(self, pod: ManagedPod) -> bool:
+        running = {name for name, started in pod.boxes.items() if started.state == "running"}
+        calls = self.books.admit(pod.uid, pod.inits, pod.apps, self._active, running)
+        try:
+            with self._lock:
+                step = next(calls)
+            while True:
+                try:
+                    answer = self._answered(step)
+                except RuntimeError as exc:
+                    with self._lock:
+                        step = calls.throw(exc)
+                else:
+                    with self._lock:
+                        step = calls.send(answer)
+        except StopIteration:
+            return True
+        except Rejected as exc:
+            pod.phase, pod.reason, pod.message = "Failed", UNAVAILABLE, str(exc)
+            self.on_change(pod)
+            return False
+
+    def _answered(self, step):
+        if isinstance(step, Prefer):
+            options = self._plugins.options.get(step.resource)
+            if options is None or not options.get_preferred_allocation_available:
+                return []
+            wish = {"available_deviceIDs": step.available, "must_include_deviceIDs": step.must}
+            request = api.PreferredAllocationRequest(container_requests=[{**wish, "allocation_size": step.size}])
+            said = self._plugins.ask(step.resource, "GetPreferredAllocation", request, api.PreferredAllocationResponse)
+            return list(said.container_responses[0].deviceIDs) if said.container_responses else []
+        assert isinstance(step, Allocate)
+        request = api.AllocateRequest(container_requests=[{"devices_ids": step.ids}])
+        said = self._plugins.ask(step.resource, "Allocate", request, api.AllocateResponse)
+        if not said.container_responses:
+            raise RuntimeError("no containers return in allocation response")
+        return said.container_responses[0]
+
+    def _look_again(self) -> None:
+        """After its start the kubelet admits every pod anew: running containers keep what they have."""
+        pods = [pod for pod in self.known.values() if not pod.ended and not pod.ending.is_set()]
+        for pod in pods:
+            if self._allocated(pod) and any(started.state == "waiting" for started in pod.boxes.values()):
+                self._beside(self._run, pod)
+
+    # Containers.
+
+    def _run(self, pod: ManagedPod) -> None:
+        for box in (*pod.inits, *pod.apps):
+            started = pod.boxes[box.name]
+            if started.state == "waiting" and not self._start(pod, started):
+                return
+            plain = box in pod.inits and not box.sidecar
+            if plain and started.state == "running":
+                time.sleep(box.seconds or 0.0)
+                self.runtime.kill(pod.uid, started)
+                started.state = "ended"
+                self.on_change(pod)
+        if pod.ending.is_set():
+            return
+        pod.phase = "Running"
+        self.on_change(pod)
+        if all(box.seconds is not None for box in pod.apps):
+            pod.ending.wait(max(box.seconds for box in pod.apps))
+            if not pod.ending.is_set():
+                self._finished(pod)
+
+    def _finished(self, pod: ManagedPod) -> None:
+        for started in pod.boxes.values():
+            self.runtime.kill(pod.uid, started)
+            started.state = "ended"
+        pod.phase = "Succeeded"
+        self.on_change(pod)
+
+    def _start(self, pod: ManagedPod, started: StartedBox) -> bool:
+        """Until it runs (True) or the pod ends (False)."""
+        for attempt in itertools.count():
+            self._up.wait()
+            try:
+                self._prepare(pod, started)
+            except RuntimeError as exc:
+                started.reason, started.message = "CreateContainerConfigError", str(exc)
+            except UnresolvableError as exc:
+                started.reason, started.message = "CreateContainerError", str(exc)
+            else:
+                break
+            self.on_change(pod)
+            if pod.ending.wait((NEXT_RETRY if attempt else FIRST_RETRY) * self.pace) or self._over:
+                return False
+        if pod.ending.is_set():
+            return False
+        self.runtime.run(pod.uid, started)
+        return True
+
+    def _prepare(self, pod: ManagedPod, started: StartedBox) -> None:
+        answers = []
+        for resource, units in started.box.units.items():
+            if units <= 0 or resource not in self._plugins.options:
+                continue
+            with self._lock:
+                ids = self.books.pods.get(pod.uid, {}).get(started.box.name, {}).get(resource)
+                answers.append(self.books.answers.get((pod.uid, started.box.name, resource)))
+            if ids is None:
+                raise RuntimeError("no devices found allocated in local cache for the container")
+            started.ids, started.attempts = ids, started.attempts + 1
+            if self._plugins.options[resource].pre_start_required:
+                request = api.PreStartContainerRequest(devices_ids=ids)
+                limit = PRESTART_SECONDS * max(self.pace, 1.0)
+                self._plugins.ask(resource, "PreStartContainer", request, api.PreStartContainerResponse, limit)
+        self.runtime.make(started, answers)
+
+    def _end(self, pod: ManagedPod) -> None:
+        pod.ending.set()
+        self.let_go.wait(self.linger)
+        for started in pod.boxes.values():
+            self.runtime.kill(pod.uid, started)
+            started.state = "ended"
+        time.sleep(0.1 * min(1.0, self.pace))
+        with self._lock:
+            self.known.pop(pod.uid, None)
+        pod.phase = "Gone"
+        self.on_change(pod)
+
+    def _forced(self, pod: ManagedPod) -> None:
+        with self._lock:
+            self.known.pop(pod.uid, None)
+        self._beside(self._end, pod)
+
+    # pod-resources.
+
+    def _list(self, request, context):
+        with self._lock:
+            self.books.collect(self._active())
+            self.pods = self._shown()
+        return super()._list(request, context)
+
+    def _get(self, request, context):
+        with self._lock:
+            self.pods = self._shown()
+        return super()._get(request, context)
+
+    def _shown(self) -> dict[tuple[str, str, str], StandInPod]:
+        shown = {}
+        for pod in self.known.values():
+            if pod.ended:
+                continue
+            told = [box for box in (*pod.inits, *pod.apps) if box.sidecar or box not in pod.inits]
+            has = self.books.pods.get(pod.uid, {})
+            boxes = {box.name: {name: list(ids) for name, ids in has.get(box.name, {}).items()} for box in told}
+            shown[pod.namespace, pod.name, pod.uid] = StandInPod(pod.namespace, pod.name, boxes, uid=pod.uid)
+        return shown

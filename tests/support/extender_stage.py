@@ -1,0 +1,12 @@
+"""An API server with some nodes and pods, of which a scheduler learns."""
+
+from __future__ import annotations
+
+from support.scheduler_doors import Server, node
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+def cluster(*names, pods=(), **rest):
+    """A server with these nodes and pods."""
+    return Server({NODES: [node(name, **rest) for name in names], PODS: list(pods)})

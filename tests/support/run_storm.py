@@ -1,0 +1,177 @@
+"""
+Many real `gpushare run` processes at once: forked from one that has everything imported.
+
+A program, started by tests/sim/test_run_storm.py: `run_storm.py MODE HARDWARE FOLDER COUNT SEED`.
+Prints what it saw as JSON and leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.waiting import PATIENCE_SECONDS
+
+import isolation.run.core.request  # noqa: F401 (imported once, here)
+from gpushare import main
+from isolation.host import cgroup, process
+from isolation.host.liveness import MARK
+from isolation.run.store import Book
+
+
+def run(hardware, *arguments):
+    """One `gpushare run` in a process of its own: its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 99
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        main(["run", "--simgpu", str(hardware), *arguments])
+    except SystemExit as exc:
+        code = exc.code or 0
+    finally:
+        os._exit(code)
+
+
+def exit_code(pid):
+    """How a process of ours ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def book_of(hardware):
+    """The simulated machine's book."""
+    return Book(hardware.with_name(f"{hardware.name}.allocations"))
+
+
+def held(book):
+    """Every hold, as the next run would count them."""
+    with book.deciding():
+        return [one.entry for one in book.holds()]
+
+
+def living(book):
+    """Processes that run on a hold of this book, by promise id: found without any help of the book."""
+    found, ours = {}, f"GPUSHARE_LIMITS={book.home}/".encode()
+    for pid, seen in process.everyone().items():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if seen.gone or not any(word.startswith(ours) for word in words):
+                continue
+            mark = next(word for word in words if word.startswith(MARK.encode() + b"="))
+            found.setdefault(mark.decode().partition("=")[2], []).append(seen.process)
+    return found
+
+
+def wait_until(holds, seconds=PATIENCE_SECONDS):
+    """Whether `holds` became true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def race(hardware, folder, count, _seed):
+    """Many ask for 5 GiB at one moment; those who get it stay until all are served."""
+    fifo = folder / "go"
+    os.mkfifo(fifo)
+    script = f'echo "$CUDA_VISIBLE_DEVICES" > {folder}/$GPUSHARE_PROMISE; read x < {fifo}; exit 0'
+    pids = [run(hardware, "--gpu-mem", "5", "--", "sh", "-c", script) for _ in range(count)]
+    running, codes = set(pids), []
+
+    def settled():
+        for pid in tuple(running):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                running.discard(pid)
+                codes.append(75)
+        return len(running) == len(list(folder.glob("run-*"))) == len(held(book_of(hardware)))
+
+    ok = wait_until(settled)
+    cards = [path.read_text().strip() for path in folder.glob("run-*")]
+    sold = {uuid: 5 * cards.count(uuid) for uuid in sorted(set(cards))}
+    os.close(os.open(fifo, os.O_WRONLY))
+    codes += [exit_code(pid) for pid in running]
+    left = [entry.id for entry in held(book_of(hardware))]
+    return {"settled": ok, "sold": sold, "codes": {code: codes.count(code) for code in set(codes)}, "left": left}
+
+
+def churn(hardware, folder, count, seed):
+    """Everybody waits for room, computes a moment and writes down when that was."""
+    draw, pids = random.Random(seed), []  # noqa: S311 (a storm that can be had again)
+    for at in range(count):
+        cards = draw.choice((1, 1, 1, 2, 4))
+        units = cards * draw.randint(1, 15)
+        script = (
+            f"b=$(date +%s%N); sleep 0.0{draw.randint(1, 9)}; e=$(date +%s%N);"
+            f' echo "$b $e {units // cards} $CUDA_VISIBLE_DEVICES" > {folder}/{at}'
+        )
+        size = ("--gpu-mem", str(units), "--gpu-count", str(cards))
+        pids.append(run(hardware, *size, "--wait", "--", "sh", "-c", script))
+    codes = [exit_code(pid) for pid in pids]
+    spans = [path.read_text().split() for path in folder.iterdir()]
+    most = 0
+    for begin, *_ in spans:
+        taken = {}
+        for other, end, units, cards in spans:
+            if int(other) <= int(begin) < int(end):
+                for uuid in cards.split(","):
+                    taken[uuid] = taken.get(uuid, 0) + int(units)
+        most = max(most, *taken.values())
+    left = [entry.id for entry in held(book_of(hardware))]
+    return {"codes": sorted(set(codes)), "ran": len(spans), "most": most, "left": left}
+
+
+def kill_ungrouped(hardware, folder, count, seed):
+    """Likewise where no control group may be made."""
+    cgroup.create = lambda _name, _note: None
+    return kill(hardware, folder, count, seed)
+
+
+def kill(hardware, _folder, count, seed):
+    """Kill the runner, the keeper or both at a random moment; then see who lives and who is counted."""
+    draw, book = random.Random(seed), book_of(hardware)  # noqa: S311 (a storm that can be had again)
+    wrong, survived, unsettled = [], 0, 0
+    for _ in range(count):
+        front = run(hardware, "--gpu-mem", "5", "--", "sh", "-c", "sleep 60 & exec sleep 60")
+        time.sleep(draw.uniform(0.0, 0.5))
+        keepers = [seen.process.pid for seen in process.everyone().values() if seen.parent == front]
+        for pid in draw.choice(([front], keepers, [front, *keepers], [*keepers, front])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+        def true(book=book):
+            before, counted, after = set(living(book)), {entry.id for entry in held(book)}, set(living(book))
+            wrong.extend((before & after) - counted)
+            return before == counted == after and (counted or not front_alive())
+
+        def front_alive(front=front):
+            return os.waitid(os.P_PID, front, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+        unsettled += not wait_until(true)
+        for processes in living(book).values():
+            survived += 1
+            for one in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+        exit_code(front)
+        unsettled += not wait_until(lambda: not held(book) and not living(book))
+    left = [path.name for path in book.home.iterdir()]
+    return {"wrong": wrong, "unsettled": unsettled, "survived": survived, "left": left}
+
+
+if __name__ == "__main__":
+    mode, hardware_, folder_, count_, seed_ = sys.argv[1:]
+    modes = {"race": race, "churn": churn, "kill": kill, "kill-ungrouped": kill_ungrouped}
+    print(json.dumps(modes[mode](Path(hardware_), Path(folder_), int(count_), int(seed_))))  # noqa: T201 (the answer)

@@ -1,0 +1,128 @@
+"""The stand-in kubelet with a plugin that says what the test wants."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from support.device_manager import Box, ManagedPod
+from support.waiting import PATIENCE_SECONDS
+
+from isolation.contract import kubelet_api as api
+
+RESOURCE = "test.dev/part"
+
+
+class Scripted:
+    """A plugin that says what the test wants; nothing of the code under test."""
+
+    def __init__(self, kubelet, per_card=8, cards=2):
+        self.kubelet = kubelet
+        self.ids = [f"GPU-{card}-_-{i}" for card in range(cards) for i in range(per_card)]
+        self.prefer = lambda available, must, size: [*must, *(i for i in available if i not in must)][:size]
+        self.allocate_error = self.prestart_error = ""
+        self.may_allocate = threading.Event()
+        """Allocate answers while this is set."""
+        self.may_allocate.set()
+        self.preferred, self.allocated, self.prestarted = [], [], []
+        self.over = threading.Event()
+        self.server = None
+
+    def __enter__(self):
+        self.serve()
+        return self
+
+    def __exit__(self, *_):
+        self.leave()
+
+    def serve(self):
+        """Serve and register."""
+        unary = {
+            "GetPreferredAllocation": (self._prefer, api.PreferredAllocationRequest),
+            "Allocate": (self._allocate, api.AllocateRequest),
+            "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
+        }
+        write = lambda message: message.SerializeToString()  # noqa: E731
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(answer, asked.FromString, write)
+            for name, (answer, asked) in unary.items()
+        }
+        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._watch, api.Empty.FromString, write)
+        self.over.clear()
+        self.server = grpc.server(ThreadPoolExecutor(8))
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.PLUGIN, handlers),))
+        self.server.add_insecure_port(f"unix:{self.kubelet.plugins}/scripted.sock")
+        self.server.start()
+        options = {"pre_start_required": True, "get_preferred_allocation_available": True}
+        with grpc.insecure_channel(f"unix:{self.kubelet.plugins}/kubelet.sock") as channel:
+            register = channel.unary_unary(api.REGISTER, write, api.Empty.FromString)
+            register(
+                api.RegisterRequest(
+                    version="v1beta1", endpoint="scripted.sock", resource_name=RESOURCE, options=options
+                )
+            )
+
+    def leave(self):
+        """End the connection."""
+        self.over.set()
+        self.may_allocate.set()
+        self.server.stop(None).wait()
+
+    def _watch(self, _request, context):
+        yield api.ListAndWatchResponse(devices=[{"ID": one, "health": "Healthy"} for one in self.ids])
+        while context.is_active() and not self.over.wait(0.02):
+            pass
+
+    def _prefer(self, request, _context):
+        one = request.container_requests[0]
+        asked = list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
+        self.preferred.append(asked)
+        return api.PreferredAllocationResponse(container_responses=[{"deviceIDs": self.prefer(*asked)}])
+
+    def _allocate(self, request, context):
+        assert self.may_allocate.wait(PATIENCE_SECONDS)
+        if self.allocate_error:
+            context.abort(grpc.StatusCode.INTERNAL, self.allocate_error)
+        ids = list(request.container_requests[0].devices_ids)
+        self.allocated.append(ids)
+        answer = {"envs": [{"key": "FROM", "value": "plugin"}, {"key": "ONLY", "value": "plugin"}]}
+        answer["mounts"] = [{"container_path": "/ours", "host_path": "/plugin"}]
+        return api.AllocateResponse(container_responses=[answer])
+
+    def _prestart(self, request, context):
+        self.prestarted.append(list(request.devices_ids))
+        if self.prestart_error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, self.prestart_error)
+        return api.PreStartContainerResponse()
+
+
+def pod(name, units=4, **more):
+    """A pod of one container, or of those given."""
+    apps = more.pop("apps", None) or [Box("main", {RESOURCE: units})]
+    return ManagedPod("ns", name, f"uid-{name}", apps, **more)
+
+
+def get(kubelet, name):
+    """Device IDs by container as pod-resources Get tells them; None for no such pod."""
+    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
+        call = channel.unary_unary(api.GET, lambda m: m.SerializeToString(), api.GetPodResourcesResponse.FromString)
+        try:
+            told = call(api.GetPodResourcesRequest(pod_name=name, pod_namespace="ns"))
+        except grpc.RpcError:
+            return None
+    return {c.name: [i for d in c.devices for i in d.device_ids] for c in told.pod_resources.containers}
+
+
+def listed(kubelet):
+    """Names of the pods that List tells."""
+    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
+        call = channel.unary_unary(api.LIST, lambda m: m.SerializeToString(), api.ListPodResourcesResponse.FromString)
+        return {told.name for told in call(api.ListPodResourcesRequest()).pod_resources}
+
+
+def running(kubelet, *pods):
+    """Bind them and wait for them."""
+    for one in pods:
+        kubelet.bind(one)
+    kubelet.until(lambda: all(one.phase == "Running" for one in pods))

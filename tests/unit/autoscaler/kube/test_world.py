@@ -1,0 +1,188 @@
+"""
+What is read before anything is done: no right, no reading, wrong clocks, wrong books, a kind that is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
+
+from autoscaler.core.plan import Buy, Delete, Discard, Keep, Move
+from autoscaler.core.reconcile import turn
+from autoscaler.core.state import Memory
+from autoscaler.kube.core.conditions import DoubtError, Kind
+from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.world import ANEW_SECONDS, FEW
+from isolation.contract.model import Placement, Request, Slice
+from isolation.contract.names import DRAIN
+from isolation.contract.quantity import GIB
+from isolation.kube.core.errors import RefusedError
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(Buy("a", (), "more"), id="buy"),
+        pytest.param(drained(), id="drain"),
+        pytest.param(Keep("n1", "x"), id="keep"),
+        pytest.param(Delete("n2", "x"), id="delete"),
+        pytest.param(Discard("n2", "a", "x"), id="discard"),
+        pytest.param(Move("p1", "n1", "o", home("p1", "n2"), "mitigate_hot_card", "hot"), id="move"),
+    ],
+)
+def test_without_the_right_to_act_no_write_leaves(step):
+    """
+    Asked right before each.
+    """
+    api = Api([a_node("n1", taints=[{"key": DRAIN, "effect": "NoSchedule"}]), a_node("n2")], [a_pod("p1", "n1")])
+
+    async def story(stand):
+        await stand.world.observe()
+        stand.fenced = "the Lease is lost"
+        return await stand.world.apply(step), stand.machines.target
+
+    refused, target = run(api, Machines("n1", "n2"), story)
+    assert "Lease" in str(refused)
+    assert 2 == target
+    assert [] == api.writes
+
+
+def test_a_reservation_whose_time_is_over_is_deleted_and_a_strangers_is_not():
+    """
+    Ours by its annotation; anybody else's is its maker's to delete.
+    """
+    api = two()
+
+    async def story(stand):
+        await stand.world.observe()
+        await stand.world.apply(drained())
+        stranger = json.loads(json.dumps(next(iter(api.kinds[RESERVATIONS_PATH].values()))))
+        stranger["metadata"] |= {"name": "preemption-x", "annotations": {}}
+        await api.send("POST", RESERVATIONS_PATH, stranger)
+        stand.seconds = 2000.0
+        await stand.heard()
+        await stand.world.expect({})
+        return set(api.kinds[RESERVATIONS_PATH])
+
+    assert {"preemption-x"} == run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
+
+
+def test_a_clock_that_was_set_guards_every_pod_and_says_so():
+    """
+    An hour ahead: nobody may be moved; the machines' ages do not jump.
+    """
+
+    async def story(stand):
+        before = await stand.world.observe()
+        stand.ahead = 3600.0
+        after = await stand.world.observe()
+        return before, after, {doubt.kind for doubt in stand.world.doubts()}
+
+    before, after, kinds = run(two(), Machines("n1", "n2"), story)
+    assert {} == before.guarded
+    assert {"p1", "p2"} == after.guarded.keys()
+    assert before.at == after.at
+    assert Kind.CLOCK in kinds
+
+
+def test_a_cluster_that_has_not_been_read_is_no_empty_cluster():
+    """
+    No observation at all, and the reason names what is missing.
+    """
+
+    async def story():
+        stand = Stand(two(), Machines("n1"))
+        with pytest.raises(DoubtError) as caught:
+            await stand.world.observe()
+        return caught.value.doubts, stand.world.doubts()
+
+    raised, shown = asyncio.run(story())
+    assert raised == shown
+    assert "nodes" in raised[0].text
+    assert raised[0].blocks
+
+
+def test_where_nothing_can_be_reserved_pools_grow_and_nobody_moves():
+    """
+    The kind is not installed: a pod still gets its node, however long ago that was seen; a drain is refused.
+    """
+    api = Api([a_node("n1"), a_node("n2")], [a_pod("p1", "n1"), a_pod("big", units=8), a_pod("p2", "n2", app="other")])
+    missing = RefusedError(404, "NotFound", "the server could not find the requested resource")
+    api.fails = {RESERVATIONS_PATH: missing}
+    real_page, real_lines = api.page, api.lines
+
+    async def page(path, query):
+        if path == RESERVATIONS_PATH:
+            raise missing
+        return await real_page(path, query)
+
+    async def lines(path, query, idle_seconds):
+        if path == RESERVATIONS_PATH:
+            raise missing
+        async for line in real_lines(path, query, idle_seconds):
+            yield line
+
+    api.page, api.lines = page, lines
+
+    async def story(stand):
+        plan, _ = await turn(stand.world, LIMITS, Memory())
+        refused = await stand.world.apply(drained())
+        return [type(step) for step in plan.steps], refused, stand.machines.target, stand.sources.age()
+
+    steps, refused, target, age = run(api, Machines("n1", "n2"), story)
+    assert [Buy] == steps
+    assert 3 == target
+    assert "cannot reserve a target" in str(refused)
+    assert age is not None
+    assert age < 5
+
+
+def test_books_are_made_anew_from_time_to_time_and_wrong_ones_are_told(caplog):
+    """
+    Room that was lost in the books is there again after an hour, and the log says that it was lost.
+    """
+
+    async def story(stand):
+        await stand.world.observe()
+        lost = Placement("n2", (Slice("GPU-n2", 0, 3 * GIB),))
+        stand.world._books.room._engine.hold("nobody", Request(1, 3 * GIB), lost)
+        before = await stand.world.observe()
+        stand.seconds += ANEW_SECONDS
+        after = await stand.world.observe()
+        return before.engine.room("n2"), after.engine.room("n2")
+
+    before, after = run(two(), Machines("n1", "n2"), story)
+
+    assert 3 * GIB == after[0][0] - before[0][0]
+    assert ["cluster cache was inconsistent (a defect): rebuilt from scratch: the room of node n2"] == [
+        record.getMessage() for record in caplog.records if "rebuilt from scratch" in record.getMessage()
+    ]
+
+
+def test_others_get_their_turn_while_a_large_cluster_is_read():
+    """
+    The first reading of many pods gives way again and again, and is of one moment all the same.
+    """
+    api = Api([a_node("n1")], [a_pod(f"p{number}", "n1", units=1) for number in range(4 * FEW)])
+
+    async def story(stand):
+        beats = 0
+
+        async def beat():
+            nonlocal beats
+            while True:
+                beats += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(beat())
+        seen = await stand.world.observe()
+        other.cancel()
+        return beats, len(seen.on["n1"]), len(seen.engine.holds)
+
+    beats, pods, held = run(api, Machines("n1"), story)
+
+    assert beats >= 4
+    assert (4 * FEW, 4 * FEW) == (pods, held)

@@ -1,0 +1,320 @@
+"""What the doctor says of a cluster, from what was found there."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.doctor_facts import CARDS, NOW, WEBHOOK, certificate, facts, has, node, record, share
+
+from isolation.contract.codec import encode_allocation
+from isolation.contract.model import Ask, Placement, Request, Slice
+from isolation.contract.quantity import GIB
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Untold, Workload
+from isolation.doctor.checks.cluster.findings import judged
+from isolation.doctor.checks.cluster.read import asks_for_shares, node_facts, workload
+from isolation.doctor.checks.finding import State
+from isolation.kube.certificate import ends
+
+
+def found(**changed):
+    """States by check."""
+    return {one.check: one.state for one in judged(facts(**changed), NOW)}
+
+
+QUOTA = 'pods "gpushare-doctor" is forbidden: exceeded quota: few'
+MAY_NOT = 'pods is forbidden: User "a" cannot create resource "pods" in API group ""'
+AWAY = 'Internal error occurred: failed calling webhook "pods.gpushare.dev": failed to call webhook: Post "https://x"'
+OTHERS_AWAY = 'Internal error occurred: failed calling webhook "all.others.io": failed to call webhook: EOF'
+OTHERS = 'admission webhook "all.others.io" denied the request: no image of ours'
+OURS = 'admission webhook "pods.gpushare.dev" denied the request: 3 do not split'
+POLICY = (
+    """pods "gpushare-doctor" is forbidden: ValidatingAdmissionPolicy 'gpushare-pods' with binding 'gpushare-pods' """
+    "denied request: 3 do not split"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "fix"),
+    [
+        pytest.param(QUOTA, State.UNKNOWN, "namespace default", id="quota"),
+        pytest.param(MAY_NOT, State.UNKNOWN, "administrator credentials", id="no right"),
+        pytest.param(AWAY, State.UNKNOWN, "see cluster.admission", id="our webhook is away"),
+        pytest.param(OTHERS_AWAY, State.UNKNOWN, "namespace default", id="another webhook is away"),
+        pytest.param(OTHERS, State.UNKNOWN, "namespace default", id="another webhook"),
+        pytest.param(OURS, State.OK, "", id="our webhook"),
+        pytest.param(POLICY, State.OK, "", id="our policy"),
+    ],
+)
+def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
+    """
+    Only our own refusal shows that requests are checked; the advice fits whoever else it was.
+    """
+    told = next(one for one in judged(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies")
+
+    assert state == told.state
+    assert fix in told.fix
+    assert bool(fix) == bool(told.fix)
+
+
+def test_a_cluster_in_which_all_is_well_is_told_so():
+    """
+    No warning without a cause.
+    """
+    told = judged(facts(), NOW)
+
+    assert [] == [one for one in told if one.state is not State.OK]
+    assert len({one.check for one in told}) == len(told)
+
+
+def webhook_serves(pem):
+    """The webhook's Secret holds this."""
+    return {"secrets": {"gpushare-scheduler-tls": Secret(pem)}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "expected"),
+    [
+        ({"version": "v1.29.3"}, "cluster.server_version", State.PROBLEM),
+        ({"version": "v1.40.0"}, "cluster.server_version", State.OK),
+        ({"version": "weird"}, "cluster.server_version", State.UNKNOWN),
+        ({"version": Untold("refused")}, "cluster.server_version", State.UNKNOWN),
+        ({"definition": None}, "cluster.reservations", State.PROBLEM),
+        (
+            {"definition": {"spec": {"versions": [{"name": "v2", "served": True}]}}},
+            "cluster.reservations",
+            State.PROBLEM,
+        ),
+        ({"definition": Untold("403")}, "cluster.reservations", State.UNKNOWN),
+        ({"webhooks": ()}, "cluster.webhook", State.PROBLEM),
+        (
+            {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Ignore"}]},)},
+            "cluster.webhook",
+            State.PROBLEM,
+        ),
+        (
+            {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Fail"}]},)},
+            "cluster.webhook",
+            State.PROBLEM,
+        ),
+        (
+            {"webhooks": (WEBHOOK, {"metadata": {"name": "hami"}, "webhooks": [{"x": "aliyun.com/gpu-mem"}]})},
+            "cluster.other_webhooks",
+            State.PROBLEM,
+        ),
+        ({"good": Probe()}, "cluster.admission", State.PROBLEM),
+        (
+            {"good": Probe('failed calling webhook "pods.gpushare.dev": x509: certificate has expired')},
+            "cluster.admission",
+            State.PROBLEM,
+        ),
+        ({"good": Probe("pods is forbidden: User cannot create")}, "cluster.admission", State.UNKNOWN),
+        ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", State.WARNING),
+        ({"bad": Probe()}, "cluster.admission_denies", State.PROBLEM),
+        ({"bad": Probe("exceeded quota")}, "cluster.admission_denies", State.UNKNOWN),
+        ({"bad": Untold("away")}, "cluster.admission_denies", State.UNKNOWN),
+        (webhook_serves(certificate(-1)), "cluster.webhook_certificate", State.PROBLEM),
+        (webhook_serves(certificate(3)), "cluster.webhook_certificate", State.WARNING),
+        (webhook_serves(b"nonsense"), "cluster.webhook_certificate", State.PROBLEM),
+        ({"secrets": {}}, "cluster.webhook_certificate", State.UNKNOWN),
+        ({"policies": ()}, "cluster.policies", State.PROBLEM),
+        ({"bindings": ()}, "cluster.policies", State.PROBLEM),
+        (
+            {"bindings": ({"spec": {"policyName": "gpushare-x", "validationActions": ["Audit"]}},)},
+            "cluster.policies",
+            State.PROBLEM,
+        ),
+        ({"exempt": ("tenant",)}, "cluster.exempt_namespaces", State.WARNING),
+        ({"exempt": ("default",), "good": Probe()}, "cluster.admission", State.UNKNOWN),
+        ({"lease": None}, "cluster.scheduler_leader", State.PROBLEM),
+        ({"lease": {"spec": {}}}, "cluster.scheduler_leader", State.PROBLEM),
+        (
+            {"lease": {"spec": {"holderIdentity": "p", "renewTime": "2027-01-15T07:00:00Z"}}},
+            "cluster.scheduler_leader",
+            State.PROBLEM,
+        ),
+        ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.scheduler_leader", State.UNKNOWN),
+        ({"rights": {}}, "cluster.rights", State.PROBLEM),
+        ({"rights": Untold("403")}, "cluster.rights", State.UNKNOWN),
+        ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
+        ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
+        ({"workloads": ()}, "cluster.components", State.PROBLEM),
+        (
+            {"workloads": (Workload("DaemonSet", "kube-system/gpushare", ("a/k8s-gpushare-schd-extender:1",), 1, 1),)},
+            "cluster.other_plugins",
+            State.PROBLEM,
+        ),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.ack", State.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.ack", State.PROBLEM),
+        (
+            {"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": (), "webhooks": ()},
+            "cluster.ack",
+            State.OK,
+        ),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Untold("403")}, "cluster.ack", State.UNKNOWN),
+        ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
+        ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
+        ({"nodes": ()}, "cluster.nodes", State.WARNING),
+        ({"nodes": (node(agent="stopping"),)}, "cluster.agents", State.PROBLEM),
+        ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
+        ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),
+        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelet_versions", State.PROBLEM),
+        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelet_versions", State.WARNING),
+        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelet_versions", State.WARNING),
+        ({"nodes": (node(kubelet=""),)}, "cluster.kubelet_versions", State.UNKNOWN),
+        ({"items": [share("a", labelled=False)]}, "cluster.not_admitted", State.PROBLEM),
+        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.not_admitted", State.OK),
+        ({"items": [share("a", annotation="")]}, "cluster.allocations", State.PROBLEM),
+        ({"items": [share("a", annotation="{}")]}, "cluster.allocations", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 8)]}, "cluster.overcommit", State.PROBLEM),
+        ({"items": [share("a", 8), share("b", 7)]}, "cluster.overcommit", State.OK),
+        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.overcommit", State.OK),
+        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.overcommit", State.WARNING),
+        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", State.PROBLEM),
+        ({"items": [share("a", on="")]}, "cluster.pending", State.WARNING),
+        ({"pods": Untold("403")}, "cluster.pods", State.UNKNOWN),
+        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-a-_-1")]}, "cluster.devices", State.OK),
+        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
+        ({"items": [has(share(name), "GPU-a-_-0") for name in "ab"]}, "cluster.devices", State.PROBLEM),
+        (
+            {"items": [has(share("a"), "GPU-a-_-0"), has(share("b", phase="Failed"), "GPU-a-_-0")]},
+            "cluster.devices",
+            State.OK,
+        ),
+    ],
+)
+def test_each_fault_is_told_as_what_it_is(changed, check, expected):
+    """
+    One thing is changed, and the finding about it says so.
+    """
+    assert expected == found(**changed)[check]
+
+
+def test_whatever_is_not_well_has_something_to_do():
+    """
+    A cluster that tells nothing.
+    """
+    away = Untold("403 Forbidden")
+    names = ("definition", "webhooks", "policies", "bindings", "services", "nodes", "pods", "exempt", "workloads")
+    blank = dict.fromkeys((*names, "lease", "good", "bad", "rights", "monitoring"), away)
+    blank["secrets"] = {"gpushare-scheduler-tls": away}
+
+    told = judged(ClusterFacts("v1.36.2", **blank), NOW)
+
+    assert {State.OK, State.UNKNOWN} == {one.state for one in told}
+    assert ["cluster.server_version"] == [one.check for one in told if one.state is State.OK]
+    assert [] == [one.check for one in told if one.state is not State.OK and not one.fix]
+
+
+def test_both_kinds_of_cards_on_one_node_are_a_problem():
+    """
+    The same card could be given twice.
+    """
+    both = node_facts(
+        {
+            "metadata": {"name": "n", "labels": {"ack.node.gpu.schedule": "cgpu"}},
+            "status": {"allocatable": {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2", "nvidia.com/gpu": "2"}},
+        }
+    )
+
+    assert State.PROBLEM == found(nodes=(both,))["cluster.mixed_resources"]
+
+
+QUARTERS = tuple(replace(card, unit_bytes=GIB // 4) for card in CARDS)
+
+
+def quarter(name, units):
+    """A pod of so many quarters of a GiB, with its record."""
+    request = Request(cards=1, card_bytes=units * GIB // 4, asks=(Ask("main", units * GIB // 4),))
+    made = encode_allocation(name, request, Placement("n1", (Slice("GPU-a", 0, units * GIB // 4),)))
+    return share(name, units, annotation=made)
+
+
+def test_units_are_those_that_the_agents_count_in():
+    """
+    Sixty quarters fill a card of 15 GiB, one more is too many; GiB beside them is a problem of its own.
+    """
+    fine = node(units=120, cards=QUARTERS, **{"gpushare.dev/card-units": "60"})
+    other = node("n2")
+
+    full = found(nodes=(fine,), items=[quarter("a", 60)])
+    over = found(nodes=(fine,), items=[quarter("a", 60), quarter("b", 1)])
+
+    assert (State.OK, State.OK) == (full["cluster.overcommit"], full["cluster.units"])
+    assert State.PROBLEM == over["cluster.overcommit"]
+    assert State.PROBLEM == found(nodes=(fine, other))["cluster.units"]
+
+
+def test_where_kubelets_do_not_tell_nothing_is_said_of_devices():
+    """
+    Before Kubernetes 1.36: no finding, rather than a good one or one that is unknown for ever.
+    """
+    assert "cluster.devices" not in found()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [
+    ("metadata",),
+    ("metadata", "labels"),
+    ("metadata", "annotations"),
+    ("metadata", "name"),
+    ("metadata", "creationTimestamp"),
+    ("spec",),
+    ("spec", "containers"),
+    ("spec", "nodeName"),
+    ("spec", "template"),
+    ("status",),
+    ("status", "allocatable"),
+    ("status", "nodeInfo"),
+    ("status", "containerStatuses"),
+]
+
+
+@given(st.sampled_from(PLACES), JSON)
+def test_no_object_of_whatever_shape_stops_the_doctor(place, value):
+    """
+    Old versions, other people's controllers: an object that makes no sense is told, or left out.
+    """
+    thing = json.loads(json.dumps(share("a")))
+    inner = thing
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+
+    asks_for_shares(thing)
+    workload("Deployment", thing)
+    told = judged(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
+
+    assert all(one.evidence.isprintable() for one in told)
+
+
+def test_the_end_of_a_certificate_is_read_as_others_read_it():
+    """
+    Both spellings of a time: two-digit years until 2049, four digits after.
+    """
+    for days in (1, 400, 365 * 40):
+        assert [NOW + days * 86_400] == ends(certificate(days))
+    assert 2 == len(ends(certificate(1) + certificate(2)))
+
+
+@given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))
+def test_bytes_that_are_no_certificate_are_none(noise, at, byte):
+    """
+    Noise, and a certificate with one byte changed: an answer, never an exception.
+    """
+    der = bytearray(base64.b64decode(b"".join(GOOD.split(b"-----")[2].split())))
+    der[at % len(der)] = byte
+    for body in (noise, bytes(der), bytes(der)[:at]):
+        pem = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(body) + b"\n-----END CERTIFICATE-----\n"
+        assert all(end is None or isinstance(end, float) for end in ends(pem))
+
+
+GOOD = certificate(1)

@@ -1,0 +1,132 @@
+"""The doctor before something that calls itself an API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from support.waiting import PATIENCE_SECONDS
+
+from isolation.doctor import cluster_reader, cluster_requests
+from isolation.doctor.checks.cluster.findings import judged
+from isolation.doctor.checks.finding import State
+
+VERSION = {"gitVersion": "v1.36.2"}
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+OURS = "gpushare-scheduler"
+ODD = {
+    "items": [
+        {"metadata": {"name": OURS}, "webhooks": 1.5, "spec": {"policyName": OURS, "validationActions": 7}},
+        {"metadata": {"name": OURS}, "webhooks": "x", "spec": {"policyName": OURS, "validationActions": "NoDeny"}},
+    ]
+}
+STRANGE = {
+    "items": [{"metadata": None}, {"metadata": {"name": ["x"], "labels": 3}, "spec": [], "status": "x"}, 7, None],
+    "metadata": {"continue": ""},
+    "status": {"allowed": "yes"},
+    "spec": 5,
+    "data": {"tls.crt": "####"},
+}
+
+
+async def looked(tmp_path, answer):
+    """A look at a server that gives this answer to everything but its version."""
+
+    async def serve(request):
+        return web.json_response(VERSION) if request.path == "/version" else await answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "t", "user": {}}],
+        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+        "current-context": "t",
+    }
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    try:
+        return await cluster_reader.look(path, None)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "<html>sign in</html>",
+        "[]",
+        "7",
+        DEEP,
+        "\ud800".encode("utf-8", "surrogatepass"),
+        json.dumps(STRANGE),
+        json.dumps(ODD),
+    ],
+    ids=["empty", "html", "list", "number", "deep", "surrogate", "strange", "odd"],
+)
+def test_whatever_it_answers_there_is_a_report(tmp_path, body):
+    """
+    Nothing of it is believed to be well: no rule of ours is called in force, no leader alive.
+    """
+    raw = body if isinstance(body, bytes) else body.encode()
+
+    async def answer(_request):
+        return web.Response(body=raw, content_type="application/json")
+
+    seen = asyncio.run(looked(tmp_path, answer))
+
+    told = {one.check: one.state for one in judged(seen, 0.0)}
+
+    assert told
+    believed = (
+        "cluster.admission",
+        "cluster.admission_denies",
+        "cluster.scheduler_leader",
+        "cluster.webhook",
+        "cluster.rights",
+    )
+    assert State.OK not in {told[check] for check in believed}
+
+
+def test_a_list_without_end_ends(tmp_path, monkeypatch):
+    """
+    A server that always has one more page is not read for ever.
+    """
+    monkeypatch.setattr(cluster_requests, "_MOST_PAGES", 3)
+    asked = []
+
+    async def page(request):
+        asked.append(request.path)
+        return web.json_response({"items": [], "metadata": {"continue": "more"}})
+
+    asyncio.run(looked(tmp_path, page))
+
+    assert 3 == asked.count("/api/v1/pods")
+
+
+def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
+    """
+    The whole look has a deadline.
+    """
+    monkeypatch.setattr(cluster_reader, "_WHOLE_SECONDS", 0.5)
+
+    async def never(_request):
+        await asyncio.sleep(3600)
+
+    async def patient():
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await looked(tmp_path, never)
+
+    [one] = judged(asyncio.run(patient()), 0.0)
+    assert ("cluster.server_version", State.UNKNOWN) == (one.check, one.state)
+    assert "timed out after" in one.evidence

@@ -1,0 +1,291 @@
+"""What the doctor says of an installation: which parts belong there, whether they run, and what runs out."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from e2e.manifest_build import OVERLAYS, objects
+from hypothesis import given
+from hypothesis import strategies as st
+from support.doctor_facts import NOW, WHOLE, certificate, facts, node
+
+from isolation.contract.names import AUTOSCALER
+from isolation.doctor.canary_pod import IMAGE
+from isolation.doctor.checks.cluster.autoscaler import look as look_at_autoscaler
+from isolation.doctor.checks.cluster.components import shape_of
+from isolation.doctor.checks.cluster.facts import AutoscalerFacts, ClusterFacts, Monitoring, Secret, Untold, Workload
+from isolation.doctor.checks.cluster.findings import judged
+from isolation.doctor.checks.cluster.read import secret, workload
+from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.rights import MOVING, RIGHTS, sentence
+
+ours = "gpushare-system/{}".format
+HELD = {"spec": {"holderIdentity": "as-1_ab12", "renewTime": "2027-01-15T08:00:00.5Z"}}
+PAGE = """# TYPE gpushare_autoscaler_config_last_reload_successful gauge
+gpushare_autoscaler_config_last_reload_successful 1.0
+gpushare_autoscaler_inhibited{reason="metrics"} 0.0
+gpushare_autoscaler_provider_up{pool="gpu-a",provider="scale"} 1.0
+"""
+SCALER = Workload("Deployment", ours(AUTOSCALER), ("gpushare-controller:0.1.0",), 2, 2)
+EXPORTER = Workload("DaemonSet", ours("gpushare-exporter"), ("gpushare-exporter:0.1.0",), 1, 1)
+WATCHING = {"workloads": (EXPORTER, SCALER), "webhooks": (), "policies": (), "definition": None, "lease": None}
+
+
+def installed(overlay, *components):
+    """The workloads of an overlay, all of them ready, and its webhooks."""
+    things = objects(overlay, components)
+    found = []
+    for one in things:
+        if one["kind"] in {"Deployment", "DaemonSet"}:
+            wanted = one["spec"].get("replicas", 1)
+            status = {"desiredNumberScheduled": wanted, "numberReady": wanted, "readyReplicas": wanted}
+            found.append(workload(one["kind"], one | {"status": status}))
+    hooks = tuple(one for one in things if one["kind"].endswith("WebhookConfiguration"))
+    return {"workloads": tuple(found), "webhooks": hooks}
+
+
+def found(**changed):
+    """Findings by check."""
+    return {one.check: one for one in judged(facts(**changed), NOW)}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_is_known_by_what_it_leaves_in_the_cluster(overlay):
+    """
+    What to apply again is what was applied.
+    """
+    nodes = (node(**({"ack.aliyun.com": "c1"} if overlay == "ack" else {})),)
+
+    shape = shape_of(ClusterFacts("v1.36.2", nodes=nodes, **installed(overlay)))
+
+    assert (overlay, overlay == "ack") == (shape.overlay, shape.watches)
+
+
+def test_the_overlay_for_ack_lacks_nothing():
+    """
+    Nothing of admission, no agents, and none of the rights that nobody needs where no pod is moved.
+    """
+    rules = [rule for one in objects("ack") if one["kind"].endswith("Role") for rule in one["rules"]]
+    granted = {(r, v) for rule in rules for r, v in product(rule["resources"], rule["verbs"])}
+    rights = {
+        sentence(AUTOSCALER, verb, right.resource): (right.resource, verb) in granted
+        for right in RIGHTS[AUTOSCALER]
+        for verb in right.verbs
+    }
+    changed = WATCHING | installed("ack") | {"secrets": {"gpushare-scheduler-tls": None}, "items": []}
+
+    told = judged(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
+
+    assert [] == [one for one in told if one.state is not State.OK]
+    assert MOVING == {pair for right in RIGHTS[AUTOSCALER] for pair in product([right.resource], right.verbs)} - granted
+
+
+def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
+    """
+    Only those that move pods may be missing there.
+    """
+    rights = {sentence(AUTOSCALER, "create", "pods/eviction"): False, sentence(AUTOSCALER, "list", "pods"): False}
+
+    told = found(nodes=(node(**{"ack.aliyun.com": "c1"}),), rights=rights, **WATCHING)["cluster.rights"]
+
+    assert (State.PROBLEM, "not allowed: gpushare-autoscaler may list pods") == (told.state, told.evidence)
+    assert "manifests/overlays/ack" in told.fix
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "expected"),
+    [
+        (WATCHING, "cluster.components", State.WARNING),
+        (WATCHING | {"workloads": (SCALER,)}, "cluster.components", State.WARNING),
+        ({"workloads": WHOLE[:1]}, "cluster.components", State.PROBLEM),
+        ({"workloads": WHOLE[:2]}, "cluster.components", State.WARNING),
+        ({"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))}, "cluster.components", State.WARNING),
+        ({"workloads": Untold("403")}, "cluster.components", State.UNKNOWN),
+        ({"workloads": WHOLE}, "cluster.versions", State.OK),
+        (
+            {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("r:5000/a/gpushare-node:0.2.0",), 1, 1))},
+            "cluster.versions",
+            State.WARNING,
+        ),
+        (
+            {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("kube-scheduler:v1.36.2@sha256:0",), 1, 1))},
+            "cluster.versions",
+            State.OK,
+        ),
+        ({"monitoring": Monitoring(operator=True)}, "cluster.monitoring", State.OK),
+        ({"monitoring": Monitoring(operator=True, scrapes=4, rules=1)}, "cluster.monitoring", State.OK),
+        ({"monitoring": Untold("403")}, "cluster.monitoring", State.UNKNOWN),
+    ],
+)
+def test_each_fault_of_an_installation_is_told_as_what_it_is(changed, check, expected):
+    """
+    One thing is changed, and the finding about it says so.
+    """
+    assert expected == found(**changed)[check].state
+
+
+def test_images_by_their_digests_do_not_tell_a_version():
+    """
+    No finding, rather than a good one.
+    """
+    digests = tuple(Workload(one.kind, one.key, ("r/gpushare-node@sha256:0",), 2, 2) for one in WHOLE)
+
+    assert "cluster.versions" not in found(workloads=digests)
+
+
+def entry(group, owner="gpushare-system/gpushare-autoscaler-metrics", available="True"):
+    """An APIService."""
+    namespace, _, name = owner.partition("/")
+    condition = {"type": "Available", "status": available, "message": "no endpoints"}
+    return {
+        "metadata": {"name": f"v1beta1.{group}"},
+        "spec": {"group": group, "service": {"namespace": namespace, "name": name}},
+        "status": {"conditions": [condition] if available else []},
+    }
+
+
+CUSTOM = "custom.metrics.k8s.io"
+KEDA = "keda/keda-operator-metrics-apiserver"
+SERVING = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, ("autoscaler", "--metrics-api=custom"))
+APART = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, ("autoscaler", "--metrics-api", "custom"))
+
+
+@pytest.mark.parametrize(
+    ("services", "scaler", "expected"),
+    [
+        ([], SCALER, State.OK),
+        ([], SERVING, State.WARNING),
+        ([entry(CUSTOM)], SERVING, State.OK),
+        ([entry(CUSTOM)], APART, State.OK),
+        ([entry(CUSTOM)], SCALER, State.PROBLEM),
+        ([entry(CUSTOM, available="False")], SERVING, State.PROBLEM),
+        ([entry(CUSTOM, available="")], SERVING, State.UNKNOWN),
+        ([entry(CUSTOM, KEDA)], SCALER, State.OK),
+        ([entry(CUSTOM, KEDA)], SERVING, State.PROBLEM),
+        ([entry(CUSTOM, KEDA, "False")], SCALER, State.WARNING),
+        ([entry("metrics.k8s.io", "kube-system/metrics-server", "False")], SCALER, State.OK),
+    ],
+)
+def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
+    """
+    Ours where it is told to, theirs otherwise; one that is away is told, whoever it belongs to.
+    """
+    told = found(services=tuple(services), workloads=(*WHOLE, scaler))["cluster.metrics_apis"]
+
+    assert expected is told.state
+    assert (expected is State.OK) == (told.fix == "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "expected"),
+    [
+        ({}, "cluster.autoscaler", State.OK),
+        ({"lease": None}, "cluster.autoscaler", State.WARNING),
+        ({"lease": Untold("403")}, "cluster.autoscaler", State.UNKNOWN),
+        ({"lease": {"spec": HELD["spec"] | {"holderIdentity": ""}}}, "cluster.autoscaler", State.WARNING),
+        (
+            {"lease": {"spec": HELD["spec"] | {"renewTime": "2027-01-15T07:00:00Z"}}},
+            "cluster.autoscaler",
+            State.WARNING,
+        ),
+        ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.autoscaler_config", State.OK),
+        ({"switch": {"enabled": "yes"}}, "cluster.autoscaler_config", State.WARNING),
+        ({"switch": {"dryrun": "true"}}, "cluster.autoscaler_config", State.WARNING),
+        ({"switch": Untold("403")}, "cluster.autoscaler_config", State.UNKNOWN),
+        ({"metrics": PAGE.replace("successful 1", "successful 0")}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.autoscaler_inhibited", State.WARNING),
+        ({"metrics": "<html>"}, "cluster.autoscaler_inhibited", State.UNKNOWN),
+        ({"metrics": Untold("503")}, "cluster.autoscaler_inhibited", State.UNKNOWN),
+    ],
+)
+def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
+    """
+    While it stands still no promise is broken; where it cannot be told, it is not called well.
+    """
+    well = {"lease": HELD, "switch": {"enabled": "true", "dryRun": "false"}, "metrics": PAGE}
+
+    told = {one.check: one for one in look_at_autoscaler(AutoscalerFacts(**(well | changed)), NOW)}
+
+    assert expected is told[check].state
+    assert {State.OK} == {one.state for name, one in told.items() if name != check}
+
+
+def test_a_dry_run_is_said_with_what_ends_it():
+    """
+    It is the state after every first install, and no fault.
+    """
+    switch = {"enabled": "true", "dryRun": "true"}
+
+    told = {one.check: one.evidence for one in look_at_autoscaler(AutoscalerFacts(HELD, switch), NOW)}
+
+    assert 'dryRun "false" in ConfigMap gpushare-system/gpushare-autoscaler' in told["cluster.autoscaler_config"]
+    assert "cluster.autoscaler_inhibited" not in told
+
+
+@given(st.text(max_size=300))
+def test_no_page_of_metrics_stops_the_doctor(noise):
+    """
+    Whatever answers behind the API server's proxy.
+    """
+    for page in (noise, PAGE + noise, noise + PAGE):
+        assert look_at_autoscaler(AutoscalerFacts(HELD, {}, page), NOW)
+
+
+GRPC = "gpushare-autoscaler-grpc-tls"
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected", "fix"),
+    [
+        (Secret(certificate(90), certificate(90)), State.OK, ""),
+        (Secret(certificate(90), certificate(-1) + certificate(90)), State.OK, ""),
+        (Secret(certificate(90), certificate(-1)), State.PROBLEM, "certificate.sh grpc"),
+        (Secret(certificate(5), certificate(90)), State.WARNING, "certificate.sh grpc"),
+        (Secret(certificate(5), b"", "gpushare-grpc"), State.WARNING, "describe certificate gpushare-grpc"),
+        (Secret(), State.PROBLEM, "certificate.sh grpc"),
+        (Secret(certificate(90), b"x"), State.PROBLEM, "certificate.sh grpc"),
+        (None, State.PROBLEM, "certificate.sh grpc"),
+        (Untold("403"), State.UNKNOWN, "Secrets"),
+    ],
+)
+def test_every_certificate_that_is_mounted_is_looked_at(kept, expected, fix):
+    """
+    Its own end, that of the youngest authority it believes, and who renews it.
+    """
+    scaler = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, (), (GRPC,))
+    secrets = {"gpushare-scheduler-tls": Secret(certificate(90)), GRPC: kept}
+
+    told = found(workloads=(*WHOLE, scaler), secrets=secrets)["cluster.certificates"]
+
+    assert expected is told.state
+    assert fix in told.fix
+
+
+def test_a_secret_of_something_else_is_no_bad_certificate():
+    """
+    Passwords of the exporter, for instance.
+    """
+    secrets = {"gpushare-scheduler-tls": Secret(certificate(90)), "exporter-web": Secret()}
+
+    assert State.OK is found(secrets=secrets)["cluster.certificates"].state
+
+
+def test_of_a_secret_only_certificates_are_kept():
+    """
+    Never its key, and nothing that is no base64.
+    """
+    read = secret({"data": {"tls.crt": "YQ==", "tls.key": "a2V5", "ca.crt": "####"}, "metadata": 7})
+
+    assert Secret(b"a", b"") == read
+
+
+def test_the_canary_pod_runs_an_image_of_the_manifests():
+    """
+    The one with the doctor in it, so that it is on the nodes already.
+    """
+    [agent] = [one for one in installed("self-signed")["workloads"] if one.key == ours("gpushare-node")]
+
+    assert (IMAGE,) == agent.images

@@ -1,0 +1,288 @@
+"""What the doctor says of a machine, from what was found there."""
+
+from __future__ import annotations
+
+import pytest
+
+from isolation.contract.model import Card
+from isolation.contract.quantity import GIB
+from isolation.doctor.bounded_files import Folder, Missing, Unreadable
+from isolation.doctor.checks.finding import State, exit_status, ok, problem, unknown, warning
+from isolation.doctor.checks.machine import cards as machine_cards
+from isolation.doctor.checks.machine import kubelet as machine_kubelet
+from isolation.doctor.checks.machine import runtime as machine_runtime
+from isolation.doctor.checks.machine import system
+from isolation.doctor.checks.machine.facts import Cards, Disk, Kubelet, MachineFacts, Runtime
+from isolation.doctor.checks.machine.findings import judged
+from isolation.lib.native import Check
+
+T4 = Card("GPU-1", 0, 15 * GIB, model="Tesla T4")
+GOOD = Check("abi", ok=True, detail="1.0")
+
+
+def state(found, check):
+    """The state of one finding, and its words."""
+    [one] = [finding for finding in found if finding.check == check]
+    return one.state, one.evidence
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([], 3),
+        (["ok"], 0),
+        (["ok", "warning"], 0),
+        (["ok", "unknown"], 3),
+        (["unknown", "problem"], 1),
+    ],
+)
+def test_the_status_says_problem_before_unknown_before_well(states, expected):
+    """
+    A report without findings is no good news.
+    """
+    made = {"ok": ok("c", "e"), "warning": warning("c", "e", "f"), "problem": problem("c", "e", "f")}
+    made["unknown"] = unknown("c", "e", "f")
+
+    assert expected == exit_status([made[name] for name in states])
+
+
+def test_what_others_wrote_is_cut_to_one_printable_line():
+    """
+    Escape sequences of a hostile file name do not reach the terminal.
+    """
+    found = problem("c", "a\x1b[31m\nb\u202e" + "x" * 5000, "f")
+
+    assert found.evidence.isprintable()
+    assert len(found.evidence) <= 600
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        (Cards((T4,), "580.65.06"), State.OK),
+        (Cards((T4,), "615.71.05"), State.OK),
+        (Cards((T4,), "390.157"), State.PROBLEM),
+        (Cards((T4,), None), State.UNKNOWN),
+        (Cards((T4,), "?"), State.UNKNOWN),
+    ],
+)
+def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
+    """
+    A version that cannot be read is unknown.
+    """
+    assert expected == state(machine_cards.look(MachineFacts(cards, library=(GOOD,))), "machine.driver")[0]
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        (Cards(why="NVML does not start"), State.PROBLEM),
+        (Cards((), "580.1"), State.PROBLEM),
+        (Cards((Card("GPU-1", 3, 0, healthy=False),), "580.1"), State.PROBLEM),
+        (Cards((Card("GPU-1", 0, GIB // 2),), "580.1"), State.WARNING),
+        (Cards((T4, T4), "580.1"), State.OK),
+    ],
+)
+def test_cards_that_are_missing_sick_or_too_small_are_said(cards, expected):
+    """
+    Units are counted as they would be offered.
+    """
+    assert expected == state(machine_cards.look(MachineFacts(cards, library=(GOOD,))), "machine.cards")[0]
+
+
+def test_a_library_that_is_not_built_or_does_not_fit_is_a_problem():
+    """
+    Both the missing file and a failed self-check.
+    """
+    cards = Cards((T4,), "580.1")
+    bad = Check("abi", ok=False, detail="[2, 0]")
+
+    for library in ("libgpushare.so is missing", (GOOD, bad)):
+        found = machine_cards.look(MachineFacts(cards, library=library))
+        assert State.PROBLEM == state(found, "machine.library")[0]
+
+
+CRI2 = '[plugins."io.containerd.grpc.v1.cri"]\n'
+CRI3 = '[plugins."io.containerd.cri.v1.runtime"]\n'
+SOCKET = frozenset({"/run/containerd/containerd.sock"})
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "expected"),
+    [
+        ("containerd v1.6.20", "", State.PROBLEM),
+        ("containerd v1.7.2", "", State.PROBLEM),
+        ("containerd v1.7.2", CRI2 + "enable_cdi = true", State.OK),
+        ("containerd containerd.io 2.1.9 abc", Missing(), State.OK),
+        ("containerd v2.0.0", CRI3 + "enable_cdi = false", State.PROBLEM),
+        ("containerd v2.0.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi"]', State.PROBLEM),
+        ("containerd v2.0.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi", "/run/cdi/"]', State.OK),
+        ("containerd v2.0.0", "plugins = 3", State.OK),
+        ("containerd v2.0.0", "this is no toml", State.UNKNOWN),
+        ("containerd v2.0.0", Unreadable("Permission denied"), State.UNKNOWN),
+        (None, "", State.UNKNOWN),
+        (None, CRI2 + "enable_cdi = true", State.OK),
+    ],
+)
+def test_cdi_is_on_by_version_or_by_setting(version, text, expected):
+    """
+    Without CDI no container gets its card: that is a problem, not a warning.
+    """
+    runtime = Runtime(containerd=text, containerd_version=version, sockets=SOCKET)
+
+    assert expected == state(machine_runtime.look(runtime), "machine.runtime")[0]
+
+
+def test_the_last_imported_file_wins():
+    """
+    As in containerd: what /etc/containerd/conf.d says comes after the main file.
+    """
+    runtime = Runtime(CRI3 + "enable_cdi = false", (CRI3 + "enable_cdi = true",), "containerd 2.1.0", sockets=SOCKET)
+
+    assert State.OK == state(machine_runtime.look(runtime), "machine.runtime")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (Missing(), State.OK),
+        ("", State.PROBLEM),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = true", State.PROBLEM),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", State.OK),
+        ('accept-nvidia-visible-devices-envvar-when-unprivileged = "false"', State.PROBLEM),
+        ("[[", State.UNKNOWN),
+    ],
+)
+def test_an_image_must_not_be_able_to_ask_for_every_card(text, expected):
+    """
+    NVIDIA's runtime obeys the variable unless told not to.
+    """
+    found = machine_runtime.look(Runtime(containerd_version="containerd 2.1.0", nvidia=text))
+
+    assert expected == state(found, "machine.visible_devices")[0]
+
+
+def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_resources=True):
+    """A kubelet that runs."""
+    return Kubelet(running, config, Folder(tuple(names), writable=True), pod_resources)
+
+
+@pytest.mark.parametrize(
+    ("given", "check", "expected"),
+    [
+        (kubelet(), "machine.feature_gates", State.OK),
+        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", State.PROBLEM),
+        (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.feature_gates", State.PROBLEM),
+        (
+            kubelet(running=("kubelet", "--feature-gates=A=true,KubeletPodResourcesGet=false")),
+            "machine.feature_gates",
+            State.PROBLEM,
+        ),
+        (kubelet("featureGates: nonsense"), "machine.feature_gates", State.OK),
+        (kubelet("topologyManagerPolicy: single-numa-node"), "machine.topology_manager", State.WARNING),
+        (
+            kubelet(running=("kubelet", "--topology-manager-policy", "restricted")),
+            "machine.topology_manager",
+            State.WARNING,
+        ),
+        (kubelet("cpuManagerPolicy: static"), "machine.topology_manager", State.OK),
+        (kubelet("cgroupDriver: systemd"), "machine.cgroup_driver", State.OK),
+        (kubelet("cgroupDriver: [x]"), "machine.cgroup_driver", State.UNKNOWN),
+        (kubelet("- no table"), "machine.kubelet", State.UNKNOWN),
+        (kubelet("a: [&b [1], *b]"), "machine.kubelet", State.UNKNOWN),
+        (kubelet("a: [" * 3000), "machine.kubelet", State.UNKNOWN),
+        (kubelet(Unreadable("Permission denied")), "machine.kubelet", State.UNKNOWN),
+        (kubelet(names=()), "machine.kubelet_sockets", State.PROBLEM),
+        (kubelet(pod_resources=False), "machine.kubelet_sockets", State.PROBLEM),
+        (kubelet(names=("kubelet.sock", "nvidia-gpu.sock")), "machine.other_plugins", State.WARNING),
+        (kubelet(names=("kubelet.sock", "aliyungpushare.sock")), "machine.other_plugins", State.PROBLEM),
+        (kubelet(names=("kubelet.sock", "gpushare-mem.sock")), "machine.other_plugins", State.OK),
+    ],
+)
+def test_the_kubelet_is_judged_by_file_and_command_line(given, check, expected):
+    """
+    Flags win over the file; text that is no configuration is unknown.
+    """
+    assert expected == state(machine_kubelet.look(given), check)[0]
+
+
+def test_a_machine_without_kubelet_is_not_worse_for_it():
+    """
+    `gpushare run` needs neither kubelet nor container runtime: nothing is said of them.
+    """
+    facts = MachineFacts(Cards((T4,), "580.1"), library=(GOOD,), unified=True, mps=(), ptrace="1\n")
+
+    found = judged(facts)
+
+    assert {State.OK} == {one.state for one in found}
+    assert not {"machine.runtime", "machine.kubelet", "machine.cdi"} & {one.check for one in found}
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "expected"),
+    [
+        ({"selinux": "1"}, "machine.selinux", State.WARNING),
+        ({"selinux": "0\n"}, "machine.selinux", State.OK),
+        ({"selinux": Missing()}, "machine.selinux", State.OK),
+        ({"selinux": "2"}, "machine.selinux", State.UNKNOWN),
+        ({"ptrace": "0"}, "machine.ptrace", State.WARNING),
+        ({"ptrace": Unreadable("no")}, "machine.ptrace", State.UNKNOWN),
+        ({"unified": None}, "machine.cgroups", State.UNKNOWN),
+        ({"cdi": {"/etc/cdi": Missing(), "/var/run/cdi": Folder((), writable=True)}}, "machine.cdi", State.OK),
+        ({"cdi": {"/etc/cdi": Folder((), writable=False)}}, "machine.cdi", State.PROBLEM),
+        ({"cdi": {"/etc/cdi": Missing()}}, "machine.cdi", State.WARNING),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.state_dir", State.OK),
+        ({"run_dir": Disk("/r", "tmpfs", 1 << 40, writable=True)}, "machine.state_dir", State.WARNING),
+        ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.state_dir", State.PROBLEM),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.state_dir", State.PROBLEM),
+        ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.state_dir", State.UNKNOWN),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)}, "machine.mount_propagation", State.OK),
+        (
+            {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=False)},
+            "machine.mount_propagation",
+            State.WARNING,
+        ),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.mount_propagation", State.UNKNOWN),
+    ],
+)
+def test_the_system_under_it(facts, check, expected):
+    """
+    Folders, disks, SELinux, ptrace.
+    """
+    found = system.look(MachineFacts(Cards(), **facts), node=True)
+
+    assert expected == state(found, check)[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [({"mps": None}, State.UNKNOWN), ({"mps": ("nvidia-cuda-mps-control",)}, State.WARNING), ({"mps": ()}, State.OK)],
+)
+def test_a_daemon_that_joins_programs_is_noticed(facts, expected):
+    """
+    MPS.
+    """
+    assert expected == state(machine_cards.look(MachineFacts(Cards(), **facts)), "machine.mps")[0]
+
+
+def test_whatever_is_not_well_has_something_to_do():
+    """
+    Over everything that can be said of a machine where nothing can be read.
+    """
+    lost = Unreadable("Permission denied")
+    bad = MachineFacts(
+        Cards(why="no driver"),
+        Runtime(lost, (lost,), None, (lost,), None, SOCKET | {"/run/crio/crio.sock"}, lost),
+        Kubelet(None, lost, lost, None),
+        {"/etc/cdi": lost},
+        Disk("/r", None, None, writable=False),
+        "no library",
+        None,
+        lost,
+        lost,
+    )
+
+    found = judged(bad)
+
+    assert {State.PROBLEM, State.UNKNOWN} == {one.state for one in found}
+    assert [] == [one.check for one in found if not one.fix or not one.evidence]

@@ -1,0 +1,86 @@
+"""
+What `--once` prints of a reading, for people and for programs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from support.frames import card, node, use
+
+from exporter.evaluate import Told
+from exporter.pipeline.allocations import Claims
+from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.snapshot import KernelFacts, MachineFacts, Outcome, PromiseFacts, Snapshot
+from exporter.show import as_json, errors, table
+
+
+def told(reading, **outcomes):
+    """One turn's result with this reading."""
+    fared = {
+        "machine": Outcome(MachineFacts(())),
+        "kernel": Outcome(KernelFacts({}, True)),
+        "promises": Outcome(PromiseFacts(())),
+        "kubelet": None,
+        "identities": None,
+    }
+    snapshot = Snapshot(at=1.0, epoch=1.7e9, **(fared | outcomes))
+    found = attribute(snapshot, Claims((), complete=True), Place("n"))
+    return Told(snapshot, None if reading is None else replace(found, reading=reading))
+
+
+def small():
+    """Two cards; one container on each, one of them with figures that cannot be told."""
+    uses = [use("bert", used=3.5, gib=5, core=0.3), use("resnet", index=1, used=None)]
+    dark = replace(card(1, uses=uses, power_watts=None), total_bytes=0, unknown=frozenset({"total_bytes"}))
+    return node(cards=[card(0, uses=uses), dark], uses=uses)
+
+
+def test_the_table():
+    """A line for each card and container; what cannot be told is a dash."""
+    lines = [line.split() for line in table(told(small())).splitlines() if line]
+
+    assert ["0", "T4", "4.0", "GiB", "16.0", "GiB", "5.0", "GiB"] == lines[2][:8]
+    assert ["1", "T4", "-", "-"] == lines[3][:4]
+    assert ["team/bert/main", "0", "shared", "3.5", "GiB", "5.0", "GiB", "25", "%", "30", "%", "simulation"] == lines[5]
+    assert ["team/resnet/main", "1", "shared", "-", "4.0", "GiB", "-", "-", "simulation"] == lines[6]
+
+
+def test_names_stay_in_their_column():
+    """Neither control characters nor a name of any length breaks the table."""
+    uses = [use("a\n\x1b[31m" + "x" * 200)]
+    shown = table(told(node(uses=uses, cards=1)))
+
+    assert shown.replace("\n", "").isprintable()
+    assert max(map(len, shown.splitlines())) < 160
+
+
+def test_nothing_promised():
+    """Said in words."""
+    assert table(told(node(cards=1))).endswith("no promises")
+
+
+def test_the_reading_for_programs():
+    """Everything; placeholders of figures that cannot be told are null; how each source fared."""
+    failed = Outcome(None, "the socket is gone", 0.5)
+    record = json.loads(as_json(told(small(), kubelet=failed)))
+
+    assert (1, 1.7e9) == (record["format"], record["read_at"])
+    assert [16 << 30, None] == [one["total_bytes"] for one in record["reading"]["cards"]]
+    assert [int(3.5 * 2**30), None] == [one["used_bytes"] for one in record["reading"]["containers"]]
+    expected = {"success": False, "error": "the socket is gone", "seconds": 0.5}
+    assert expected == record["collectors"]["kubelet"]
+    assert "identities" not in record["collectors"]
+    assert record["collectors"]["nvml"]["success"]
+
+
+def test_without_a_judgement():
+    """Our own failure shows nothing rather than something half right."""
+    assert "no reading: the attribution failed, see the log" == table(told(None))
+    assert json.loads(as_json(told(None)))["reading"] is None
+
+
+def test_errors():
+    """Each failed source with its reason."""
+    assert ["nvml: no driver"] == errors(told(None, machine=Outcome(None, "no driver")))

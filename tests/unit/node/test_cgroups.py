@@ -1,0 +1,84 @@
+"""
+Whether a pod's processes live, over the forms in which kubelets and runtimes make control groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.cgroup_tree import CgroupTree
+
+from isolation.node.cgroups import KernelCgroups
+
+UID = "1140914f-bf25-4cf5-a28a-2853bcd66768"
+CID = "c" * 64
+FORMS = [
+    (runtime, driver, version)
+    for runtime, driver, version in itertools.product(
+        ("containerd", "crio", "kind", "containerd-old"), ("systemd", "cgroupfs"), (1, 2)
+    )
+    if runtime != "containerd-old" or driver == "systemd"
+]
+
+
+def populate(tree, *pids, container=CID):
+    """Processes in the container's control group, in every hierarchy."""
+    path = tree.path_of(UID, container).lstrip("/")
+    for root in tree._roots():
+        group = root / path
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+
+
+@pytest.mark.parametrize("qos", ["guaranteed", "burstable", "besteffort"])
+@pytest.mark.parametrize(("runtime", "driver", "version"), FORMS)
+def test_a_pod_lives_while_a_process_is_in_its_group(tmp_path, runtime, driver, version, qos):
+    """
+    Both versions, both drivers, three runtimes, a cluster in a container, three classes.
+    """
+    tree = CgroupTree(tmp_path, runtime=runtime, driver=driver, version=version)
+    tree.pod(UID, qos=qos)
+    groups = KernelCgroups(tree.cgroup)
+    assert groups.living(UID) is False
+
+    populate(tree, 42, 43)
+    assert groups.living(UID) is True
+    assert {42, 43} == groups.pids(UID) == groups.pids(UID, CID)
+    assert frozenset() == groups.pids(UID, "d" * 64)
+
+    populate(tree)
+    assert groups.living(UID) is False
+
+
+def test_a_pod_without_group_has_no_processes_and_others_are_not_its(tmp_path):
+    """
+    Gone is gone; a neighbour is somebody else.
+    """
+    tree = CgroupTree(tmp_path)
+    tree.pod(UID)
+    populate(tree, 42)
+
+    assert KernelCgroups(tree.cgroup).living(UID.replace("1", "2")) is False
+
+
+@pytest.mark.parametrize("uid", ["", "..", "*", f"{UID}/..", "pod"])
+def test_what_is_no_uid_is_not_looked_for(tmp_path, uid):
+    """
+    None, which nobody takes for gone.
+    """
+    tree = CgroupTree(tmp_path)
+    tree.pod(UID)
+
+    assert KernelCgroups(tree.cgroup).living(uid) is None
+
+
+def test_without_a_tree_of_pods_nothing_can_be_told_until_there_is_one(tmp_path):
+    """
+    The kubelet may come later than we.
+    """
+    groups = KernelCgroups(tmp_path / "sys/fs/cgroup")
+    assert groups.living(UID) is None
+
+    CgroupTree(tmp_path).pod(UID)
+    assert groups.living(UID) is False

@@ -1,0 +1,124 @@
+"""The rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("isolation", "exporter", "autoscaler", "dashboards")
+MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_belongs_to_this_distribution_alone(room):
+    """
+    A flat root that another distribution also ships would be half ours, half theirs.
+    """
+    assert {"gpushare"} == set(packages_distributions()[room])
+
+
+def test_rooms_have_empty_front_doors_and_tests_have_none():
+    """
+    A root `__init__.py` does nothing; one under tests would shadow a room on a plain install.
+    """
+    assert [""] * len(ROOMS) == [(ROOT / room / "__init__.py").read_text() for room in ROOMS]
+    assert [] == list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_every_module_says_what_it_decides():
+    """
+    A docstring at the top.
+    """
+    assert [] == [path.name for path in MODULES if not _docstring(path.read_text())]
+
+
+def test_no_room_imports_the_front_door():
+    """
+    Only `gpushare.py` joins rooms; a room that knew it could reach every other.
+    """
+    guilty = [path for path in MODULES if re.search(r"^\s*(import|from) gpushare\b", path.read_text(), re.MULTILINE)]
+    assert [] == guilty
+
+
+def test_each_name_of_the_dialect_stands_once():
+    """
+    Outside the table, no module spells a resource, label or annotation.
+    """
+    names = re.compile(
+        r"""["'](aliyun\.com/|ack\.node\.gpu|nvidia\.com/|gpushare\.dev/|scheduler\.framework\.gpushare)"""
+    )
+    table = ROOT / "isolation" / "contract" / "names.py"
+    mentions = re.compile(r"aliyun|ack\.node|nvidia\.com|gpushare\.dev|scheduler\.framework")
+    texts = {path.name: path.read_text() for path in MODULES if path != table}
+    guilty = {name for name, text in texts.items() if mentions.search(text) and names.search(_code(text))}
+    assert set() == guilty
+
+
+def _docstring(text: str) -> str | None:
+    """Of a module: what it begins with, so that the rest need not be read."""
+    head = re.match(r'\s*("""|\'\'\').*?\1', text, re.DOTALL)
+    return ast.get_docstring(ast.parse(head[0])) if head else None
+
+
+def _code(text: str) -> str:
+    """A module without its docstrings and comments."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize(
+    ("module", "banned"),
+    [
+        (
+            "exporter.http.server",
+            {"grpc", "prometheus_client", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"},
+        ),
+        ("exporter.front, exporter.app", {"aiohttp", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
+        ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *ROOMS}),
+    ],
+)
+def test_small_processes_stay_small(module, banned):
+    """
+    What a per-node process imports is memory on every node.
+    """
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert set() == banned & set(loaded.stdout.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to write to")
+def test_a_full_disk_is_said_in_one_line_and_is_no_refusal():
+    """
+    Status 1 of `place` means refused; a result that could not be written has a status of its own.
+    """
+    command = [sys.executable, "-m", "gpushare", "--help"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+
+    assert 74 == done.returncode
+    assert "No space left" in done.stderr
+    assert 1 == len(done.stderr.splitlines())
+
+
+@pytest.mark.skipif(os.environ.get("CI") != "true", reason="a machine of one's own may lack the optional parts")
+def test_under_ci_nothing_that_the_set_up_provides_is_missing():
+    """
+    Other tests skip without these; in CI that would hide a broken set-up behind a green run.
+    """
+    parts = ("placement/_kernel.so", "lib/libgpushare.so", "lib/libgpushare-strict.so")
+    drivers = ("simgpu/_hardware.so", "simgpu/lib/libcuda.so.1", "simgpu/lib/libnvidia-ml.so.1")
+
+    assert [] == [part for part in (*parts, *drivers) if not (ROOT / "isolation" / part).is_file()]
+    assert [] == [name for name in ("pynvml", "cuda.bindings", "isolation.simgpu.hardware") if not find_spec(name)]

@@ -1,0 +1,181 @@
+"""What admission says of what makes pods, and of amounts that no node could ever hold."""
+
+from __future__ import annotations
+
+import pytest
+from support.admission_pods import (
+    COUNT,
+    MEM,
+    TEMPLATED,
+    amount,
+    good,
+    labelled,
+    patched,
+    pod,
+    spec,
+    template_of,
+    workload,
+)
+from support.admission_reviews import asked, told, world
+from support.builders import node
+
+from isolation.contract.codec.pools import PublishedPool, encode_pools
+from isolation.contract.model import Mode
+from isolation.scheduler.admission.core.fleet import Fleet, fleet_of
+from isolation.scheduler.admission.core.messages import Known, Update
+
+
+@pytest.mark.parametrize("kind", TEMPLATED)
+def test_every_kind_of_workload_is_looked_into(kind):
+    """
+    A sound template passes as it is; a bad one does not; without a change it always passes.
+    """
+    resource = f"{TEMPLATED[kind][1]}.{TEMPLATED[kind][0].rpartition('/')[0]}".rstrip(".")
+    sound, bad = workload(kind, pod()), workload(kind, good(spec(hostPID=True)))
+
+    answers = [
+        told(asked(sound, resource=resource), world()),
+        told(asked(bad, resource=resource), world()),
+        told(asked(bad, "UPDATE", sound, resource=resource), world()),
+        told(asked(bad, "UPDATE", bad, resource=resource), world()),
+        told(asked(None, "DELETE", bad, resource=resource), world()),
+    ]
+
+    assert [True, False, False, True, True] == [answer["allowed"] for answer in answers]
+    assert [] == answers[0]["patch"]
+
+
+@pytest.mark.parametrize("kind", TEMPLATED)
+def test_a_count_on_the_workload_alone_reaches_its_pods(kind):
+    """
+    The label is copied to the template, with a remark; the template's own wins.
+    """
+    resource = f"{TEMPLATED[kind][1]}.{TEMPLATED[kind][0].rpartition('/')[0]}".rstrip(".")
+    made = workload(kind, pod("8"), labels={COUNT: "4"})
+    answer = told(asked(made, resource=resource), world())
+    own = workload(kind, good(labelled(COUNT, "2")), labels={COUNT: "4"})
+    uneven = workload(kind, pod("8"), labels={COUNT: "3"})
+    del template_of(uneven)["metadata"]["labels"]
+    bare = workload(kind, pod("8"), labels={COUNT: "4"})
+    del template_of(bare)["metadata"]
+    bare_answer = told(asked(bare, resource=resource), world())
+
+    assert "4" == template_of(patched(made, answer["patch"]))["metadata"]["labels"][COUNT]
+    assert "4" == template_of(patched(bare, bare_answer["patch"]))["metadata"]["labels"][COUNT]
+    assert "copied to the pod template" in answer["warnings"][0]
+    assert [] == told(asked(own, resource=resource), world())["patch"]
+    assert "does not divide" in told(asked(uneven, resource=resource), world())["message"]
+
+
+def test_a_daemon_set_of_shares_for_all_nodes_is_a_remark():
+    """
+    Its pods for nodes without cards would wait for ever; with a selector it is what it says.
+    """
+    everywhere = told(asked(workload("DaemonSet", pod()), resource="daemonsets.apps"), world())
+    chosen = workload("DaemonSet", good(spec(nodeSelector={"cards": "yes"})))
+
+    assert "add a nodeSelector" in everywhere["warnings"][0]
+    assert "warnings" not in told(asked(chosen, resource="daemonsets.apps"), world())
+
+
+FLEET = [node(cards=4, size=15), node(cards=1, size=79), node(cards=2, size=23, mode=Mode.CORE_MEM)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told_so"),
+    [
+        (amount(MEM, "80"), "the largest card offers 79"),
+        (labelled(COUNT, "5", amount(MEM, "5")), "the largest node has 4"),
+        (labelled(COUNT, "2", amount(MEM, "40")), "on a node with 2 cards offers 15"),
+        (lambda p: (amount(MEM, "30")(p), amount("aliyun.com/gpu-core.percentage", "5")(p)), "offers 23"),
+    ],
+    ids=["too-large", "too-many", "too-large-for-several", "compute"],
+)
+def test_what_no_node_could_ever_hold_is_refused_unless_the_fleet_may_grow(change, told_so):
+    """
+    A pool that is empty now may bring larger cards: there it is a remark, since a refused pod makes no pool grow.
+    """
+    closed = told(asked(good(change)), world(fleet=fleet_of(FLEET)))
+    open_ = told(asked(good(change)), world(fleet=fleet_of(FLEET, may_grow=True)))
+    unknown = told(asked(good(change)), world(fleet=Fleet()))
+
+    assert (False, True, True) == (closed["allowed"], open_["allowed"], unknown["allowed"])
+    assert told_so in closed["message"]
+    assert told_so in open_["warnings"][0]
+    assert "warnings" not in unknown
+
+
+def test_shares_where_all_nodes_serve_whole_cards_are_refused():
+    """
+    And the label that would change it is named.
+    """
+    exclusive = world(fleet=fleet_of([node(mode=Mode.EXCLUSIVE), node(cards=0, mode=Mode.NONE)]))
+
+    assert "label a node ack.node.gpu.schedule=cgpu or share" in told(asked(pod()), exclusive)["message"]
+
+
+def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
+    """
+    While agents start nothing is refused for size; what other nodes have does not matter then.
+    """
+    starting = world(fleet=fleet_of([node(cards=0, mode=Mode.CGPU), node(cards=1, size=15)]))
+
+    assert told(asked(good(amount(MEM, "80"))), starting)["allowed"]
+
+
+POOLS = [node(cards=1, size=96), node(cards=2, size=47, mode=Mode.CORE_MEM), node(cards=8, size=15)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told_so"),
+    [
+        (amount(MEM, "80"), ""),
+        (amount(MEM, "97"), "the largest card offers 79 on existing nodes and 96 on nodes that the pools can add"),
+        (labelled(COUNT, "8", amount(MEM, "8")), ""),
+        (labelled(COUNT, "9", amount(MEM, "9")), "node has 4 on existing nodes and 8 on nodes that the pools can add"),
+        (
+            labelled(COUNT, "8", amount(MEM, "128")),
+            "on a node with 8 cards offers none on existing nodes and 15 on nodes that the pools can add",
+        ),
+    ],
+    ids=["larger", "too-large", "more", "too-many", "too-large-for-several"],
+)
+@pytest.mark.parametrize("may_grow", [True, False])
+def test_what_a_pool_may_bring_is_known_once_it_is_published(change, told_so, may_grow):
+    """
+    Cards that are up do not hide those that an empty pool has; what neither could ever hold is refused, naming both.
+    """
+    answer = told(asked(good(change)), world(fleet=fleet_of(FLEET, may_grow=may_grow), growth=fleet_of(POOLS)))
+
+    assert (not told_so) == answer["allowed"]
+    assert told_so in answer.get("message", "")
+    assert "warnings" not in answer
+
+
+def test_in_an_empty_cluster_the_pools_alone_decide():
+    """Without a node nothing was known; nodes of a pool whose cards nobody knows yet leave it open."""
+    large, compute = good(amount(MEM, "97")), good(labelled(COUNT, "1", amount(MEM, "50")))
+    amount("aliyun.com/gpu-core.percentage", "5")(compute)
+    refused = [told(asked(one), world(fleet=Fleet(), growth=fleet_of(POOLS))) for one in (large, compute)]
+    bare = fleet_of([*POOLS, node(cards=0, mode=Mode.CGPU)])
+
+    assert [False, False] == [one["allowed"] for one in refused]
+    assert "none on existing nodes and 96" in refused[0]["message"]
+    assert told(asked(large), world(fleet=Fleet(), growth=bare))["allowed"]
+
+
+def _published(*pools, complete=True):
+    return encode_pools([PublishedPool(f"p{i}", one, 0, 3) for i, one in enumerate(pools)], complete=complete)
+
+
+def test_only_a_whole_list_of_pools_closes_the_fleet():
+    """Nothing published, a pool left out, or no pool at all: other nodes may come, for all that is known."""
+    known = Known()
+    seen = []
+    for text in ("", _published(), _published(*POOLS, complete=False), _published(*POOLS), ""):
+        known.take(Update(whole=True, synced=True, pools=text))
+        seen.append(known.growth)
+
+    assert [None, None, None, fleet_of(POOLS), None] == seen
+    known.take(Update(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True)))
+    assert Fleet() == known.growth  # a pool that may have no node brings none
