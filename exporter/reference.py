@@ -70,10 +70,9 @@ _COMPAT = """\
 
 The same values under ACK's names, labels and units, so that existing dashboards and HPA rules keep working.
 `_PROCESS_` metrics describe one GPU process of a container; `_ILLEGAL_PROCESS_` metrics describe one of a container
-without a promise on the card. `SupportDCGM` is always No, `PodSource` is always ecs, `NodePoolId` is the pool. Compute is the
-average of the last minute. Of DCGM's profiling fields, only those that NVML provides are
-exported (Hopper and later). Power and
-temperature of a shared card appear once, without a pod.
+without a promise on the card. `SupportDCGM` is always No, `PodSource` is always ecs, `NodePoolId` is the pool.
+Compute is the average of the last minute. Of DCGM's profiling fields, only those that NVML provides are exported
+(Hopper and later). Power and temperature of a shared card appear once, without a pod.
 Process series come and go with the processes and with the names that processes give themselves, as in ACK's
 exporters: use this option only if something needs these names.
 
