@@ -29,9 +29,9 @@ Values are in base units; ratios go from 0 to 1. An unknown value is absent, nev
 `gpushare_exporter_collector_success` 0 and none of its series. Each value appears once per card or once per
 (card, container), so `sum()` over any labels counts nothing twice. For every card:
 
-    memory_used = sum over containers (memory_used) + memory_unattributed + memory_reserved + memory_remainder
+    memory_used = sum over containers (memory_used) + memory_unattributed + memory_reserved + memory_unaccounted
 
-`memory_remainder` is 0 if the measurement explains all used memory of the card. Allocated and used series of
+`memory_unaccounted` is 0 if the measurement explains all used memory of the card. Allocated and used series of
 containers carry the same labels, so they can be divided without `on()`:
 
     gpushare_container_memory_used_bytes / gpushare_container_memory_allocated_bytes > 1
@@ -68,10 +68,10 @@ _COMPAT = """\
 ## Names of ACK's exporters (`--compat-metrics ack`)
 
 The same values under ACK's names, labels and units, so that existing dashboards and HPA rules keep working.
-`_PROCESS_` metrics describe one GPU process of a container, `_ILLEGAL_PROCESS_` metrics one of a container without a
-promise on the card. `SupportDCGM` is always No, `PodSource` is always ecs, `NodePoolId` is the pool. Compute is the
-average of the last minute. Of DCGM's profiling fields those are emitted that NVML has (Hopper and later). Power and
-temperature of a shared card appear once, without a pod.
+`_PROCESS_` metrics describe one GPU process of a container; `_ILLEGAL_PROCESS_` metrics describe one of a container
+without a promise on the card. `SupportDCGM` is always No, `PodSource` is always ecs, `NodePoolId` is the pool.
+Compute is the average of the last minute. Of DCGM's profiling fields, only those that NVML provides are exported
+(Hopper and later). Power and temperature of a shared card appear once, without a pod.
 Process series come and go with the processes and with the names that processes give themselves, as in ACK's
 exporters: use this option only if something needs these names.
 

@@ -50,12 +50,12 @@ def _spec(name: str, labels: tuple[str, ...], text: str) -> MetricSpec:
 
 
 NODE_MODE: Final = _spec(
-    "DCGM_CUSTOM_ALLOCATE_MODE", (), "How cards of the node are allocated: 0 none is, 1 exclusive, 2 shared."
+    "DCGM_CUSTOM_ALLOCATE_MODE", (), "How cards of the node are allocated: 0 not at all, 1 exclusive, 2 shared."
 )
-COUNT: Final = _spec("DCGM_FI_DEV_COUNT", (), "Cards of the node.")
+COUNT: Final = _spec("DCGM_FI_DEV_COUNT", (), "Number of cards of the node.")
 FB_TOTAL: Final = _spec("DCGM_CUSTOM_DEV_FB_TOTAL", _CUSTOM, "Memory of the card, in MiB.")
 FB_ALLOCATED: Final = _spec(
-    "DCGM_CUSTOM_DEV_FB_ALLOCATED", _CUSTOM, "Part of the card's memory that is promised, 0 to 1."
+    "DCGM_CUSTOM_DEV_FB_ALLOCATED", _CUSTOM, "Fraction of the card's memory that is promised, 0 to 1."
 )
 MEM_ALLOCATED: Final = _spec(
     "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", _CONTAINER, "Memory of the card promised to the container, in MiB."
@@ -63,7 +63,7 @@ MEM_ALLOCATED: Final = _spec(
 CP_ALLOCATED: Final = _spec(
     "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED",
     _CONTAINER,
-    "Compute of the card promised to the container, 0 to 1; 0 where it is not limited, or exclusive.",
+    "Compute of the card promised to the container, 0 to 1; 0 if it is not limited or the card is exclusive.",
 )
 GPU_UTIL: Final = _spec(
     "DCGM_FI_DEV_GPU_UTIL", _DEVICE, "Utilisation of the card, in percent; average of the last minute."
@@ -76,21 +76,25 @@ _FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], .
     ),
     (_spec("DCGM_FI_DEV_FB_FREE", _DEVICE, "Free memory of the card, in MiB."), lambda card: _mib(_free(card))),
     (
-        _spec("DCGM_FI_DEV_FB_USED", _DEVICE, "Memory in use on the card less what the driver keeps, in MiB."),
+        _spec("DCGM_FI_DEV_FB_USED", _DEVICE, "Used memory of the card without the driver's reserve, in MiB."),
         lambda card: _mib(_used(card)),
     ),
     (_spec("DCGM_FI_DEV_GPU_TEMP", _DEVICE, "Temperature of the card."), lambda card: card.temperature_celsius),
-    (_spec("DCGM_FI_DEV_POWER_USAGE", _DEVICE, "Power drawn by the card, in watts."), lambda card: card.power_watts),
+    (_spec("DCGM_FI_DEV_POWER_USAGE", _DEVICE, "Power draw of the card, in watts."), lambda card: card.power_watts),
     (
-        _spec("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", _DEVICE, "Energy since the driver was loaded, in millijoules."),
+        _spec(
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+            _DEVICE,
+            "Energy consumed since the driver was loaded, in millijoules.",
+        ),
         lambda card: _times(card.energy_joules, _MILLI),
     ),
     (
-        _spec("DCGM_FI_DEV_SM_CLOCK", _DEVICE, "Clock of the multiprocessors, in MHz."),
+        _spec("DCGM_FI_DEV_SM_CLOCK", _DEVICE, "Clock frequency of the multiprocessors, in MHz."),
         lambda card: _times(card.sm_clock_hertz, 1 / _MEGA),
     ),
     (
-        _spec("DCGM_FI_DEV_MEM_CLOCK", _DEVICE, "Clock of the memory, in MHz."),
+        _spec("DCGM_FI_DEV_MEM_CLOCK", _DEVICE, "Clock frequency of the memory, in MHz."),
         lambda card: _times(card.memory_clock_hertz, 1 / _MEGA),
     ),
     (
@@ -106,11 +110,15 @@ _FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], .
         lambda card: card.hardware.memory_celsius,
     ),
     (
-        _spec("DCGM_FI_DEV_POWER_VIOLATION", _DEVICE, "Time throttled by the power limit, in microseconds."),
+        _spec(
+            "DCGM_FI_DEV_POWER_VIOLATION",
+            _DEVICE,
+            "Time for which the power limit throttled the card, in microseconds.",
+        ),
         lambda card: _times(dict(card.throttled_seconds or ()).get("power_cap"), _MEGA),
     ),
     (
-        _spec("DCGM_FI_DEV_THERMAL_VIOLATION", _DEVICE, "Time throttled by heat, in microseconds."),
+        _spec("DCGM_FI_DEV_THERMAL_VIOLATION", _DEVICE, "Time for which heat throttled the card, in microseconds."),
         lambda card: _times(dict(card.throttled_seconds or ()).get("thermal"), _MEGA),
     ),
     (
@@ -171,7 +179,7 @@ def _of_processes(prefix: str, whose: str) -> tuple[tuple[MetricSpec, ...], Metr
 
 
 PROCESS: Final = _of_processes("PROCESS", "a process of a container")
-ILLEGAL: Final = _of_processes("ILLEGAL_PROCESS", "a process of a container without a claim on the card")
+ILLEGAL: Final = _of_processes("ILLEGAL_PROCESS", "a process of a container without a promise on the card")
 
 SPECS: Final = (
     *(NODE_MODE, COUNT, FB_TOTAL, FB_ALLOCATED, MEM_ALLOCATED, CP_ALLOCATED),

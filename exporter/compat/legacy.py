@@ -33,15 +33,15 @@ def _spec(name: str, labels: tuple[str, ...], text: str) -> MetricSpec:
     return MetricSpec(name, Kind.GAUGE, labels, Unit.NONE, text, Group.CARD)
 
 
-NUM_DEVICES: Final = _spec("nvidia_gpu_num_devices", ("node_name",), "Cards of the node.")
-DUTY_CYCLE: Final = _spec("nvidia_gpu_duty_cycle", _LEGACY, "Part of the time in which the card was busy, in percent.")
+NUM_DEVICES: Final = _spec("nvidia_gpu_num_devices", ("node_name",), "Number of cards of the node.")
+DUTY_CYCLE: Final = _spec("nvidia_gpu_duty_cycle", _LEGACY, "Fraction of time in which the card was busy, in percent.")
 MEMORY_TOTAL: Final = _spec(
-    "nvidia_gpu_memory_total_bytes", _LEGACY, "Memory of the card; of a shared card, what is promised to the pod."
+    "nvidia_gpu_memory_total_bytes", _LEGACY, "Total memory of the card; for a shared card, promised to the pod."
 )
 MEMORY_USED: Final = _spec(
-    "nvidia_gpu_memory_used_bytes", _LEGACY, "Memory in use on the card; of a shared card, by the pod."
+    "nvidia_gpu_memory_used_bytes", _LEGACY, "Used memory of the card; for a shared card, used by the pod."
 )
-POWER: Final = _spec("nvidia_gpu_power_usage_milliwatts", _LEGACY, "Power drawn by the card, in milliwatts.")
+POWER: Final = _spec("nvidia_gpu_power_usage_milliwatts", _LEGACY, "Power draw of the card, in milliwatts.")
 TEMPERATURE: Final = _spec("nvidia_gpu_temperature_celsius", _LEGACY, "Temperature of the card.")
 
 
