@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = DOCS / "runbooks"
 OBJECTS = {"ds": "DaemonSet", "deploy": "Deployment", "configmap": "ConfigMap"}
-VERBS = {"get", "describe", "logs", "delete", "cordon", "patch", "apply"}
+VERBS = {"get", "describe", "logs", "delete", "cordon", "drain", "patch", "apply", "top"}
 MANIFESTS = "\n".join(path.read_text() for path in (ROOT / "manifests").rglob("*.yaml"))
 
 
@@ -72,6 +72,12 @@ def test_its_commands_exist(alert):
             assert re.search(rf"kind: {OBJECTS[kind]}\nmetadata:\n  name: {name}\n", MANIFESTS), line
 
 
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_logs_are_those_of_the_affected_pod(alert):
+    """`kubectl logs deploy/...` and `ds/...` show one pod of several, perhaps not the one that fails."""
+    assert [] == [line for line in commands(text(alert)) if re.search(r"\blogs (deploy|ds)/", line)]
+
+
 def _exists(words):
     group, at = gpushare.main, click.Context(gpushare.main)
     while isinstance(group, click.Group):
@@ -91,7 +97,7 @@ def test_links_lead_somewhere(page):
     """Within the repository."""
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not link.startswith("https://"):
-            assert (page.parent / link).exists(), link
+            assert (page.parent / link.partition("#")[0]).exists(), link
 
 
 def test_the_example_for_alertmanager_is_one(tmp_path):
