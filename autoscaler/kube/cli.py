@@ -75,7 +75,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--expander-allow-anonymous",
             is_flag=True,
-            help="Let clients without a certificate use --expander-listen; cluster-autoscaler's expander has none.",
+            help="Allow clients without a certificate on --expander-listen; cluster-autoscaler sends none there.",
         ),
         click.option(
             "--metrics-api",
@@ -168,13 +168,13 @@ def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: fl
 
 @autoscaler.command(
     "bounds",
-    short_help="Print the objects and bounds that the API server lets the autoscaler scale, as a patch.",
+    short_help="Print a patch of the admission policy that limits what the autoscaler may scale.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--config", type=_FILE, help="Configuration file; same as --config of `autoscaler`.")
 @click.pass_obj
 def print_bounds(options: Options, /, *, config: Path | None) -> None:
-    """Print the patch of the admission policy gpushare-autoscaler-scale for these pools; asks no cluster."""
+    """Print a patch that limits the admission policy gpushare-autoscaler-scale to these pools. Needs no cluster."""
     from autoscaler.kube.config.file import ConfigFile  # noqa: PLC0415 (likewise)
     from autoscaler.kube.scale_bounds import text  # noqa: PLC0415 (providers and YAML are for this only)
 
@@ -186,7 +186,7 @@ def print_bounds(options: Options, /, *, config: Path | None) -> None:
 
 @autoscaler.command(
     "hand-back",
-    short_help="Hand all pools and pods to cluster-autoscaler, where the autoscaler is gone for long.",
+    short_help="Hand all pools and pods back to cluster-autoscaler, if the autoscaler is gone for long.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--kubeconfig", type=_FILE, help="Kubeconfig file; same as --kubeconfig of `autoscaler`.")
@@ -195,9 +195,9 @@ def print_bounds(options: Options, /, *, config: Path | None) -> None:
 @click.pass_obj
 def print_hand_back(options: Options, /, *, dry_run: bool, **where: Any) -> None:
     """
-    Remove the annotations for cluster-autoscaler from all pods, restoring what their owners had written.
+    Remove the annotations for cluster-autoscaler from all pods and restore the values that their owners had set.
 
-    Refused while the autoscaler runs: switch it off instead, and it does this itself. Safe to repeat.
+    Fails while the autoscaler runs: switch the autoscaler off instead, then it does the same itself. Safe to repeat.
     """
     from autoscaler.kube.hand_back import hand_back  # noqa: PLC0415 (the client is for this only)
 

@@ -89,18 +89,18 @@ GROUP: Final = Group(
             "GpushareNodeAgentCardsUnhealthy",
             f"min_over_time({of(node.SICK)}[2m]) > 0",
             Severity.WARNING,
-            f"The node agent at {TARGET} withholds unhealthy cards ({{{{ $labels.reason }}}})",
-            f"Cards that the agent at {TARGET} has taken out of service because of {{{{ $labels.reason }}}}: {COUNT}. "
-            "They get no new containers until they are reset.",
+            f"The node agent at {TARGET} has taken cards out of service ({{{{ $labels.reason }}}})",
+            f"Unhealthy cards at {TARGET} with reason {{{{ $labels.reason }}}}: {COUNT}. They get no new containers "
+            "until they are healthy again.",
         ),
         Alert(
             "GpushareNodeAgentKubeletRequestsFailing",
             grew(of(node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
             Severity.WARNING,
-            f"The node agent at {TARGET} answers the kubelet without its allocation data",
+            f"The node agent at {TARGET} sends default answers to the kubelet",
             f"Answers to {{{{ $labels.method }}}} at {TARGET} with outcome {{{{ $labels.outcome }}}} within 15 "
-            f"minutes: {COUNT}. The agent assigned devices without its allocation store and checks them when the "
-            "container starts.",
+            f"minutes: {COUNT}. The agent sent a default answer and checks the allocation when the container "
+            "starts.",
         ),
         Alert(
             "GpushareNodeAgentFailing",
@@ -114,9 +114,9 @@ GROUP: Final = Group(
             "GpushareNodeAgentSlow",
             slower(node.DURATION, 1, *JOB, "method"),
             Severity.WARNING,
-            f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}}",
-            f"1 of 100 answers to {{{{ $labels.method }}}} at {TARGET} takes longer than {WHILE}. Containers on "
-            "shared cards start late.",
+            f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}} requests",
+            f"One of 100 {{{{ $labels.method }}}} requests at {TARGET} takes longer than {WHILE}. Containers on shared "
+            "cards start late.",
             patience="10m",
         ),
         task_unhealthy("GpushareNodeAgentTaskUnhealthy", node.HEALTHY, "node agent"),

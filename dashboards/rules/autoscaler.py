@@ -96,10 +96,10 @@ GROUP: Final = Group(
             f"(time() - max({of(autoscaler.LAST_TURN)} and on (job, instance) "
             f"{of(autoscaler.LEADS)} == 1 and on (job, instance) {of(autoscaler.ENABLED)} == 1)) < 600",
             Severity.CRITICAL,
-            "Pools wait for a gpushare autoscaler that does nothing",
-            f"The autoscaler has completed no cycle as the leader for over 15 minutes, and {COUNT} pools are "
-            "handed over to it: cluster-autoscaler passes their pending pods by and drains none of their nodes. Bring "
-            "the autoscaler back, or run `gpushare autoscaler hand-back`.",
+            "Node pools are handed over to the gpushare autoscaler, which does nothing",
+            f"Pools that are handed over to it: {COUNT}. No leader of the gpushare autoscaler has "
+            "completed a cycle for over 15 minutes, so nothing adds nodes for their pending pods or drains their "
+            "nodes. Bring the autoscaler back, or run `gpushare autoscaler hand-back`.",
             patience="15m",
         ),
         Alert(
@@ -116,8 +116,8 @@ GROUP: Final = Group(
             f"{of(autoscaler.CONFIG_OK)} == 0",
             Severity.WARNING,
             f"The configuration of the autoscaler at {TARGET} is invalid",
-            "The configuration file is invalid. The previous configuration stays in force; after a restart there is "
-            "none, and the metrics APIs answer 503. The log lists the errors.",
+            "The autoscaler uses the previous configuration until it restarts. Then it has none: it does nothing, and "
+            "the metrics APIs answer 503. The log lists the errors.",
             patience="2m",
         ),
         Alert(

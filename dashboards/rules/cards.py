@@ -71,7 +71,7 @@ GROUP: Final = Group(
             f"* on ({_CARD_LABELS}) group_left ()\n"
             f"sum by ({_CARD_LABELS}) (\n{_xids(one('xid', *_TENANT_XIDS.split('|')))}\n)",
             Severity.INFO,
-            f"A program on {CARD} caused XID errors; namespace {{{{ $labels.namespace }}}} has containers there",
+            f"A program caused XID errors on {CARD}, where namespace {{{{ $labels.namespace }}}} has containers",
             f"XID errors that programs cause ({_TENANT_XIDS.replace('|', ', ')}) on {UUID} within 15 minutes: {COUNT}. "
             "A process on that card failed; others are not affected.",
         ),
@@ -96,7 +96,8 @@ GROUP: Final = Group(
             f"min_over_time({of(card.REMAP_PENDING)}[5m]) == 1",
             Severity.WARNING,
             f"{CARD} needs a reset to replace a broken memory row",
-            f"Row remapping of {UUID} is pending until the card is reset. Drain it when it suits you.",
+            f"Row remapping of {UUID} is pending until the card is reset. Drain the node at a convenient time and "
+            "reset the card.",
         ),
         Alert(
             "GpushareCorrectedEccErrorsFrequent",
@@ -125,7 +126,7 @@ GROUP: Final = Group(
             f"({of(metrics.CARD_ALLOCATED)} - {of(metrics.CARD_OFFERED)}) > 0",
             Severity.CRITICAL,
             f"{CARD} is overcommitted",
-            f"Containers are promised {BYTES} more than {UUID} offers. They cannot all have it.",
+            f"Containers are promised {BYTES} more than {UUID} offers. Not all of them can get it.",
             patience="1m",
         ),
         Alert(

@@ -59,7 +59,8 @@ GROUP: Final = Group(
             f"max by (job) ({_HOPELESS}) > 0",
             Severity.WARNING,
             "Pods are pending that no pool can host",
-            f"Pending pods that request what no card of any pool has: {COUNT}. Additional nodes do not help.",
+            f"Pending pods that no pool can host, because of their memory, mode, zone or labels: {COUNT}. More nodes "
+            "do not help.",
             patience="5m",
         ),
         Alert(
@@ -67,8 +68,8 @@ GROUP: Final = Group(
             f"{total(f'max by (namespace, pool) ({of(autoscaler.PENDING_BYTES)})', 'namespace')} > 0",
             Severity.INFO,
             "Namespace {{ $labels.namespace }} waits for GPU memory",
-            "Pods of {{ $labels.namespace }} have been pending for {{ $value | humanize1024 }}B of shared GPU memory "
-            "for half an hour.",
+            "Pods of {{ $labels.namespace }} that request {{ $value | humanize1024 }}B of shared GPU memory in total "
+            "have been pending for half an hour.",
             patience="30m",
         ),
     ),

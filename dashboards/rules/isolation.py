@@ -24,8 +24,8 @@ IDLE_MEMORY: Final = 1024 * MIB
 _COMPUTE: Final = of(metrics.CONTAINER_COMPUTE_SECONDS)
 
 _WHICH: Final = (
-    f"Breaches of kind {{{{ $labels.kind }}}} that are open, or else began within 15 minutes: {COUNT}. The exporter "
-    "lists them at /breaches."
+    f"Breaches of kind {{{{ $labels.kind }}}} that are open or began within 15 minutes: {COUNT}. `gpushare breaches` "
+    "lists them."
 )
 _WITHOUT: Final = ("uninstrumented", "missing_library")
 _STRANGE: Final = ("unallocated",)
@@ -107,8 +107,8 @@ GROUP: Final = Group(
             of(metrics.BREACHED, f'kind!~"{"|".join(_SPOKEN_OF)}"') + " > 0",
             Severity.WARNING,
             f"Breaches on {CARD} do not end ({{{{ $labels.kind }}}})",
-            f"Breaches on {UUID} that have been open for ten minutes and have no alert for their kind: {COUNT}. The "
-            "exporter lists them at /breaches.",
+            f"Breaches on {UUID} that have been open for ten minutes and have no alert for their kind: {COUNT}. "
+            "`gpushare breaches` lists them.",
             patience="10m",
         ),
         Alert(
@@ -127,7 +127,7 @@ GROUP: Final = Group(
             f"and\nincrease({_COMPUTE}[1d]) < 60\nand\n{_COMPUTE} offset 1d >= 0\n"
             f"and\ncount_over_time({_COMPUTE}[1d]) > 0.9 * count_over_time({of(metrics.CONTAINER_USED)}[1d])",
             Severity.INFO,
-            f"{WHO} holds memory and is idle for a day",
+            f"{WHO} holds GPU memory but does not compute",
             f"It uses {BYTES} of {CARD} ({UUID}) and has computed for less than a minute within the last day.",
             patience="15m",
         ),

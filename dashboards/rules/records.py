@@ -104,7 +104,7 @@ LONG: Final = Group(
         Record(
             CARDS_BEFORE,
             f"max_over_time({CARDS}[7d:10m])",
-            "Most physical cards that the node's exporter reported within a week.",
+            "Maximum number of physical cards that the node's exporter reported within a week.",
         ),
     ),
     "2m",

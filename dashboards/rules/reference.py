@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OBJECTIVES: Final = "\n".join(
     (
-        "| objective | goal | |",
+        "| objective | goal | meaning |",
         "|---|---|---|",
         *(f"| {one.name} | {one.goal:.1%} | {one.text} |" for one in OBJECTIVES),
     )
@@ -29,7 +29,8 @@ _HEAD: Final = f"""<!-- Printed by `python -m dashboards.rules.reference`; chang
 # Alerts
 
 Recording and alert rules for Prometheus 2.42 or newer, over the [metrics](metrics.md) of gpushare. Each alert has a
-page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ignore it.
+page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ignore it. In a runbook, `$NODE` is the
+label `node` of the alert, `$POD` the label `pod` and `$NAMESPACE` the label `namespace`, unless it says otherwise.
 
 | environment | how to install |
 |---|---|
@@ -38,7 +39,9 @@ page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ig
 | runbooks elsewhere | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
 
 The scrape jobs must be named `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
-`honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s. The ServiceMonitors of gpushare set this. Only
+`honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s. The ServiceMonitors of gpushare set this. They
+also set the label `instance`: to the name of the node for exporters and node agents, to the name of the pod for
+schedulers and autoscalers. Only
 the exporter is required: alerts on other components stay silent if they were never scraped. **The rules are for one
 cluster**: run them in that cluster's own Prometheus and scrape each target once. A ruler over several clusters mistakes
 the schedulers of two clusters for two leaders, and two nodes of the same name for one node.
@@ -49,17 +52,17 @@ the schedulers of two clusters for two leaders, and two nodes of the same name f
   `info`.
 - No alert fires on a single sample: its condition lasts for at least two scrapes, or its query covers several.
 - A missing series makes its alerts silent, never false. Missing series have alerts of their own.
-- A process that exceeds its promise causes an alert in Alertmanager in less than a minute. This is tested with real
-  processes (`tests/sim/test_rules_fire.py`). Each alert has unit tests for promtool (`tests/golden/rules`).
+- A process that exceeds its promise causes an alert in Alertmanager in less than a minute.
 
 ## Objectives
-Over 30 days. An alert tells when the error budget is used up 14.4 times (1 h and 5 min) or 6 times (6 h and 30 min) too
-fast, a slower one when it does not last (3 days and 6 h).
+Each objective is for 30 days and has two alerts. The fast one fires if the error budget is used up 14.4 times too fast
+(over 1 h and 5 min) or 6 times too fast (over 6 h and 30 min). The slow one fires if the budget will not last 30 days
+(over 3 days and 6 h).
 
 {_OBJECTIVES}
 
-Placement is measured by the autoscaler, minute by minute, up to the choice of a node: pulling images and starting a
-container are the kubelet's.
+The autoscaler measures placement, minute by minute. It ends with the choice of a node: pulling images and starting
+containers do not count.
 
 ## Alertmanager
 This example sends one message per problem: `namespace` names the affected tenant, and consequences of a worse problem

@@ -91,15 +91,15 @@ GROUP: Final = Group(
             grew(of(scheduler.ADMISSION_RESTARTS), "10m"),
             Severity.WARNING,
             f"The scheduler at {TARGET} restarted its admission process",
-            f"Restarts within 10 minutes: {COUNT}. While it starts, the other replica admits pods that request shared "
-            "cards.",
+            f"Restarts within 10 minutes: {COUNT}. While the process starts, the other replica admits pods that "
+            "request shared cards.",
         ),
         Alert(
             "GpushareSchedulerSlow",
             slower(scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
             Severity.WARNING,
             f"The scheduler at {TARGET} is slow to answer {{{{ $labels.verb }}}} requests",
-            f"1 of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
+            f"One of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
             patience="10m",
         ),
         Alert(
@@ -107,7 +107,7 @@ GROUP: Final = Group(
             slower(scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
             Severity.WARNING,
             f"Admission at {TARGET} is slow",
-            f"1 of 100 admission requests takes longer than {WHILE}. The API server waits for each.",
+            f"One of 100 admission requests takes longer than {WHILE}. Creating pods is slow.",
             patience="10m",
         ),
         Alert(
@@ -115,7 +115,7 @@ GROUP: Final = Group(
             f"({of(scheduler.CERTIFICATE)} unless on (job, instance) {of(scheduler.CERTIFICATE_ENDS)}) > 0",
             Severity.WARNING,
             f"The expiry of the certificate of the scheduler at {TARGET} cannot be read",
-            "The scheduler loaded a certificate whose expiry it cannot read. No alert tells when it expires.",
+            "The scheduler loaded a certificate whose expiry it cannot read. No alert will fire before it expires.",
             patience="15m",
         ),
         Alert(

@@ -36,7 +36,7 @@ OBJECTIVES: Final = (
         "Freshness",
         "cluster:gpushare_exporter_up:avg",
         0.995,
-        "exporters answer scrapes with fresh figures",
+        "exporters answer scrapes with current metrics",
         Severity.WARNING,
     ),
     Objective("Admission", "cluster:gpushare_admission_up:max", 0.999, "a replica serves admission", Severity.CRITICAL),
@@ -44,7 +44,7 @@ OBJECTIVES: Final = (
         "Placement",
         "cluster:gpushare_placement_prompt:min",
         0.995,
-        "no pod waits longer than 30 s for a place that a node has",
+        "no pod that fits on a node stays pending for longer than 30 s",
         Severity.CRITICAL,
     ),
 )
@@ -63,18 +63,18 @@ def _alerts(objective: Objective) -> tuple[Alert, Alert]:
             f"Gpushare{objective.name}BudgetBurnsFast",
             f"{_burns(objective, 14.4, '1h', '5m')}\nor\n{_burns(objective, 6, '6h', '30m')}",
             objective.fast,
-            f"The error budget of the objective that {objective.text} is gone within days",
-            f"{{{{ $value | humanizePercentage }}}} of the time within the last hours it was not so; the objective is "
-            f"{goal} over 30 days.",
+            f"The error budget of objective {objective.name} will be used up within days",
+            f"The objective is that {objective.text}, {goal} of the time over 30 days. Within the last hours it was "
+            "missed for {{ $value | humanizePercentage }} of the time.",
             patience="2m",
         ),
         Alert(
             f"Gpushare{objective.name}BudgetBurnsSlow",
             _burns(objective, 1, "3d", "6h"),
             Severity.WARNING,
-            f"The error budget of the objective that {objective.text} does not last",
-            "{{ $value | humanizePercentage }} of the time within three days it was not so; the objective is "
-            f"{goal} over 30 days.",
+            f"The error budget of objective {objective.name} will be used up before 30 days are over",
+            f"The objective is that {objective.text}, {goal} of the time over 30 days. Within the last three days it "
+            "was missed for {{ $value | humanizePercentage }} of the time.",
             patience="1h",
         ),
     )
@@ -85,21 +85,21 @@ _FITS: Final = of(autoscaler.ANSWERS, one("status", "fits"))
 
 GROUP: Final = Group(
     "gpushare.objectives",
-    "Service level objectives and how fast their error budgets are used up.",
+    "Service level objectives, and alerts on how fast their error budgets are used up.",
     (
         Record(
-            OBJECTIVES[0].indicator, f'avg({UP.name}{{job="{EXPORTER_JOB}"}})', "Exporters that answer, as a fraction."
+            OBJECTIVES[0].indicator, f'avg({UP.name}{{job="{EXPORTER_JOB}"}})', "Fraction of the exporters that answer."
         ),
         Record(
             OBJECTIVES[1].indicator,
             f'max({_ADMITS})\nor on ()\n0 * count({UP.name}{{job="{SCHEDULER_JOB}"}})',
-            "Whether any replica serves admission; 0 also if none can be scraped.",
+            "Whether a replica serves admission: 1 yes, 0 no (also if no replica can be scraped).",
         ),
-        Record(_WAITING, f"max({_FITS})", "Pending pods for which a node has room."),
+        Record(_WAITING, f"max({_FITS})", "Pending pods that fit on a node."),
         Record(
             OBJECTIVES[2].indicator,
             f"(min_over_time({_WAITING}[1m]) == bool 0) and on () {_WAITING} >= 0",
-            "Whether no pod that a node has room for waits longer than 30 s to a minute; needs the autoscaler.",
+            "1 if no pod that fits on a node was pending for the whole last minute, else 0. Needs the autoscaler.",
         ),
         *(alert for objective in OBJECTIVES for alert in _alerts(objective)),
     ),

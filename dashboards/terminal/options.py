@@ -97,7 +97,11 @@ def where_options(command: F) -> F:
 
 NO_HEADERS: Final = click.option("--no-headers", "bare", is_flag=True, help="Print rows only: no heading, no totals.")
 SELECTOR: Final = click.option(
-    "-l", "--selector", default="", metavar="LABELS", help="Label selector, as for kubectl: only these."
+    "-l",
+    "--selector",
+    default="",
+    metavar="LABELS",
+    help="Show only objects that match this label selector, as kubectl does.",
 )
 
 

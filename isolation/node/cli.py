@@ -117,8 +117,8 @@ _USUAL: Final = Settings(node="")
     type=click.Choice([REPORT, KILL]),
     default=REPORT,
     show_default=True,
-    help="What happens to a container that has more memory of a card than it was promised, in whatever way it took it: "
-    "report it, or kill all its processes.",
+    help="Action on a container that uses more memory of a card than it was promised: report it, or kill all its "
+    "processes.",
 )
 @click.option(
     "--over-limit-samples",
@@ -126,7 +126,7 @@ _USUAL: Final = Settings(node="")
     default=_USUAL.over_limit.samples,
     show_default=True,
     metavar="N",
-    help="Samples in a row, some ten a second, before --over-limit applies.",
+    help="Number of consecutive samples, about ten per second, before --over-limit applies.",
 )
 @click.option(
     "--over-limit-tolerance",
@@ -134,7 +134,7 @@ _USUAL: Final = Settings(node="")
     default=_USUAL.over_limit.tolerance_bytes // MIB,
     show_default=True,
     metavar="MIB",
-    help="Memory in MiB beyond the promise on a card that --over-limit tolerates.",
+    help="Memory in MiB above the promise on a card that --over-limit tolerates.",
 )
 @click.option(
     "--listen",

@@ -184,7 +184,7 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
 @click.argument("ns", type=click.IntRange(0, LONGEST_STEP), required=False, metavar="[NANOSECONDS]")
 @options.output(alias=False)
 def clock_command(path: Path, word: str, ns: int | None, output: str) -> None:
-    """Stop the clock of the cards of PATH, step it by NANOSECONDS while it is stopped, or resume it; print it."""
+    """Stop the clock of the cards in PATH, step the stopped clock by NANOSECONDS, or resume it; then print it."""
     if (word == "step") is (ns is None):
         raise click.UsageError("`step` needs NANOSECONDS; show, stop and resume take no number")
 

@@ -8,6 +8,7 @@ drops, `rate` over gauges, an alert on one sample.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import promql_parser
 import pytest
@@ -24,6 +25,7 @@ RULES = [rule for group in GROUPS for rule in group.rules]
 LEVELS = {"cluster": (), "card": CARD_LABELS, "namespace": ("cluster", "job", "namespace")}
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FUNCTIONS = {"humanize1024", "humanizePercentage", "humanizeDuration", "printf", "if", "end"}
+RUNBOOK_PAGES = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 NEGATED = re.compile(r"^[\w:]+$")
 
 
@@ -57,6 +59,15 @@ def test_series_and_labels_exist_and_can_match(rule):
     judge.labels(promql_parser.parse(rule.expr))
 
     assert [] == judge.faults
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=named)
+def test_runbooks_can_be_typed(rule):
+    """`$NODE` is the label `node` of the alert; a page says where any other variable comes from."""
+    kept = Judge(SERIES, RECORDED).labels(promql_parser.parse(rule.expr))
+    page = (RUNBOOK_PAGES / f"{rule.name}.md").read_text()
+    for name in set(re.findall(r"\$([A-Z]+)", page)):
+        assert name.lower() in kept or f"`${name}` is " in page, name
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=named)

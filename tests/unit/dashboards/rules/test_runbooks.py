@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[4]
 DOCS = ROOT / "docs"
 PAGES = DOCS / "runbooks"
 OBJECTS = {"ds": "DaemonSet", "deploy": "Deployment", "configmap": "ConfigMap"}
-VERBS = {"get", "describe", "logs", "delete", "cordon", "patch", "apply"}
+VERBS = {"get", "describe", "logs", "delete", "cordon", "drain", "exec", "patch", "apply", "top"}
 MANIFESTS = "\n".join(path.read_text() for path in (ROOT / "manifests").rglob("*.yaml"))
 
 
@@ -66,10 +66,26 @@ def test_its_commands_exist(alert):
             _exists(words[1:])
             continue
         assert "kubectl" == words[0]
+        if "--" in words and "gpushare" == words[words.index("--") + 1]:
+            _exists(words[words.index("--") + 2 :])
+            assert {word for word in words if word.startswith("/")} <= set(re.findall(r"/etc/[\w./]+", MANIFESTS)), line
         rest = words[3:] if words[1] == "-n" else words[1:]
         assert rest[0] in VERBS, line
         for kind, name in re.findall(r"\b(ds|deploy|configmap)[ /](gpushare[\w-]*)", line):
             assert re.search(rf"kind: {OBJECTS[kind]}\nmetadata:\n  name: {name}\n", MANIFESTS), line
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_logs_are_those_of_the_affected_pod(alert):
+    """`kubectl logs deploy/...` and `ds/...` show one pod of several, perhaps not the one that fails."""
+    assert [] == [line for line in commands(text(alert)) if re.search(r"\blogs (deploy|ds)/", line)]
+
+
+def test_the_plan_is_asked_for_with_the_configuration():
+    """Without it there are no pools, and the plan says nothing about the autoscaler that runs."""
+    plans = [line for alert in ALERTS for line in commands(text(alert)) if " plan" in line]
+    assert plans
+    assert [] == [line for line in plans if " --config " not in line]
 
 
 def _exists(words):
@@ -91,7 +107,7 @@ def test_links_lead_somewhere(page):
     """Within the repository."""
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not link.startswith("https://"):
-            assert (page.parent / link).exists(), link
+            assert (page.parent / link.partition("#")[0]).exists(), link
 
 
 def test_the_example_for_alertmanager_is_one(tmp_path):
