@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import golden_files, promtool
 from support.node_facts import GIB, MIB, Node, hold, outcome, region
 
-from exporter.compat.ack.ack import ack_families
+from exporter.compat.ack import ack_families
 from exporter.http import text_format
 from exporter.pipeline.allocations import claimed
 from exporter.pipeline.attribution import Place, attribute

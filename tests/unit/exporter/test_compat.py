@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.budget import examples
 from support.node_facts import GIB, MIB, RESERVED, Node, card, hold, outcome, uuid
 
-from exporter.compat.ack.ack import SPECS, ack_families
-from exporter.compat.ack.averages import Averages
+from exporter.compat.ack import SPECS, ack_families
+from exporter.compat.averages import Averages
 from exporter.http import text_format
 from exporter.pipeline.allocations import claimed
 from exporter.pipeline.attribution import Place, attribute

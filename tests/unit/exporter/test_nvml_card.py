@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.pipeline.snapshot import CardProcess
-from exporter.sources.nvml.source.card import throttle_reasons
-from exporter.sources.nvml.source.events import counted
-from exporter.sources.nvml.source.users import merged
+from exporter.sources.nvml.card import throttle_reasons
+from exporter.sources.nvml.events import counted
+from exporter.sources.nvml.users import merged
 
 PROCESSES = st.builds(
     CardProcess,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.waiting import until
 
-from exporter.sources.nvml.source.library import GoneError, LostError
-from exporter.sources.nvml.source.source import NvmlSource
+from exporter.sources.nvml.library import GoneError, LostError
+from exporter.sources.nvml.source import NvmlSource
 
 
 class Session:

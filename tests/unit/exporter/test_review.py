@@ -16,9 +16,9 @@ from exporter.pipeline.attribution import Place, attribute
 from exporter.pipeline.snapshot import CardFacts, KernelFacts, Outcome, ProcessFacts
 from exporter.sources import promises
 from exporter.sources.kernel import ENDED_SECONDS, KernelSource
-from exporter.sources.nvml.source import session
-from exporter.sources.nvml.source.library import GoneError
-from exporter.sources.nvml.source.session import Memory, Session
+from exporter.sources.nvml import session
+from exporter.sources.nvml.library import GoneError
+from exporter.sources.nvml.session import Memory, Session
 from exporter.sources.promises import PromiseSource
 
 UNITS = "aliyun.com/gpu-mem"

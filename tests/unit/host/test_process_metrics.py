@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.kube.telemetry.metrics.metrics import Telemetry
+from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.node.metrics import NodeMetrics
 from isolation.scheduler.metrics import Metrics
 

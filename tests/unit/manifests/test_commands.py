@@ -12,7 +12,7 @@ import pytest
 import yaml
 from e2e.manifest_build import BUILDS, IDS, MANIFESTS, named, objects, templates
 
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.reader import read_config
 from gpushare import COMMANDS, load
 from isolation.contract.names import (
     AUTOSCALER,

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from e2e.manifest_build import BUILDS, IDS, MANIFESTS, OVERLAYS, build, objects, templates
 
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.reader import read_config
 from isolation.contract.names import AUTOSCALER, EXPORTER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
 VERSION = "1.36"

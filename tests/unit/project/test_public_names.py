@@ -10,7 +10,7 @@ import click
 import pytest
 
 from autoscaler.core.limits import Limits
-from autoscaler.kube.core.config.reader import _POOL_KEYS as POOL_KEYS
+from autoscaler.kube.config.reader import _POOL_KEYS as POOL_KEYS
 from dashboards.rules.catalogue import GROUPS
 from dashboards.rules.rule import Alert
 from gpushare import COMMANDS, load

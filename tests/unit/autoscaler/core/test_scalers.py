@@ -16,7 +16,7 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Buy, Discard, Keep
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import ConfigError
 from autoscaler.kube.world import KubeWorld
 from isolation.contract.handover import Ours, Scaler

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from autoscaler.core.limits import BOUNDS, Limits
 from autoscaler.core.scale_down_rules import DrainRules
-from autoscaler.kube.core.config.file import ConfigFile
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.file import ConfigFile
+from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import Config, ConfigError
 from isolation.contract.model import CardChoice, Mode
 

@@ -19,7 +19,7 @@ from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move,
 from autoscaler.core.state import Backoff, Memory
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from autoscaler.kube.metrics_server import measured_app, serving
-from autoscaler.kube.telemetry.metrics.metrics import Telemetry
+from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
 from isolation.contract.metrics.autoscaler import CATALOGUE, FAILURES, LABELS

@@ -17,7 +17,7 @@ from autoscaler.core.state import Backoff, Memory
 from autoscaler.kube.core.config import Config, PoolConfig
 from autoscaler.kube.core.inhibition import Hold, Why
 from autoscaler.kube.guard import GuardedWorld, Manners
-from autoscaler.kube.telemetry.metrics.metrics import Telemetry
+from autoscaler.kube.telemetry.metrics import Telemetry
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec.cursor import At
 from isolation.contract.model import Refusal

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.apis.rpc.relay import Commanding, Relay
 from autoscaler.kube.composition import KnownPools, figures_of, offers_of, opened
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.usage_http import Exporters, Prometheus
 from autoscaler.providers.registry import ConfigError

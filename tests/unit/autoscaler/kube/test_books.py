@@ -14,8 +14,8 @@ import pytest
 from autoscaler.apis.metrics.core.readings import Sample, Spot
 from autoscaler.core.limits import Limits
 from autoscaler.kube.core.config import PoolConfig
-from autoscaler.kube.observe.snapshot.cache import Books
-from autoscaler.kube.observe.snapshot.snapshot import Snapshot, observed, observing
+from autoscaler.kube.observe.cache import Books
+from autoscaler.kube.observe.snapshot import Snapshot, observed, observing
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.usage import Measured
 from autoscaler.kube.watches import Sources

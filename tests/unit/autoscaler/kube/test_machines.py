@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.core.lifecycle import Machine, State
 from autoscaler.kube.annotations import Drain, NodeNote, drain_of
-from autoscaler.kube.observe.snapshot.machines import Standing, fleet_of
+from autoscaler.kube.observe.machines import Standing, fleet_of
 from autoscaler.providers.base import Instance, InstanceState, PoolState
 from isolation.contract.model import Card, Mode, Node, Taint
 from isolation.contract.names import DRAIN

@@ -9,7 +9,7 @@ from support.kube_world_stand import LIMITS, START, Api, Machines, Stand, a_pod,
 
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
-from autoscaler.kube.observe.snapshot.nominations import HOME_SECONDS
+from autoscaler.kube.observe.nominations import HOME_SECONDS
 from autoscaler.kube.planned_nodes import REFUSED_SECONDS
 from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.quantity import GIB

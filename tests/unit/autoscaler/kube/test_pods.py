@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core.pools import Pool
 from autoscaler.kube.annotations import Notes, PodNote, Spread
-from autoscaler.kube.observe.snapshot.pods import MOST_KINDS, guarded, movable, waiting
+from autoscaler.kube.observe.pods import MOST_KINDS, guarded, movable, waiting
 from autoscaler.kube.watches import Budget, Expression, _budget
 from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Placement, Pod, Request, Requirement
 from isolation.contract.quantity import GIB

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from e2e.manifest_build import MANIFESTS
 
 from autoscaler.kube.cli import autoscaler
-from autoscaler.kube.core.config.reader import read_config
+from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.scale_bounds import POLICY, patch, text
 
 POOLS = """
