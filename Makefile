@@ -13,7 +13,7 @@ STEP   := bash tests/step.sh
 MADE   := $(VENV)/.gpushare-made
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda clients gpu tools controlplane bench clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda clients gpu tools controlplane bench version release clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -80,6 +80,16 @@ controlplane:    ## find, build or fetch etcd, Kubernetes and kubectl for the te
 
 bench: $(READY)  ## measure packing and speed, and compare them with published results
 	@$(BIN)/python benchmarks/placement.py $(ARGS)
+
+version:         ## print the version, which pyproject.toml has
+	@sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml
+
+release:         ## write a new version everywhere it stands: make release V=1.2.3 (CONTRIBUTING.md says what comes next)
+	@echo "$(V)" | grep -Eqx '[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?' || { echo "V is no version: write make release V=1.2.3 or V=1.2.3rc1"; exit 2; }
+	@sed -i 's/^version = ".*"$$/version = "$(V)"/' pyproject.toml
+	@sed -i 's/newTag: ".*"/newTag: "$(V)"/' manifests/images/kustomization.yaml
+	@grep -q '^## \[$(V)\]' CHANGELOG.md || sed -i 's/^## \[Unreleased\]$$/&\n\n## [$(V)] - unreleased/' CHANGELOG.md
+	@sed -i "s/^## \[$(V)\] - unreleased\$$/## [$(V)] - $$(date -u +%F)/" CHANGELOG.md
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

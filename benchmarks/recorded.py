@@ -146,7 +146,7 @@ class RecordedNode:
         )
         book = CardBook(UUID(uuid.removeprefix("GPU-")), 0, part.bytes, 0, 0, 0, 0, 0, 0, 0, 0, 0, uncorrected=False)
         slots = (SlotReading(0, 7, 1, 1, "python", (0,) * 16, 0),)
-        region = RegionFacts(RegionReading(hold.id, "0.1.0", 1, (book,), slots))
+        region = RegionFacts(RegionReading(hold.id, "1", 1, (book,), slots))
         pid = FIRST_PID + serial
         container = f"{serial:064x}"
         process = ProcessFacts(pid, 1, 0, "python", uid, container, namespace_pid=7)

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from isolation.contract.names import ACK
 
-IMAGE: Final = "gpushare-node:0.1.0"
 NAME: Final = "gpushare-canary"
 
 
-def manifest(image: str = IMAGE, namespace: str = "default", node: str = "") -> dict[str, Any]:
+def manifest(image: str, namespace: str = "default", node: str = "") -> dict[str, Any]:
     """One unit of one card, used up to its end; the pod Succeeds where the library limits, and Fails where not."""
     container = {
         "name": "canary",

@@ -18,9 +18,10 @@ import click
 
 from isolation.contract.names import RUN_DIR
 from isolation.doctor import view
-from isolation.doctor.canary_pod import IMAGE, manifest
+from isolation.doctor.canary_pod import manifest
 from isolation.doctor.checks.finding import exit_status
 from isolation.options import output
+from isolation.release import release
 
 if TYPE_CHECKING:
     from isolation.doctor.checks.finding import Finding
@@ -54,7 +55,12 @@ PLACES: Final = ("machine", "cluster", "inside")
 @click.option(
     "--canary-pod", is_flag=True, help="Print the manifest of a pod that runs this check on a node, and exit."
 )
-@click.option("--image", default=IMAGE, show_default=True, help="With --canary-pod: image that contains gpushare.")
+@click.option(
+    "--image",
+    default=lambda: f"gpushare-node:{release()}",
+    show_default="gpushare-node of this version",
+    help="With --canary-pod: image that contains gpushare.",
+)
 @click.option("--node", default="", metavar="NAME", help="With --canary-pod: node to run the pod on.")
 @output()
 def doctor(**given: Any) -> None:

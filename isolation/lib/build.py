@@ -15,6 +15,7 @@ import platform
 import re
 import subprocess
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -70,6 +71,12 @@ def run(command: Sequence[str]) -> None:
 def sources() -> list[str]:
     """The C and assembler files of the library, in a fixed order."""
     return [str(path) for path in sorted((HERE / "src").glob("*.c")) + sorted((HERE / "src").glob("*.S"))]
+
+
+def version() -> str:
+    """The version that the library reports: that of pyproject.toml, which a source tree and an sdist both have."""
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["version"])
 
 
 def symbols() -> list[tuple[str, str, str]]:
@@ -140,7 +147,8 @@ def build(target: Path, variant: str, *flags: str) -> None:
         run(
             [
                 *(compiler(), *CFLAGS, *FLAGS[machine()], *flags, *LDFLAGS, f"-Wl,-soname,{SONAMES[variant]}"),
-                *(f"-I{HERE / 'include'}", "-o", str(target), *sources(), *extra, str(stub_libc(folder))),
+                *(f'-DGS_VERSION="{version()}"', f"-I{HERE / 'include'}", "-o", str(target)),
+                *(*sources(), *extra, str(stub_libc(folder))),
             ]
         )
 

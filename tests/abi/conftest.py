@@ -129,7 +129,7 @@ def compile_c(name: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
 def library(variant: str) -> Path:
     """One of the two, built the way the wheel's are."""
     inputs = [LIB / "build.py", LIB / "include", LIB / "src"]
-    return kept(variant, ["-Werror"], inputs, lambda target: build.build(target, variant, "-Werror"))
+    return kept(variant, ["-Werror", build.version()], inputs, lambda target: build.build(target, variant, "-Werror"))
 
 
 @pytest.fixture(scope="session")

@@ -247,8 +247,9 @@ print(rc, total.value >> 20)
 @pytest.fixture(scope="session")
 def newer_library(tmp_path_factory):
     """The library as a later release builds it: the next minor, the same layout."""
-    tree = tmp_path_factory.mktemp("newer") / "lib"
+    tree = tmp_path_factory.mktemp("newer") / "isolation" / "lib"
     shutil.copytree(build.HERE, tree, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(build.HERE.parents[1] / "pyproject.toml", tree.parents[1])
     header = tree / "include" / "gpushare_abi.h"
     text = header.read_text()
     assert text.count(f"#define GS_ABI_MINOR {abi.MINOR}\n") == 1

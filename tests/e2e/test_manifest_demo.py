@@ -17,7 +17,7 @@ from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ACK, ALLOCATION, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 
-TENANTS = MANIFESTS / "overlays/demo/tenants.yaml"
+TENANTS = MANIFESTS / "overlays/demo/tenants"
 NODE, CARDS, CARD_GIB = "demo-gpu", 2, 14
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -52,7 +52,7 @@ def test_the_demos_tenants_get_what_their_page_says(plane, tmp_path):
             words = ("kubectl", "-n", "gpushare-system", "rollout", "status", "deployment/gpushare-scheduler")
             rolled = await asyncio.to_thread(house.run, *words, f"--timeout={PATIENCE_SECONDS:.0f}s")
             applied = [
-                await asyncio.to_thread(house.run, "kubectl", "apply", *more, "-f", str(TENANTS))
+                await asyncio.to_thread(house.run, "kubectl", "apply", *more, "-k", str(TENANTS))
                 for more in ((), ("--server-side",))
             ]
             try:

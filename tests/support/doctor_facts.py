@@ -28,9 +28,9 @@ WEBHOOK = {
 
 
 WHOLE = (
-    Workload("Deployment", "gpushare-system/gpushare-scheduler", ("gpushare-controller:0.1.0",), 2, 2),
-    Workload("DaemonSet", "gpushare-system/gpushare-node", ("gpushare-node:0.1.0",), 1, 1),
-    Workload("DaemonSet", "gpushare-system/gpushare-exporter", ("gpushare-exporter:0.1.0",), 1, 1),
+    Workload("Deployment", "gpushare-system/gpushare-scheduler", ("gpushare-controller:1.2.3",), 2, 2),
+    Workload("DaemonSet", "gpushare-system/gpushare-node", ("gpushare-node:1.2.3",), 1, 1),
+    Workload("DaemonSet", "gpushare-system/gpushare-exporter", ("gpushare-exporter:1.2.3",), 1, 1),
 )
 
 

@@ -13,7 +13,6 @@
 
 #define GS_CARD_UNLISTED (-1) /* a card that was not promised: its limit is 0 */
 #define GS_CARD_NONE (-2)     /* no current context: the driver shall say so itself */
-#define GS_VERSION "0.1.0"
 
 enum gs_mode { GS_MODE_NEW, GS_MODE_INERT, GS_MODE_ACTIVE, GS_MODE_BROKEN };
 

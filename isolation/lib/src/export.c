@@ -4,7 +4,7 @@
 #include "symbols.h"
 #include "sys.h"
 
-/* Version of the library. */
+/* Version of the library: that of pyproject.toml, defined by build.py. */
 GS_API const char *gpushare_version(void) { return GS_VERSION; }
 
 /* Sizes as this build lays them out, in the order of isolation/lib/native.py; 0 past the end. */

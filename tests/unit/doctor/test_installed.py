@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import pytest
+from click.testing import CliRunner
 from e2e.manifest_build import OVERLAYS, objects
 from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_facts import NOW, WHOLE, certificate, facts, node
 
 from isolation.contract.names import AUTOSCALER
-from isolation.doctor.canary_pod import IMAGE
 from isolation.doctor.checks.cluster.autoscaler import look as look_at_autoscaler
 from isolation.doctor.checks.cluster.components import shape_of
 from isolation.doctor.checks.cluster.facts import AutoscalerFacts, ClusterFacts, Monitoring, Secret, Untold, Workload
@@ -19,6 +20,7 @@ from isolation.doctor.checks.cluster.findings import judged
 from isolation.doctor.checks.cluster.read import secret, workload
 from isolation.doctor.checks.finding import State
 from isolation.doctor.checks.rights import MOVING, RIGHTS, sentence
+from isolation.doctor.cli import doctor
 
 ours = "gpushare-system/{}".format
 HELD = {"spec": {"holderIdentity": "as-1_ab12", "renewTime": "2027-01-15T08:00:00.5Z"}}
@@ -27,8 +29,8 @@ gpushare_autoscaler_config_last_reload_successful 1.0
 gpushare_autoscaler_inhibited{reason="metrics"} 0.0
 gpushare_autoscaler_provider_up{pool="gpu-a",provider="scale"} 1.0
 """
-SCALER = Workload("Deployment", ours(AUTOSCALER), ("gpushare-controller:0.1.0",), 2, 2)
-EXPORTER = Workload("DaemonSet", ours("gpushare-exporter"), ("gpushare-exporter:0.1.0",), 1, 1)
+SCALER = Workload("Deployment", ours(AUTOSCALER), ("gpushare-controller:1.2.3",), 2, 2)
+EXPORTER = Workload("DaemonSet", ours("gpushare-exporter"), ("gpushare-exporter:1.2.3",), 1, 1)
 WATCHING = {"workloads": (EXPORTER, SCALER), "webhooks": (), "policies": (), "definition": None, "lease": None}
 
 
@@ -288,4 +290,6 @@ def test_the_canary_pod_runs_an_image_of_the_manifests():
     """
     [agent] = [one for one in installed("self-signed")["workloads"] if one.key == ours("gpushare-node")]
 
-    assert (IMAGE,) == agent.images
+    pod = json.loads(CliRunner().invoke(doctor, ["--canary-pod"]).output)
+
+    assert agent.images == tuple(one["image"] for one in pod["spec"]["containers"])
