@@ -35,9 +35,16 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """README, the rest of the house's papers, every page of docs/."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return [Page(str(path.relative_to(ROOT)), path.read_text()) for path in sorted(files)]
+    """README, the rest of the house's papers, every page of docs/, the forms of issues and pull requests."""
+    forms = [*(ROOT / ".github").glob("*.md"), *(ROOT / ".github/ISSUE_TEMPLATE").glob("*.yaml")]
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *forms]
+    return [Page(str(path.relative_to(ROOT)), _sentences(path)) for path in sorted(files)]
+
+
+def _sentences(path: Path) -> str:
+    """The text of a page. What is indented in a form is YAML's and no code."""
+    text = path.read_text()
+    return re.sub(r"^ +", "", text, flags=re.MULTILINE) if path.suffix == ".yaml" else text
 
 
 def blocks(text: str) -> tuple[dict[tuple[str, str], str], list[str], list[str]]:

@@ -46,6 +46,7 @@ FOREIGN = {
     "--expander": "cluster-autoscaler",
     "--no-deps": "pip",
     "--now": "systemctl",
+    "--previous": "kubectl",
     "--server-side": "kubectl",
     "--type": "kubectl",
 }

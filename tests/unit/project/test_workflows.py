@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
+FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yaml") if path.stem != "config")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 each = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -74,6 +75,20 @@ def test_folders_that_the_cache_key_hashes_are_there():
     patterns = re.findall(r"'([^']+)'", key)
     assert patterns
     assert all(list(ROOT.glob(pattern)) for pattern in patterns)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_for_an_issue_is_one_that_github_shows(path):
+    """A form with a mistake is silently left out: these keys it must have, and these kinds of questions there are."""
+    form = yaml.safe_load(path.read_text())
+    labels = [part["attributes"]["label"] for part in form["body"]]
+
+    assert {"name", "description", "labels", "body"} == set(form)
+    assert {"textarea", "input", "dropdown", "checkboxes"} >= {part["type"] for part in form["body"]}
+    assert len(labels) == len(set(labels))
+    assert any(part.get("validations") == {"required": True} for part in form["body"])
+    for part in form["body"]:
+        assert (part["type"] in {"dropdown", "checkboxes"}) == ("options" in part["attributes"])
 
 
 def test_hooks_run_the_tools_of_the_environment():
