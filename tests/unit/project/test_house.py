@@ -64,8 +64,8 @@ def test_each_name_of_the_dialect_stands_once():
 
 
 def _docstring(text: str) -> str | None:
-    """Of a module: what it begins with, so that the rest need not be read."""
-    head = re.match(r'\s*("""|\'\'\').*?\1', text, re.DOTALL)
+    """Of a module: what it begins with after comments, so that the rest need not be read."""
+    head = re.match(r'(?:#.*\n|\s)*("""|\'\'\').*?\1', text, re.DOTALL)
     return ast.get_docstring(ast.parse(head[0])) if head else None
 
 
