@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.lib import native
 from isolation.release import release
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WRITTEN = ("pyproject.toml", "manifests/images/kustomization.yaml", "CHANGELOG.md")
 """The files that `make release` changes."""
 IMAGES = {"gpushare-controller", "gpushare-exporter", "gpushare-node"}

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-TEXT = (Path(__file__).resolve().parents[2] / "DECISIONS.md").read_text()
+TEXT = (Path(__file__).resolve().parents[3] / "DECISIONS.md").read_text()
 INDEX, *ENTRIES = re.split(r"^(?=## )", TEXT, flags=re.MULTILINE)
 STATUS = re.compile(r"accepted|(?:amended|superseded) by \d+(?:, \d+)*")
 FOLLOWS = re.compile(r"^(Amends|Replaces) (\d+(?:(?:, | and )\d+)*)", re.MULTILINE)
