@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `make up` runs the full stack, `make test` runs the tests, `make help` lists all targets.
 PYTHON ?= python3
 VENV   ?= .venv

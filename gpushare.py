@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The front door: one `gpushare` command whose sub-commands load lazily from the rooms.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builds the C parts with plain gcc: no Python headers, no toolchain beyond `gcc`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Is a decision quick enough for a large fleet? Seconds of one full pass and memory, beside their bars.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a pass over 40,000 pods costs that tells cluster-autoscaler of them, and for how long nothing else runs.
 

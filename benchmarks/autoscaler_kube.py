@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long a turn of the autoscaler takes on Kubernetes, and for how long at a stretch nothing else of the process runs.
 

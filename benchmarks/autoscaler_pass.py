@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long one full decision pass takes on a large fleet, and what the process weighs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Part `cost`: what the library adds to a call, on a fake driver whose own calls cost next to nothing.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long the live view takes to know a large cluster, and what it weighs, on a real API server.
 

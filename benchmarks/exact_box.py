@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A simulated card with one promise, and the programs that try its books: a crowd, and those that kill.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The command behind `benchmarks/exporter.py`: runs the parts, shows figures beside their bars, keeps every figure.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the exporter costs: samples, time of a scrape, of a turn as pods grow, memory over a day.
 

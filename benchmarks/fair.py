@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Part `fair`: scenarios on random draws, side by side as far as this machine carries them.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One simulated box with its jobs, fed as `gpushare run` feeds, and what its books said meanwhile.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job that always has work for the card: one pattern of kernels, launched as fast as the driver
  * (and whoever stands before it) takes them.
  *

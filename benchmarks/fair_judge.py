@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a record of a box says about the limiter. Pure; the simulator's books are the only witness.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is run to judge the compute limiter, and on which simulated hardware.
 

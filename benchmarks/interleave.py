@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The proof of Zero: thousands of random interleavings of schedulers, agents, kubelets and an API server.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Is the isolation library fair and cheap? The figures of each bar, on simulated and fake drivers.
 

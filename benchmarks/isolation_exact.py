@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Is the isolation library exact? Every bar of "Exact" on the simulated driver, whose books judge.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long a kubelet waits for the node agent: with 100 pods on the node, all at once, and with the API server away.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How well and how fast pods are placed: packing against the published figures, cost of one decision.
 

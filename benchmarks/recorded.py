@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A node whose sources answer from memory: so many cards, so many pods that come and go with time.
 

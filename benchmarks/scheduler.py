@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long the scheduler's verbs take, from the bytes of kube-scheduler's request to the bytes of the answer.
 

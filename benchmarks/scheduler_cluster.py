@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The scheduler beside a real kube-scheduler on a real API server: pods a second, against vanilla in the same run.
 

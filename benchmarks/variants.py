@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Stand-ins for the published trace variants whose files are not at hand.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long the first screen of `gpushare top` takes on a large cluster, from the key that is pressed on.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare dashboards`: write the Grafana dashboards, check that written ones are current, list them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 PromQL from the catalogue: which series exist, with which labels, and how a query over one is written.
 

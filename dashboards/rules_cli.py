@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare rules`: recording and alert rules as files, for a Prometheus and for its operator.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pictures of every dashboard from a Prometheus that has scraped the stack: one PNG each, in `pictures/dashboards`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Panels of a dashboard as pictures: the looks that ours have, drawn from answers of a Prometheus.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tables of a dashboard as pictures: the join of a query per column, as Grafana's `merge` makes it.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Draws docs/pictures/up.svg: the screen of `gpushare up` at the end of a real run.
 

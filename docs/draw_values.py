@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a picture of a panel says: values with their units, words and colours of thresholds, names of series.
 """

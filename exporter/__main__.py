@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m exporter`: the same as `gpushare exporter`, for an image that has nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare exporter`: who uses what of this machine's cards, for Prometheus.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From a snapshot to what is told: claims, attribution, breaches, and what must be remembered in between.
 

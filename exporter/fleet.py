@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A whole fleet on one endpoint: what the embedded cluster publishes of its frames.
 

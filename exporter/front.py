@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The process with the port, which is not root, apart from the one that reads the machine, which has no network.
 

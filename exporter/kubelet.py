@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The kubelet's part in a turn: whom to ask, and in which way.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the exporter says on standard error, as lines for people or as JSON for a collector of logs.
 

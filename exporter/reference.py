@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metric reference for people, printed from the catalogue: `python -m exporter.reference > docs/metrics.md`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs the sources of a cycle side by side, each with a deadline; never two reads of one source at once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the exporter itself costs: memory, CPU, descriptors, as every Prometheus client tells it.
 

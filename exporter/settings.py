@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a person may choose of the exporter, and how it is spelled.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One reading for people and programs: what `gpushare exporter --once` prints.
 

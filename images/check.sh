@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the three images and starts in each what its pods start: by the manifests' accounts, with nothing to write to
 # but /tmp, no capability and no network. Says how much each adds to the base. Needs podman or docker, no cluster and
 # no card. The images stay.

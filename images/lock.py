@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Writes what is installed, by version: `constraints.txt` for people and tests, `images/requirements/*.txt` for images.
 

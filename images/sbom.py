@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Prints a CycloneDX 1.6 bill of materials of the Python packages that are installed beside this interpreter.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare completion`: what a shell needs to complete command lines, made by click from the commands themselves.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Files that are written whole or not at all: what commands write for people, and what our processes keep.
 

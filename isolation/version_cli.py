@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare version`: what is installed here. Says what it finds; that something is missing is an answer, no error.
 """

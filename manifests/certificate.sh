@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Certificates by authorities of their own, for clusters without cert-manager. Once after `kubectl apply -k`:
 #   sh manifests/certificate.sh [scheduler] [admission] [extender] [metrics-api] [grpc]
 #

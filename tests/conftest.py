@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every test shares: the budget of searches, properties without a deadline, and no skip in CI of what it could have.
 """

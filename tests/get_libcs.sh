@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Other C libraries, for the tests of the preload library: musl from the distribution, old glibc unpacked into build/.
 set -uo pipefail
 cd "$(dirname "$0")/.."

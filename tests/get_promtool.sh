@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # promtool, a Prometheus and an Alertmanager judge our metrics, rules and queries; openssl makes certificates and ip gives
 # the tests' cluster an address. They come with packages of Debian and Ubuntu. What is there already is left as it is; what
 # is installed here is neither started now nor at the next boot.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Old C libraries for the loader tests, fetched from where their distributions keep them and unpacked without root.
 

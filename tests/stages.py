@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs the stages of `make test` and `make test-all`: side by side, each to its end, and says at the end which failed.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One step of the set-up: says what it does and how long it has taken, keeps its output in a log, and shows the end of the
 # log where the step fails. A step that has nothing to do says nothing. Usage: step.sh "what it does" LOG command...
 set -uo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 First-fit-decreasing over cards: which pods fill one node, in which cards.
 

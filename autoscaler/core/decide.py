@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One turn's decision: first who waits, then what can go; each step with its reason.
 

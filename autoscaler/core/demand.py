@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How many nodes of which pool the waiting pods need, counted card by card, from zero too.
 

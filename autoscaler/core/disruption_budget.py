@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much disruption is left: moves per round and hour, one move per owner at a time, protected pods.
 

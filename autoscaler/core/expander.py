@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools as a market: which of them opens the next node, by the price of the demand that it would serve.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler undid of its own doing: one thing done and undone within an hour.
 

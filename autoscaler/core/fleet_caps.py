@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the fleet as a whole may not go beyond: nodes, cost per hour, removals per hour.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods that sums over a node's cards call placeable and no card set does.
 

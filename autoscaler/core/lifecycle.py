@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The states of a machine from purchase to return, and the only ways from one to the next.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How far the autoscaler may go: every number that bounds it, in one validated value.
 

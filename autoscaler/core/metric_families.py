@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools, waiting pods and what was done, as metric families.
 

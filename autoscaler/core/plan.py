@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler is about to do, step by step, each with a reason fit for an Event.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A pool of equal nodes: what a fresh one looks like, how many there may be, what one costs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One turn: observe, decide, let the cluster settle, keep what still holds, act.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which nodes can go: only those whose every pod has a home elsewhere, card by card.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pods keep their node and their place: cluster-autoscaler's rules, one by one, and where we are stricter.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler sees in one turn: room, pods, machines, pools, and homes already reserved.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler remembers from turn to turn: since when, how often, and who could not deliver.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What nodes could host if they were empty: the placement engine decides, as it will for real ones.
 

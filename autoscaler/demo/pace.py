@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A wall clock drives a fleet's clock: how far to advance, when to draw, and what to do when too slow.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which embedded cluster runs: the built-in demonstration, a user's manifests, or a trace.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an embedded cluster needs of a screen and of a metrics endpoint.
 

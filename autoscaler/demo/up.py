@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare up`: an embedded cluster, driven by the wall clock, shown and measured while it runs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler reads of nodes and pods besides the model: identities, addresses, marks, constraints in full.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The autoscaler process: everything wired together, from the first open port to the Lease given back.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare autoscaler`: pools, moves and figures on a real Kubernetes; `plan` says what it would do now.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From a configuration to what it is about: providers of its pools, whoever measures, and what cluster-autoscaler sees.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the process says of itself: why it does nothing, or not everything, once when that changes.
 

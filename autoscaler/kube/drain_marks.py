@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The mark of a node that is being emptied: our taint, and beside it since when and why.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Why, in the history of pods and nodes: Events, each piece of news once in a while, and never so many that they hurt.
 

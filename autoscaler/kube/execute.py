@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Steps of a plan as real calls: each with a deadline, each asked for right before it is made, each safe to repeat.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every step is done with: the API, the providers, the right to act, and what is known at this very moment.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The world as one turn sees it: what was decided is noted, what may not be done is not done, and both are counted.
 

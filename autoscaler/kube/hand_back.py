@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 All pools handed to cluster-autoscaler by hand, where the autoscaler is gone for long: `gpushare autoscaler hand-back`.
 

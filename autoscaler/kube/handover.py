@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What cluster-autoscaler is told of pods that exist: annotations put on them, or taken away, as settings change.
 

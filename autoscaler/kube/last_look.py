@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What would be lost with a machine, asked of the API server itself right before the machine is given back.
 

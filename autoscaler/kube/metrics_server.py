@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics port: `/metrics`, `/healthz`, `/readyz`, and nothing else.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods on the move: a home reserved, then the eviction through the Eviction API, and nothing without the home.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What has to outlive the controller besides `Memory`: ages of machines, who waits for which, what fresh nodes look like.
 

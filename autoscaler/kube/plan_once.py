@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One look at the cluster, one decision, nothing touched: what `gpushare autoscaler plan` is made of.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `gpushare autoscaler plan` shows: what would be done now and why, who waits, and what keeps it from acting.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Places on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
 

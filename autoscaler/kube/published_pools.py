@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The pools as the scheduler and admission are told of them: one ConfigMap, written by the leader when it changes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Turn after turn: the configuration taken over, what was remembered inherited, the loop turned once, the rest written.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the API server holds the autoscaler to when it scales: the objects of the configured pools, within their bounds.
 

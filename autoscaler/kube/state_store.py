@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What outlives the process: the deciders' memory and what the world keeps, as text in one ConfigMap.
 

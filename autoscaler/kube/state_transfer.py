@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What one leader leaves to the next: read when the right to act begins, written after each turn that changed it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The switch in the cluster: one ConfigMap that stops the autoscaler, or has it only say what it would do.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is measured of cards and pods, as the autoscaler takes it: figures with their age, and who could not be told.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Figures over HTTP: from each node's exporter, or from Prometheus; bounded in number, size and time.
 

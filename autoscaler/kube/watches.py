@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is watched: every node and pod, reservations, disruption budgets; one object that follows them all.
 

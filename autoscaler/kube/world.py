@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kubernetes as the loop's world: watched objects, providers and exporters as one observation, steps as API calls.
 

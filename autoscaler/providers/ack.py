@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools on ACK node pools, by Alibaba's SDK for Container Service.
 

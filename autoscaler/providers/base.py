@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every provider of machines can do, in one small interface, and the ways in which it can fail.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the providers on clouds' SDKs share: lazy imports with a remedy, and calls that end.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which node a machine has become, by the one thing that cloud and cluster both know: `spec.providerID`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Providers by name from the configuration, and all of them together as one.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools behind any object with a `/scale` sub-resource: Cluster API's MachineDeployment, or somebody's own kind.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The objects behind a `/scale` pool: the Scale, the machines or nodes that belong to it, and how they are written.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `python -m benchmarks.churn`: the command line, with the inputs of `gpushare sim`.
 """

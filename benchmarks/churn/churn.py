@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What rebalancing frees after churn: a fleet is filled, most pods leave, and a few of the others move.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What moves free after churn, and a day of two autoscalers side by side: `python -m benchmarks.churn --synthetic`.
 

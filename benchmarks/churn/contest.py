@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Two autoscalers on the same pods: ours, and one that adds up nodes; what each costs and who waits.
 

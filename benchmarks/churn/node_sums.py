@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An autoscaler that adds up nodes: the rules of the cluster-autoscaler, as a decider behind the same loop.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Churn and the contest of autoscalers as one SVG picture: what moves free, and who needs how many nodes.
 

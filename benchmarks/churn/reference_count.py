@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes that waiting pods need, counted card by card a second time.
 

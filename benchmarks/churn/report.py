@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Churn and the contest of autoscalers, summed up: tables for people, JSON for programs.
 

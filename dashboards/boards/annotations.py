@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Moments that pages mark in their graphs: moves, purchases and releases of nodes, XID errors.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of the autoscaler: pools, what pods wait for, what was done about it, and why it holds back.
 """

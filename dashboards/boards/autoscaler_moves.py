@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Of the autoscaler's dashboard: what was moved, and why it holds back.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of broken promises: who uses more than promised, who slips past, where nothing can be told.
 """

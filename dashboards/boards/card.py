@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of nodes and their cards: who holds what, what the memory is, whether the hardware is well.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Of the dashboard of cards: health of the hardware, and what exporters expose behind `--collect`.
 """

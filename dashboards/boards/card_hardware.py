@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Of the dashboard of cards: their work, and whether the hardware is well.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A dashboard as Grafana's JSON, schema 42 and nothing else: through grafanalib, then cleaned.
 

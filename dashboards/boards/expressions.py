@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Expressions that several dashboards show, each written once: free memory, waste, what is stranded, what waits.
 

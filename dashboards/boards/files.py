@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Dashboards as files: what each holds, and whether those that are committed are what the code would write.
 

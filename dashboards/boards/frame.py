@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What all our dashboards share: variables, how they are chosen, links that carry them, stable addresses.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where panels stand: rows of 24 columns, filled from the left, none overlapping, none wider than the page.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of gpushare itself: exporter, scheduler, node agent and autoscaler, whether they live and keep up.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Of the dashboard of gpushare itself: scheduler, node agent, autoscaler.
 """

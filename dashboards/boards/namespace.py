@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of a namespace's account: memory and compute promised and used over time, waste, energy.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of a cluster: how much is promised, how much of that is used, what is stranded, who waits.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Of a cluster's dashboard: who waits, its nodes and namespaces, its work and energy.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a panel is, before anything of Grafana: its words, its queries, its unit, what its colours mean.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How each look is drawn: a panel's field defaults, overrides and options, in the form of schema 42.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboard of a pod: promised beside used, on every card it has, and who says so.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The queries of a written dashboard, with its variables filled in: what a server is really asked.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about the node agents: without one a node takes no pod and starts no container on a shared card.
 

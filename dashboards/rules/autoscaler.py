@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about the autoscaler: one that does nothing and does not say so, and what keeps it from acting.
 

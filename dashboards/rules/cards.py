@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about cards: ill ones, lost ones, hot ones, and those of which too much was promised.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every rule of ours, in the order in which they are written down.
 """

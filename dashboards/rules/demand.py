@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about pods that wait: for how long, why, and whether anything could ever help them.
 

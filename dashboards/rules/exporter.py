@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about those who measure: an exporter that is away, blind or old makes every other alert silent.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about promises that are broken: who has more than was promised, and who is harmed by it.
 

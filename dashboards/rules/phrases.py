@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Turns of phrase of alerts: who, where and how much, as templates over the labels that a series has.
 

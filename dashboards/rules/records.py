@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Series that dashboards and alerts share, recorded so that both say the same.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 docs/alerts.md, printed from the rules: `python -m dashboards.rules.reference > docs/alerts.md`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rules as files: Prometheus' own, and the PrometheusRule that its operator reads.
 

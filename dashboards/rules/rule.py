@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an alert, a recorded series and a group of them are, and how their queries name a metric.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alerts about the scheduler: nobody who leads, two who do, a view that is old, promises that went wrong.
 

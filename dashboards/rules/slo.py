@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Service level objectives: what we promise over 30 days, and alerts on how fast the error budget is used up.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Memory as a bar: used, promised, over promise, others, free, in whole cells that add up.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare top`, `inspect`, `explain`, `breaches`; the same as `kubectl gpushare ...`.
 

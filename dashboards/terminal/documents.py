@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Views as data for programs: JSON or YAML, amounts in bytes, null for what is not known.
 

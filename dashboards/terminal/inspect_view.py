@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare inspect`: shared memory by node and card in whole units, as tools of the classic extender print it.
 

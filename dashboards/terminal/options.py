@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Options that all views share, and what they make of them: where to look, what to write on.
 

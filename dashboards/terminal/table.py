@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tables and sentences as lines of a terminal or a pipe: widths, cuts, colours.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Amounts, times and names as a terminal may show them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare top`: cards, nodes, pods or namespaces as a table, and as data for programs.
 

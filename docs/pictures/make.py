@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The README's curve of a replay, drawn from the real thing: docs/pictures/packing.svg.
 

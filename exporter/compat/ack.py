@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The same facts under the names of Alibaba ACK's GPU exporters, for dashboards and HPA rules that exist.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compute for names that know gauges only: averages of the last minute, since what a scrape sees of a burst is chance.
 

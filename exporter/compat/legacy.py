@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The same facts under the names of ack-prometheus-gpu-exporter, `nvidia_gpu_*{allocate_mode}`, for old dashboards.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who may come: TLS, certificates of clients, passwords, a rate, by the web configuration that is in force.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Taking a port, and how to say that it cannot be had.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a scraper can take: its Accept and Accept-Encoding headers against what we have.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The latest snapshot as pages: guarded collectors, run once, rendered once for each format.
 

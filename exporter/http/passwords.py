@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Passwords: each is checked once, beside the server, and what came out is remembered.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The processes on this node's cards as a JSON document: for people who look at one card, not for time series.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What stands at which path: metrics, liveness, readiness, recent breaches.
 

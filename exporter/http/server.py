@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The HTTP edge: aiohttp in a thread of its own, behind bounded connections.
 

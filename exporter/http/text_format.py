@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Metric families as text: Prometheus' format 0.0.4 and OpenMetrics 1.0.
 

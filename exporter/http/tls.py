@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A TLS context as the web configuration describes it.
 """

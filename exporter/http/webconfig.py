@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The web configuration file of the Prometheus exporter-toolkit: YAML in, a checked value out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The web configuration's file, and the certificates that it names: read, and read again when one of them changes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who was promised what on which card: one claim per (container, card), however many device IDs stand behind it.
 

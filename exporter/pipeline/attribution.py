@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which container uses what of which card, from one snapshot and its claims.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 For how long each process computed on a card between two looks, from the driver's samples.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pod and which container a control group belongs to, from the text of /proc/<pid>/cgroup.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How many seconds of a card each container has computed.
 

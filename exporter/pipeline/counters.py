@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Counters of containers by the names under which they are shown: they never fall while anybody looks.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which card a device ID names, as the device plugins and DRA drivers in use spell it.
 

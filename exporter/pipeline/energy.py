@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What part of a card's energy is put down to which container.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Readings of nodes as metric families: what cards have, what containers were promised and use.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What goes against the promises on a node in one sample.
 

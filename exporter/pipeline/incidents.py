@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Breaches from their beginning to their end: one record each, in a ring that cannot be flooded.
 

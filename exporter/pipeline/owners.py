@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whose a process is: pod, container or `gpushare run` hold, from what the kernel and the kubelet's records say.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which claim explains which process of a card, and whether that can be told at all.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the sources found, before anybody interprets it: one consistent snapshot of a node.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How a source says that it has nothing to tell.
 

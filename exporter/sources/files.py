@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Files that somebody else writes, read without being led astray, held up or made to swallow much.
 

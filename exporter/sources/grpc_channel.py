@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One gRPC connection to a Unix socket of the kubelet's, kept, and calls that always end.
 

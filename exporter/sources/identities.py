@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Container IDs to names, without the API server.
 

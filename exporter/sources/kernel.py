@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where processes belong, as the kernel tells: pod, container, `gpushare run` hold.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which devices the kubelet gave to which container, from its pod-resources API (v1).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The limits file of a promise, and whether the library reads there what was promised.
 

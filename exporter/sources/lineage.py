@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which `gpushare run` hold a process of this machine lives on.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pods have a control group: the kernel's word on who lives, older and younger than no pod record.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Does anybody still live on a `gpushare run` hold? A hold lives while any evidence says so.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One process as /proc shows it, read with as few calls as can be.
 

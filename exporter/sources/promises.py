@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every promise that somebody wrote down on this machine, with what its tenant's library says.
 

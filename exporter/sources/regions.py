@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tenants' regions, read so that none of them can lie about anybody else or keep us busy.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The shared memory of a container, seen from the host: the mirror of `gpushare_abi.h`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The breach ring of a region: what went against the promise, as the container's library wrote it down.
 

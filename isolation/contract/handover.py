@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who scales a pool, gpushare or a cluster-autoscaler, and the pod annotations by which the latter is told.
 

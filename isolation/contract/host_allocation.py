@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A hold as it stands on disk: what a command or a container has of this machine's cards. Text in, values out.
 

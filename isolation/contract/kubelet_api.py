@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the kubelet says and hears on its sockets: pod-resources v1, the Pods API and device plugins v1beta1.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the driver says of a card against what a container's books say: who is unseen, and how much is hidden.
 

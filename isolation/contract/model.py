@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The promise and the fleet it is made on, as frozen values.
 

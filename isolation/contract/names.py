@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every Kubernetes name gpushare reads or writes, each literal once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Protobuf messages built at run time from their documented names and numbers.
 

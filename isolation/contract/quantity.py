@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Amounts: bytes inside, dialect units and Kubernetes quantities only at the edge.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is seen: one reading of cards and containers, and one frame of a whole fleet.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A reservation: room on named cards that is kept for one pod, or for the next pod of one controller.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `gpushare up` shows of the real processes on this machine: tenants, services, alerts.
 

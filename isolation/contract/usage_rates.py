@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much of a card is in use, from counters of seconds: averages over a window, not what the last moment was like.
 

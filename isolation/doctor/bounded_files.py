@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reading what somebody else wrote: bounded, never blocking, never outside the given root.
 

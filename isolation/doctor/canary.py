@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The canary: whether the library is truly loaded into a program, and truly limits it, on this machine.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The canary as a pod: a manifest that proves a share on a real node, from admission to the library.
 

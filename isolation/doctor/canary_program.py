@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The canary: a small program that takes memory of a card the way every CUDA program does, and says how it went.
 

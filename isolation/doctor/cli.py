@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare doctor`: what is wrong with this machine or cluster, and what to do about it.
 

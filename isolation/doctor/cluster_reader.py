@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A look at a cluster through its API server: lists, a few questions, two pods shown to admission and never made.
 

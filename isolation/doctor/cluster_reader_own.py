@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A look at what is ours in a cluster: certificates, the autoscaler, rights of our accounts, what Prometheus is told.
 

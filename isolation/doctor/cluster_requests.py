@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How the doctor asks an API server: one object, a list page by page, a question.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The objects that come from closed tables, as YAML: roles from `rights`, the definition of our kind of object.
 

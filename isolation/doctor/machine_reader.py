@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A look at this machine: files, sockets, processes and NVML become `MachineFacts`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A report as text: a table on a terminal, plain lines in a pipe, JSON for programs.
 

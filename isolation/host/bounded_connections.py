@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Connections of one listening socket, bounded: how many there are, and how long each of their phases may take.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What NVML tells by itself of a card in trouble: XIDs, uncorrectable ECC errors, what the driver wants done.
 

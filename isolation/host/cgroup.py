@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A control group of its own for each command, where this user may make one (cgroup v2).
 

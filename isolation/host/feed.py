@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What only the host can tell a container, written for it some ten times a second.
 

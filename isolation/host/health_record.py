@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The file in which whoever listens for cards in trouble remembers the unhealthy ones; nothing of it outlives a boot.
 

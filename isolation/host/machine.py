@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 This machine's cards, real ones or simulated ones, as NVML tells of them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One card of one container, sampled: the books, the driver's figure, the books again.
 

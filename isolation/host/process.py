@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who a process is: a pid is used again, a pid with its start time is not.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way to the API server: credentials, TLS, deadlines, bounded answers.
 

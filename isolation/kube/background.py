@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tasks that last as long as their process: one that breaks is begun again after a pause, and is told of until it works.
 

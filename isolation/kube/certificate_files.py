@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Certificate files as they lie on the disk: whether they have changed, and that no key asks for a password.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One holder at a time among replicas: the Lease kept, and the right to act told.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Gauges of a process of ours, and counters that somebody else keeps, read when somebody scrapes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who we are to one API server, and by which certificates we know it.
 

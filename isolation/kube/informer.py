@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The live picture: nodes and pods of a cluster, kept up to date, as one store.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kubeconfig of the usual kind, read without the official client, whose import takes longer than a first answer.
 

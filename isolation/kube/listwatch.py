@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One kind of object, listed and then watched without end, whatever happens to the connection.
 

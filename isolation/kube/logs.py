@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What scheduler, node agent and autoscaler say on standard error, and the options that ask for it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a server's log says of requests that are no HTTP: one line now and then, nothing of what was sent.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What went wrong on the way to a server, in words that say what to do; errors of sockets, TLS and HTTP clients.
 

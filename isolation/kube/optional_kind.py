@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kind that may not be installed in a cluster: then there is none of it, and it is looked for again.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Options that every process with a Lease takes in the same words: credentials, metrics, leader election, logs.
 

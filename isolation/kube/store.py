@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is known of the cluster: nodes and pods by what the API server said last.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What gpushare writes into a cluster, each write once, with a deadline, and safe to repeat or sure to be refused.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builds libgpushare.so with gcc alone, for every Linux with glibc 2.17 or newer.
 

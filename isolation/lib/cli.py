@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare lib`: where the isolation library is, its version, and whether it works here.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The files behind the ABI: created, rewritten in place and opened the way their readers rely on.
 

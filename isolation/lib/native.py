@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The built library as the host sees it: where it is, which version, whether it would work here.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node agent: what it answers the kubelet, and what it does by itself.
 

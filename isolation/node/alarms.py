@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Listens for cards in trouble, in a thread of its own, and remembers the sick ones over a restart of the agent.
 

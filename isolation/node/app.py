@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node agent as one process: its rooms joined, begun in the right order, ended in the right order.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What enforces promises on this node: one interface, one choice.
 

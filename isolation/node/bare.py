@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pods the kubelet let through, or can start no more, because it has no devices for them, or others than we know.
 

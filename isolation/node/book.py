@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent's own book: which device IDs it gave to which container of which pod.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A pod of this node as the agent sees it, from the API server's JSON.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a container runtime is told to put into one container: a CDI spec of one device.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether processes of a pod live, by the kernel's control groups.
 

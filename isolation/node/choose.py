@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which device IDs a container gets, and whether those it got are the right ones.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node`: the agent of one Kubernetes node whose cards are shared.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The files of one container and its CDI device: made, checked, kept over restarts, removed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which containers of this node are told their own GPU time and memory, and by what processes they are counted.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whose turn it is within a pod, by what the kubelet must have handed on.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a container needs to reach its cards: device nodes and the driver's libraries, or simulated ones.
 

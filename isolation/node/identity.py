@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who is being admitted: the kubelet tells the agent numbers of devices, never names.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 This node's cards and what it serves with them: read from NVML and the node's object, kept over restarts.
 

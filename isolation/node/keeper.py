@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the agent does by itself, every second: nothing it holds outlives its owner, no pod stays stuck.
 

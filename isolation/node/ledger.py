@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The book in use: changed in memory at once, durable before anybody is told.
 

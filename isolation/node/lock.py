@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One agent on a node: two would give the same devices away twice.
 

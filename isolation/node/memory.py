@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The pods of this node as they were told last, over a restart of the agent.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the agent tells Prometheus of itself: how fast it answered, what it holds, whether it is well.
 

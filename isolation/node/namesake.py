@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether devices that the book gives to a pod that is gone are those of the pod that came under its name.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is done with a container that has more memory of a card than it was promised, whatever way it took it.
 

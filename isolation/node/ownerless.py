@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods that may wait for ever because nobody can tell that the devices with which they start are theirs.
 

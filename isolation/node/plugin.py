@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The device plugin as the kubelet hears it: gRPC in, the agent's answers out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The folder that a container writes into: bounded, and usable by whoever the container runs as.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Being known to the kubelet: registered at its start, and within a moment again whenever it starts anew.
 

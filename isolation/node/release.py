@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 When device IDs are free again, and what of their former owner is cleared away.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whose devices are that were given away in a moment when nobody could tell.
 

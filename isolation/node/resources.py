@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The kubelet's word of who has which devices: pod-resources, by Get and never by List.
 

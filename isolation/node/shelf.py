@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the agent's book lies: one file, replaced as a whole, on the disk before anybody is told.
 

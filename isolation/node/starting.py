@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a container may start with its devices, and everything it needs put in place if so.
 

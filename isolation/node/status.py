@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the node says of itself to the API server: cards, plain resources, labels, and that an agent is there.
 

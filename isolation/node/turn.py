@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which container of a pod it is that the kubelet gives devices to now.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Since when pods wait, over a restart of the agent: nobody's patience begins anew because we were replaced.
 

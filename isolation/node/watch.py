@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The pods of this node by the API server's word: watched, and where it matters asked for afresh.
 

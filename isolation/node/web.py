@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent's own small web server: metrics, whether it lives, whether it is ready.
 

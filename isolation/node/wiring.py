@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent's world on a real node: which of the rooms' parts stand behind its protocols.
 

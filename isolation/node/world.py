@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the node agent needs of the world: values, and protocols that somebody else fulfils.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The fleet as arrays: what is free, row by row, in the shape the kernel reads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Live room of a fleet: one engine for single decisions, batch simulation and the autoscaler.
 

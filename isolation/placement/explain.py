@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Why a pod is refused: the true reason, counted over every node, with what to change.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What nodes answered to shapes of pods, remembered until the node changes.
 

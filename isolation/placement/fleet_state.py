@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The books behind the engine: what every node has, who holds what of it, and what the pods look like.
 

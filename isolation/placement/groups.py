@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who may use which node: one row of answers for all pods with the same wants and rules.
 

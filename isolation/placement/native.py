@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The C kernel as Python sees it: structs mirrored field by field, nothing decided here.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which nodes a pod may use at all, before anybody asks about room.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The policies by name: how a node is chosen. The numbers are weights in the kernel's potential.
 

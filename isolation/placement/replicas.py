@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the replicas of one owner are, in the shape the kernel reads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The workload as it has been seen so far, and what it makes of a remainder of a card.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare run`: give a command a share of this machine's cards, and hold it to that.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the person sees of a running command: its signals, its exit status.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The keeper: a process of its own that outlives `gpushare run` and stays while anybody lives on the hold.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Starting the command: its files, its environment, and the moment it becomes the command.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From an ask to a hold: look, choose and write in one decision, or wait for room.
 

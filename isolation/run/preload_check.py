@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether the preload library reaches a program: only dynamic programs of the same C library, started without privilege.
 

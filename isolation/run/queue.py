@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who waits longest: a ticket in the book for each run that waits.
 

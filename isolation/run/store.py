@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The book of holds: a folder, and in it one folder for each hold.
 

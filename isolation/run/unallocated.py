@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who uses a card without a hold: started outside `gpushare run`, or out of its reach.
 

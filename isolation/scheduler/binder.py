@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One bind from the wish to the certainty, whatever the API server and the Lease do meanwhile.
 

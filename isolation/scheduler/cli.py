@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare scheduler`: the extender beside kube-scheduler, and admission.
 

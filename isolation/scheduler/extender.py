@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The verbs that kube-scheduler asks: filter, shortlist, prioritize, bind, preempt; bytes in, bytes out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An aiohttp application on one listening socket, with bounded connections.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the scheduler knows of the cluster: five watches that keep its books up to date.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the room looks like from outside: for people, and for alarms. Reads, never changes anything for good.
 """

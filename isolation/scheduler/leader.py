@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who of the replicas decides about pods: the Lease, kept beside the kube-scheduler that asks us.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the leader does of its own: pre-emption by card, waking, tidying reservations away.
 

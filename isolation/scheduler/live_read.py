@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether the pods of a node are known as the server knows them, since we began to lead.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the scheduler tells Prometheus: counters of what it answered, and gauges read when somebody scrapes.
 

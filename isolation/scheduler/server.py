@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The listeners of this process: the extender on loopback or over TLS, metrics and probes.
 

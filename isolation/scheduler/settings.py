@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `gpushare scheduler` is told at its start, checked at once and passed down, never imported.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The certificate we serve, read again whenever its files change; connections that are open go on.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The scheduler's writes besides bindings: reservations, the mark on a pod that is to be tried again, its own role.
 

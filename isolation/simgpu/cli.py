@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare simgpu`: create a simulated box, look into its books, break things.
 

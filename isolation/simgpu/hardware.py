@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A simulated box: creating its hardware file, reading its books, breaking things.
 

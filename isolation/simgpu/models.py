@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The cards that can be simulated: figures of real ones, one row each.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The simulator's books as a document and as lines to read. Pure, apart from asking the box.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is left on every card and node during a replay, kept apart from the engine that placed it.
 

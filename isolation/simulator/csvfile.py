@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rows of a CSV file from outside, each able to complain with file, line and fix.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 YAML and JSON text into plain values that remember their lines.
 

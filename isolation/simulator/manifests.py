@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Manifest files into the pods they would make, each with the place where it stands.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The nodes to place on: written on the command line, or a cluster's own description of itself.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes and pods from the openb trace format, as model values.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare place`: where would these manifests land, card by card, or exactly why not.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods one after another onto nodes, each seeing the ones before it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Allocation against arrived demand as an SVG picture, without any plotting library.
 

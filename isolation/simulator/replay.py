@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One trace under one policy and one seed: what was placed, what was not, what it cost.
 

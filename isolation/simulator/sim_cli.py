@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare sim`: replay a cluster's workload under placement policies, from the command line.
 

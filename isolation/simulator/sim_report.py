@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs, summed up: per policy for people and as JSON for programs.
 

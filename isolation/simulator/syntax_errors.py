@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is wrong with a text that no parser could read, and what its author should do.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A fleet and a workload like the openb trace, without its files.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Many runs over several processes, in the order of the jobs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The mirror against the C header, and the host's readers against everything a tenant could write.
 """

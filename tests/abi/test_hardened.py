@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every C object of the wheel, built as the wheel builds it, has the hardening that docs/images.md promises."""
 
 from __future__ import annotations

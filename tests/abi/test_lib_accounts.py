@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the library counts and shows: never less than the card holds, never more than it has."""
 
 from __future__ import annotations

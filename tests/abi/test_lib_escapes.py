@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who escapes the library: ways round it are bound, or are seen from outside."""
 
 from __future__ import annotations

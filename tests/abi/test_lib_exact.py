@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Exact books, at the size of a test: `benchmarks/isolation_exact.py` does the same for long.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the built objects need and export: old loaders must take them, and nothing may slip in.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Preloaded where it has no business: nothing breaks, nothing is printed, nobody is ended.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How calls reach the library, what it does to programs that have nothing to do with it, and what escapes.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Files that somebody spoilt, replaced or wrote in another version: memory fails closed, the program goes on.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kinds of memory that are easily missed, and what is recorded instead of run: the simulator's own books judge.
 """

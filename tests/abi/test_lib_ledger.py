@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The ledger and the slots: exact through kills at every instruction, threads, forks and execs.
 """

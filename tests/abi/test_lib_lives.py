@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What processes do with memory in their hands, on the simulated driver: fork, exec, exit, close, share, sleep.
 

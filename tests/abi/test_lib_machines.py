@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library on machines of every kind: old and new drivers, mixed cards, MIG, another card after a restore."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The promise of memory inside a container: every family, over processes, kills, forks and changes.
 """

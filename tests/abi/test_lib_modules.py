@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What modules and libraries cost of a promise, against the simulator's own books: what their images say.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Real old C libraries: the objects must load under them with every symbol bound at once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How jobs share a card under `gpushare run`, from start to end as a person types it; the simulator's books judge.
 

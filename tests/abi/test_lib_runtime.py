@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs on the CUDA runtime: what the library sees of them, and what it does not.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The library on the simulated driver, whose own books are the only judge.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time for programs of a test, apart from the machine's: preloaded, it answers for the clocks and for sleeping.
  *
  *     VIRTUAL_CLOCK=FILE LD_PRELOAD=virtual_clock.so PROGRAM

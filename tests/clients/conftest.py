@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every test here runs programs of others that `make clients` has fetched.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Fetches the clients of `make clients` from their registries into the cache; what is there already stays.
 

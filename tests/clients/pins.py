@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The clients of `make clients` and their versions, as the files beside this one pin them, and where each is kept.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What PyTorch does with memory of a card, one scenario a run: `python pytorch_client.py SCENARIO`, result as JSON.
 

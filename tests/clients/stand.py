@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs of others, unmodified, on two simulated cards: as they are, and under `gpushare run` with a share of both.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Writes docs/clients.md: what each client showed when `make clients` ran it last.
 

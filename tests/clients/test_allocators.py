@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Libraries that allocate in their own ways: each gets the whole promise, not a byte more, and its own error then."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ffmpeg moves frames to a card and back."""
 
 from __future__ import annotations

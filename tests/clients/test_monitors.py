@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that show cards: they see the promise as the card."""
 
 from __future__ import annotations

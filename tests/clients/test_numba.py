@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """numba-cuda's own driver tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The stock wheels of PyTorch on the runtime for simulated cards: the same with and without the library, but for the size.
 """

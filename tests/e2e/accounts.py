@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our service accounts on a real control plane: roles and policies as the manifests have them, tokens as pods get them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our admission in front of a real API server: the handler behind TLS, the objects as they are installed.
 

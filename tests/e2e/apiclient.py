@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A small client of the API server for tests: JSON in, JSON out, nothing of the code under test.
 """

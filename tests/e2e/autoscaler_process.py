@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare autoscaler` as a process, for tests: replicas come, are killed and come again; every one dies with the test.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The autoscaler's loop on a real control plane, in this process: real objects, a test machine controller, fake kubelets.
 

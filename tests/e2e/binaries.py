@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the programs of a control plane are found: etcd, the three of Kubernetes, and kubectl.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One candidate as a process of its own, for tests that freeze it: writes a line whenever it may act.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The certificates of a control plane for tests: one authority for servers and users, one for the front proxy.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control plane that the tests of this folder share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Everything that dashboards show, alive at once, and a real Prometheus that scrapes it.
 

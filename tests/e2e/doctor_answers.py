@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare doctor cluster` as a process, and what it answers.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Exporters of nodes that have no cards: each answers over HTTP at its node's own loopback address, with our families.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An API server that has bad days: requests go through, are refused, are slow, or are carried out without an answer.
 

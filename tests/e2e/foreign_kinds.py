@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kinds of others that the manifests speak of, as far as they do: CustomResourceDefinitions for a bare API server.
 

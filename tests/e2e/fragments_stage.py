@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A fleet whose cards are fragmented as churn leaves them: every card was full, then the larger pods left.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fills the cache that binaries.py looks into: etcd from Debian's package, Kubernetes and its kubectl built by
 # Go from the module beside this file, or, where there is no Go, the official release binaries.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Those whom our scheduler serves while strangers are at its port: what each answer took.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The real KEDA beside the installed manifests: its operator, metrics server and admission webhooks as processes.
 

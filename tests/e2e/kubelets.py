@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kubelets that run nothing: nodes with shared cards, alive by their leases, whose pods reach Running and end when asked.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Machine deployments as Cluster API's controllers would run them: kinds, and a controller that makes machines and nodes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real Node of the control plane whose kubelet is the stand-in with a device manager.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an installation answers and what its accounts asked for: ports, metrics, the API server's audit log.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `kubectl kustomize` makes of the committed overlays, alone and with every component.
 

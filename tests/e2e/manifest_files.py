@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The committed manifests, and a way to give them to a control plane as they are.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The manifests installed for good on a control plane of one's own, and their processes run as their pods say.
 

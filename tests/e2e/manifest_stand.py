@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The manifests installed for good: a control plane at the ports they name, an overlay with what can be added to it.
 """

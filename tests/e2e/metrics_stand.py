@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics APIs in front of a real API server, and HorizontalPodAutoscalers that read them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node` as a process, for tests: on simulated cards, at a stand-in kubelet, ended with the test.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One node of the real control plane with a stand-in kubelet and a real `gpushare node` process, and what is right there.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A control plane for one module of tests alone, that writes down who asks for what.
 

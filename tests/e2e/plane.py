@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A control plane on loopback, from nothing to ready in seconds, and gone without a trace.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A wire between a client and the API server that can be cut: bytes go through as they are, TLS and all.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What each account's token may do: one request after the other, tried by every account that the manifests ship.
 

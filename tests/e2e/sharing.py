@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The scheduler process beside a real kube-scheduler, for tests: replicas come, are killed and come again.
 

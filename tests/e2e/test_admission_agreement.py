@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both judges, the webhook in Python and the API server's policies in CEL, say the same of the same pod."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our admission webhook away, silent or spoilt: nobody waits for it who has no shares, and no share gets in."""
 
 from __future__ import annotations

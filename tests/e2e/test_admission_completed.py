@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What our admission webhook admits, in a real API server: completed, told of, or left alone."""
 
 from __future__ import annotations

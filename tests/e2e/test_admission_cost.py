@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What our rules cost the API server for pods that are none of our business, and where pods with shares are bounded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of admission as policies of a real API server, without any webhook of ours."""
 
 from __future__ import annotations

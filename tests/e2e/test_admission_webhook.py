@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our admission webhook, asked by a real API server: what it lets nobody do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a newcomer gets wrong with `gpushare autoscaler plan`, on a real control plane: said at once, and what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cards that churn has left half empty are made whole again on a real control plane, exactly those that were named."""
 
 from __future__ import annotations

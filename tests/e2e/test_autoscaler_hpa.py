@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real HorizontalPodAutoscaler on the figures of the running autoscaler: it follows them, and never their absence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes are emptied on a real control plane: each pod has its home first, budgets hold, and a crash costs nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools grow on a real control plane: for who has no card, from nothing, no more than needed, and back again."""
 
 from __future__ import annotations

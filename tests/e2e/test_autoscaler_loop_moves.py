@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single moves on a real control plane: room for who waits, cool cards, whole cards; each with its home first."""
 
 from __future__ import annotations

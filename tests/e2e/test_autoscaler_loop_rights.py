@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop with the rights of the manifests and under their admission policies: nothing more is needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On bad knowledge nothing is done, and the reason is visible; what others do is neither overwritten nor repeated."""
 
 from __future__ import annotations

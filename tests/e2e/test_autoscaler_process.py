@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare autoscaler` as it is run: it says what it would do, does it when it may, and stops when it is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The running autoscaler in trouble: nothing is done on bad knowledge, the reason is told, and then it goes on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A configuration mistake and a restart, under a real API server: the cluster goes on, and is told why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What others ask the running autoscaler: cluster-autoscaler and KEDA over gRPC, kube-apiserver for figures."""
 
 from __future__ import annotations

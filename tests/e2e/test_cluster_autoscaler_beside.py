@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Beside a cluster-autoscaler that behaves as 1.36.1 does: nobody is evicted, nothing is bought for nobody.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Orders that a cluster-autoscaler carries out: bought is what is needed, once, whoever is killed or frozen meanwhile.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/cluster-autoscaler.md word by word on a real control plane, beside the stand-in with the page's own flags."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders whose pods are gone before cluster-autoscaler comes for them: nobody is bought for."""
 
 from __future__ import annotations

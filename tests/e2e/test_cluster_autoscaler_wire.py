@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What cluster-autoscaler would ask, asked by a Go program with Kubernetes' own types, over TLS as it does it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two processes and one Lease on a real API server: never both, always soon one."""
 
 from __future__ import annotations

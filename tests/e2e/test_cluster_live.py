@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live view on a real API server: complete, current, and unharmed by what happens to the connection."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rights that docs/cluster.md names are enough, and there are no others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes on a real API server: once, by UID, in time, and what was said about them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control plane of the tests is a real one: it admits, schedules, runs and forgets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every query of every dashboard returns data from a real Prometheus that scraped the whole stack for a minute.
 """

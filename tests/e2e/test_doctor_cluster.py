@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor before a real API server."""
 
 from __future__ import annotations

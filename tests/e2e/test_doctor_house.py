@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor before installations as they are applied: well, on ACK, and with what runs out or goes away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor on a real node: what a real kubelet and a real container runtime say, and what it makes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Beside a cluster-autoscaler: who buys and who drains is what pods say, and they say it as long as it is so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/keda.md word by word, with the real KEDA and a real HorizontalPodAutoscaler on a real control plane."""
 
 from __future__ import annotations

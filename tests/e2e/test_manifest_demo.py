@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo overlay and its tenants, applied as docs/install.md says: admitted, placed card by card, bound."""
 
 from __future__ import annotations

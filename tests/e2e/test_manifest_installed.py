@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests installed as they are: what they say is reached, allowed, refused and served."""
 
 from __future__ import annotations

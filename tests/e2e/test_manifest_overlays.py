@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every overlay before a real API server, as `kubectl apply -k` would give it."""
 
 from __future__ import annotations

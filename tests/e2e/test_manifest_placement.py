@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the stock kube-scheduler puts our own controllers: not on nodes that come and go for others."""
 
 from __future__ import annotations

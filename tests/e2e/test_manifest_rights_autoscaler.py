@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoscaler with exactly the rights of the manifests: it grows, moves, empties and gives back."""
 
 from __future__ import annotations

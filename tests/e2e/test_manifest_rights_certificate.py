@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`manifests/certificate.sh`: a certificate that the API server believes, also while it is renewed."""
 
 from __future__ import annotations

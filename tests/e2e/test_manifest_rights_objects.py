@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests as they are committed, before a real API server."""
 
 from __future__ import annotations

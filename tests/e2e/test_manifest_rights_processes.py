@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The processes as they are installed: exactly the rights of the manifests, the policies, the webhook, the stock
 kube-scheduler with our configuration, and tokens as pods get them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of docs/threats.md on a real API server: each request by each shipped account, with its token."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who reaches the metrics APIs, and whose they are: a real kube-apiserver, its front proxy, its rights."""
 
 from __future__ import annotations

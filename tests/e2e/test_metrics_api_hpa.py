@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HorizontalPodAutoscalers of a real controller-manager read our metrics APIs through the real aggregator."""
 
 from __future__ import annotations

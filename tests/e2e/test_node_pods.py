@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node` on a real control plane: what was promised at the binding is what the container gets.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node` on a real control plane: what the node says of itself, and what the process costs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A card that turns sick under a running pod, on a real control plane: no newcomers, and well again.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node` on a real control plane while something fails: nothing is given twice, nothing lost.
 

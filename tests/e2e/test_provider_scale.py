@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools behind `/scale` on a real API server: who is counted, what is written, and what is never overwritten."""
 
 from __future__ import annotations

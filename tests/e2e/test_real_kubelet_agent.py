@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node agent under a real kubelet and a real container runtime: what containers really get."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a tenant's manifest to the container's limits: admission, scheduler, agent, kubelet and runtime, all real."""
 
 from __future__ import annotations

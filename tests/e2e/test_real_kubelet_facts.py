@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a real kubelet and container runtime treat what the node agent builds on; see docs/kubelet.md."""
 
 from __future__ import annotations

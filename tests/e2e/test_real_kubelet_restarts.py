@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whoever is restarted or killed under running pods, what was promised stays promised: on a real kubelet."""
 
 from __future__ import annotations

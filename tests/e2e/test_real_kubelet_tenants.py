@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tenant writes into a pod under a real container runtime: nothing of it changes what is enforced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A new release of the agent, with another library, under pods that run: on a real kubelet."""
 
 from __future__ import annotations

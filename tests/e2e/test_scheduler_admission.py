@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admission as our process serves it: pods as people write them, and no gap when the leader dies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hardened variant: the API server shows a client certificate to our admission, and nobody else gets in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two pairs of kube-scheduler and extender: one leads, and when any part of it dies the other does, in time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pods with shares on a real control plane: the right node, the right cards, the right records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pre-emption frees one card that fits, not a sum: by the in-tree plugin, which we correct, and by the leader."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever strangers send to the admission port: pods are bound, reviews and probes answered, nothing starts again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong around the scheduler on a real control plane: nothing is lost, no card is promised twice."""
 
 from __future__ import annotations

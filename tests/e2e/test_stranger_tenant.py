@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tenant with the stock role `edit` in its namespace, by raw requests: what it sends changes nobody's promise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The terminal views on a real control plane: what they say is what is there, and what they advise works."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories about pods with our admission webhook in place."""
 
 from __future__ import annotations

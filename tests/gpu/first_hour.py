@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The first hour on a real card: one command that decides what is open, without the network, in 20 minutes at most.
 

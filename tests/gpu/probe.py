@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One question to a card, by the driver, NVML and the runtime alone: no package is needed. Prints one line of JSON.
 

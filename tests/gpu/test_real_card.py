@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The library on a real NVIDIA card. Skipped where there is none; PyTorch only where it is installed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain, non-editable install into a fresh environment, as a user has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node agent as it runs on a machine of the simulator: the real `isolation.node.agent` and the real watch.
 

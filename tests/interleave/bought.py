@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An autoscaler that has bought nodes for some of the pods: places are kept for them, late, for nobody, and taken back.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our own programs with one thing taken out each: what the judges must catch.
 

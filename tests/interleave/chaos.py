@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What goes wrong, when, and how often: drawn from the seed before anything runs.
 

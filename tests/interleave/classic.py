@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The classic match-by-size rule, as the baseline: an extender and a device plugin in a few lines.
 

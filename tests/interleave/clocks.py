@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The run's time in the place of the machine's, for the modules that read a clock by themselves.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Storms in which pods are easily mistaken for one another: where faults of identity are found sooner.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How Kubernetes' own programs see objects: a watch that is late but never wrong.
 

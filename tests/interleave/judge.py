@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What must never be, looked for in the truth: containers that run, records that were committed, what is left.
 

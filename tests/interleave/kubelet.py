@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kubelet: sees, admits and hands over pods, with a device manager's manners and faults.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kube-scheduler with our extender beside it: queue, node sums, verbs over the loopback, back-off.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Time that is only counted, and processes that can die between any two steps.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One machine: cards, containers that run on them, control groups, and a disk that survives.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Two pools in memory, as a provider: machines boot, are out of stock, come late; every purchase is shown to a judge.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods and nodes as Kubernetes JSON, from a few words.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our scheduler's deciders over the stored objects, without its processes: what a story's scheduler asks, pod by pod.
 

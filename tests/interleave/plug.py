@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The connection between a kubelet and the agent's process: the device plugin without gRPC.
 

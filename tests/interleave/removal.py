@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One seed, one run: nodes are drained and given back while pods are bound to them by schedulers who see late.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One replica of the scheduler as it runs in the simulator: the real picture, books, binder, leadership, verbs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One seed, one run: a small cluster in a storm, then calm, then everybody leaves; what the judge found.
 

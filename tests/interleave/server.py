@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An API server: objects under versions, preconditions, one transaction per request, a log for watchers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One seed, one story beside a cluster-autoscaler: pods come and go, and whatever can go wrong does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One watch as one client has it: every change that a selector shows, each late in its own way.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a run amounts to when it is over: what is left although everybody went, what happened how often.
 

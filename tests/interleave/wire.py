@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way of one client to the server, with everything that goes wrong on it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One pod as its kubelet acts it out: init containers, apps, restarts, the end, and what is reported.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random fleets, mixes and pods through every entry point of the placement kernel, for the
  * sanitizers. Checks what must hold whatever the numbers: what is taken comes back, nothing is
  * over-committed, a refused pod is refused for a reason. Usage: kernel_fuzz SEED ROUNDS */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The placement kernel under the compiler's own eyes: warnings as errors, ASan and UBSan."""
 
 from __future__ import annotations

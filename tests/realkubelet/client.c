@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A tenant's program: takes memory of the first card that lets it, says what it sees, and waits.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a real node is configured with: folders, containerd's and the kubelet's files, a network of nothing, images.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the programs of a real node are found: kubelet, containerd, its shim, ctr, runc and busybox.
 

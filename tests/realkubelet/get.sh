@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fills the cache that found.py looks into: kubelet and containerd built by Go from the modules beside this
 # file, runc and busybox from the distribution's packages (unpacked, not installed), two small C programs.
 set -euo pipefail

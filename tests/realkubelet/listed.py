@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a real kubelet says about the devices of one pod, asked as the node agent does: by Get, in the agent's words.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A machine within the machine: own mounts, own processes, own cgroups below one folder; gone without a trace.
 

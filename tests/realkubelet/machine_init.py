@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The first process of a machine within the machine: it has its own mounts and processes, and starts programs by request.
 

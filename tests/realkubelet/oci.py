@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Container images of one layer, made of files on this machine: no registry, no build tool.
 

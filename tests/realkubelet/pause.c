@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process that holds a pod's namespaces open: it waits, and ends when asked. */
 #include <signal.h>
 #include <sys/wait.h>

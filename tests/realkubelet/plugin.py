@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The smallest device plugin that a real kubelet takes, for questions about kubelet and container runtime.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods of the tenant's image and the records that they are bound with, for tests on a real node.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real node: containerd, runc and a kubelet in a machine of their own, joined to the test's control plane.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real node with simulated cards and our agent on it, and pods bound to it with records written here.
 

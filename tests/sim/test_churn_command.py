@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `python -m benchmarks.churn`: what moves free, and two autoscalers on the same pods.
 """

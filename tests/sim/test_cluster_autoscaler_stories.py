@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Beside a cluster-autoscaler, whatever goes wrong: one seed, one story (`interleave.stories`).
 

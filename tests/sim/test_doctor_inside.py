@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare doctor inside`, as a container runs it: with exactly what its CDI device says."""
 
 from __future__ import annotations

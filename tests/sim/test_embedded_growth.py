@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded cluster grows by what is asked: no node too many, nobody refused without a reason."""
 
 from __future__ import annotations

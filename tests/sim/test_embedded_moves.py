@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded cluster moves pods: nobody forgotten, nobody homeless, no card over its room."""
 
 from __future__ import annotations

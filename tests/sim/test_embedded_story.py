@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the embedded cluster tells: the same story for the same seed, and figures that dashboards ask for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whose memory is whose, on simulated cards with a stand-in kubelet: judged by the simulator's own books.
 """

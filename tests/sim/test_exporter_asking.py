@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whom the exporter asks of a node's pods, and how often: by the stand-in kubelet's own count.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What one stranger on the network can do to the exporter's port: nothing that a scraper or a probe would notice.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `--collect` adds, off the cycle, and what a page holds without it; the simulator's books and settings judge."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare exporter` as a person or a DaemonSet starts it, on simulated cards: what it says, serves and how it ends.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Failure is not idle: whatever stops answering, the scrape does not; what cannot be told is absent, the rest is right.
 """

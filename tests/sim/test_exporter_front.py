@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The exporter's two processes: one has the port and nothing else, the other reads and has no network.
 """

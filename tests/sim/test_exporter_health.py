@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A card's health: one definition for exporter and agent, kept over restarts, and gone with the boot or a reset."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Names of containers from the kubelet's Pods API: asked seldom, and never in the way.
 """

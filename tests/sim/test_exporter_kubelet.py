@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The kubelet source against a stand-in kubelet that speaks real gRPC, with its manners and its faults.
 """

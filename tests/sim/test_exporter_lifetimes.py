@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Containers from their beginning to their end, and what a tenant does meanwhile: on simulated cards, by their books.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A node whose mode changes there and back: shares by the agent's records, whole cards by the kubelet, both always read.
 """

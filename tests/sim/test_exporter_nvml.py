@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVML as the exporter reads it, judged by the simulator's own books."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What NVML is asked, and how often: no more than is known to help, and never most of the time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cards that are lost or ill: the others are told as before, and so are they when they are back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A driver that is absent, failing, hanging or old: what is told meanwhile, and how it recovers."""
 
 from __future__ import annotations

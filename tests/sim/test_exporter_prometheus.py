@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real Prometheus scrapes the exporter as a ServiceMonitor makes it do, with `honor_labels` and without.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare run` as the exporter sees it: its promises, its processes, and their end, whatever happened to the keeper.
 """

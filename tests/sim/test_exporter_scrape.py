@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The server as scrapers and less friendly clients meet it: over real sockets.
 """

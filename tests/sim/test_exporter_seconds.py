@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU seconds of tenants that compute in bursts, judged by the simulator's own books."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A command that takes unseen what it was not promised, as the exporter shows it with its own defaults.
 """

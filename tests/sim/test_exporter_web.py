@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 TLS, certificates and passwords as a scraper meets them, and a file that changes while we run.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Zero: whatever crashes, comes late, twice or in another order, no card is given twice and nothing is left.
 

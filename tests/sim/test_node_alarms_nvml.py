@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sick cards as the simulated driver's real event sets tell of them, up to the cards that the node offers.
 """

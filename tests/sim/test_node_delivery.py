@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the agent puts on the disk, and what becomes of a process that is started with exactly that.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the driver counts corrects the books of a pod's container, fed by the node agent's own feeding.
 """

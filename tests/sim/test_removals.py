@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 No machine is removed under a pod, however late anybody hears of anything: one seed, one interleaving.
 

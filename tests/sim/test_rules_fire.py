@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From a process that takes more than was promised to an alert in an Alertmanager.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 promtool's judgement of the rules, and unit tests for each alert: tests/golden/rules/*.test.yaml.
 """

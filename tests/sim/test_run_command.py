@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare run` as a person uses it, on simulated cards: what the command gets, and what is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a command under `gpushare run` ends, and how it is reached: status, signals, streams, descendants."""
 
 from __future__ import annotations

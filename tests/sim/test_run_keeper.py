@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keeper of `gpushare run`: what it feeds, what it frees, and by what the book knows who lives."""
 
 from __future__ import annotations

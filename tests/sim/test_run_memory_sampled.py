@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the driver counts corrects the books of a command: memory that no hook saw, guesses that proved too high.
 

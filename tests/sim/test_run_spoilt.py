@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A command that spoils its own files: its keeper goes on, the host's readers refuse, the hold ends as ever.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare run` against itself and against SIGKILL, with real processes on simulated cards.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who waits for cards under `gpushare run`: reasons, turns, and books that nobody can believe."""
 
 from __future__ import annotations

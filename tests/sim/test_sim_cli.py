@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare sim` from the command line: results where they belong, bad input told apart.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Processes of a stack by themselves: kept running, tied to their starter, swept up by their mark alone.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """However `gpushare up` ends, or fails to begin, nothing is left of the stack."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare up` at a terminal: this machine's cards at 80 x 24, both exporters to browse, the terminal as it was.
 """

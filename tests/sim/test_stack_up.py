@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare up` as the whole stack: what is measured while it runs, and what happens when a part dies."""
 
 from __future__ import annotations

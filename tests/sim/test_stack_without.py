@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare up` where something is not installed: the rest works, and it says what is missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare up` as a user has it: piped, on a terminal, scraped, interrupted, and given bad input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The views on real sources: our own exporter over simulated cards, and a real Prometheus that scrapes it twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Boxes of simulated cards and processes that use them.
 """

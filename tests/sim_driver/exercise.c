@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a program does with the driver, in several threads, for the sanitizers: every kind of memory, modules, streams,
  * events, launches, captured graphs, pools, arrays, virtual memory, heaps, contexts, bad arguments.
  *

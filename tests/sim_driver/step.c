@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kill a client of the simulated driver after every instruction of an operation, and ask the books.
  *
  *     step LIBCUDA LIBHARDWARE HARDWARE OPERATION STRIDE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make gpu` on simulated cards: the command itself, before a real card is at hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated libcuda under the real, unmodified cuda-bindings."""
 
 from __future__ import annotations

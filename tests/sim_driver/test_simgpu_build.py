@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated driver's C under the compiler's own eyes, and killed after any instruction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare simgpu`: boxes are made, shown, changed and broken from the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs of others ask of the driver: long names, objects of theirs in graphs, shared events and pools."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cubins, PTX and fat binaries on the simulated driver: their names, their variables, and what they take of the card.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory on a simulated card: who has what, and when it comes back."""
 
 from __future__ import annotations

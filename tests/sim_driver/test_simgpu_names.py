@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every name of the driver API is there, found by name and version as real drivers do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVML of the simulated driver, asked through the real nvidia-ml-py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA runtime for simulated cards: what programs call, over the simulated driver."""
 
 from __future__ import annotations

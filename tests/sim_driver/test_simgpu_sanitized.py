@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The simulated driver under AddressSanitizer and UndefinedBehaviorSanitizer, used by several threads.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Time on a simulated card: slices, streams, events, graphs, and whose time it was.
 

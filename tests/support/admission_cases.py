@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods that admission must refuse, with what it must say, and pods that it must let pass; for unit and e2e tests.
 

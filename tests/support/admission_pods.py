@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods and workloads for the tests of admission: a sound pod of 2 units, changes to it, and who would make it.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reviews as the API server sends them, and what admission says to them."""
 
 from __future__ import annotations

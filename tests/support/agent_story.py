@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stories about the agent's mind share: it has started, time passes, a pod comes unseen, an init has ended."""
 
 from __future__ import annotations

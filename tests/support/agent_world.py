@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A node in memory, for tests of the agent's mind: pods, kubelet, processes, disk and time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the exporter makes of a node: who uses how much, and what is exposed of it."""
 
 from __future__ import annotations

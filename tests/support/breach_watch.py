@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node of the exporter that is looked at again and again, for tests of breaches and of energy."""
 
 from __future__ import annotations

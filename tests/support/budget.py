@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long the tests that search for faults (fuzzing, kill storms, random interleavings) go on searching.
 

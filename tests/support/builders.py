@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small values for tests; what a test does not name does not matter to it."""
 
 from __future__ import annotations

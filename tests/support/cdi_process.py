@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real process in a mount namespace that looks exactly as its CDI devices say, the tenant's own wishes below them.
 

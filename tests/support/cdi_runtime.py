@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a container runtime makes of CDI names: the specs of a folder applied to a container.
 

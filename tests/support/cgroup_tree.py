@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Writes what a node's kernel and kubelet would show: /proc, /sys/fs/cgroup and the log links, in a folder.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Processes that tests start: everything about one stands on its command line.
 

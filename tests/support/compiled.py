@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What tests compile, once for all workers and runs: kept under build/tests by what went into it.
 """

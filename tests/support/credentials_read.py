@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials as they are read here and by the official client."""
 
 from __future__ import annotations

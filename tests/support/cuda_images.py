@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Module images as CUDA's tools write them: PTX, cubins (ELF) and fat binaries, as small as a test wants them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a kubelet's device manager knows and decides, without sockets, threads and time: its faults included.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A stand-in kubelet with a device manager: plugins register, pods are admitted, started, ended; over real gRPC.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The stand-in kubelet's side of device plugins: they register, are listened to, are asked, and go.
 

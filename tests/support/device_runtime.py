@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The container runtime of the stand-in kubelet: makes containers, shows their processes as control groups, ends them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the README and the pages of docs/ claim, taken apart: commands, links, paths, names.
 

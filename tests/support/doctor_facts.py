@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Clusters as the doctor finds them: one in which all is well, and the parts to change in it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An embedded cluster whose every step is looked at: rooms, frames, homes, and who is served."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Attacks on an exporter's port, in a process of their own: `python exporter_attacker.py NAME HOST PORT`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The exporter's command in the background, as a person or a DaemonSet starts it, and what its page says.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An API server with some nodes and pods, of which a scheduler learns."""
 
 from __future__ import annotations

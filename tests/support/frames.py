@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builders of readings and frames for tests: what a test does not name is plausible and harmless.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Writes holds as `gpushare run` and the node agent do, for tests of those who read them.
 

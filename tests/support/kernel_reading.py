@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the exporter's kernel source tells of a tree of processes and control groups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A world of the autoscaler over an API server and a provider in memory, which answer as a test wants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A stand-in kubelet: pod-resources and the Pods API over real gRPC on Unix sockets, with its manners and its faults.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes of simulated cards, of any model and driver, on which programs run under the library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Modules of benchmarks/ for tests that do the same for a shorter time.
 """

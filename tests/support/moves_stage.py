@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A full pool in which one move would make room, and what is decided about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builders of snapshots for the exporter's pure parts: what a test does not name is plausible and harmless.
 

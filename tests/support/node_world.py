@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A node for tests of the whole exporter: simulated cards, a stand-in kubelet, trees of /proc and control groups.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVML on simulated cards, in trouble or well: a source on a box, and programs on its cards."""
 
 from __future__ import annotations

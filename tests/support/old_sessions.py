@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a TLS server lets a caller go on with an old session, as a client with a ticket tries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our plugin in a thread of its own, over whatever mind a test gives it, at a stand-in kubelet.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ports for servers that tests start: a port that is free now is free when its server binds it.
 

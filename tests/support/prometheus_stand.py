@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real Prometheus and a real Alertmanager on free loopback ports, for tests that judge rules and queries by them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promises that a writer has put on disk, and the exporter's source that reads them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which labels the result of a PromQL expression has, and what of it names something that does not exist.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is wrong with a PromQL expression, by the catalogue: names, labels, counters, joins, quotients.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Prometheus' own judgement of a page of metrics.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A real NVIDIA card through the driver API alone, for the tests marked `gpu`: no toolkit, no runtime.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A few pools in memory behind `autoscaler.apis.rpc.core.state.State`, and real gRPC clients of either generation.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds in a book, for tests of what counts there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Many real `gpushare run` processes at once: forked from one that has everything imported.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Books of the scheduler that know some nodes, and what is read in them."""
 
 from __future__ import annotations

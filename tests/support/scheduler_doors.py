@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole scheduler without Kubernetes: the real wiring over an API server that is a dictionary."""
 
 from __future__ import annotations

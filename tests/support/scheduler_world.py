@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pods, reservations and an API server's answers for tests of the scheduler's decisions."""
 
 from __future__ import annotations

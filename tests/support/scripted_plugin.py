@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stand-in kubelet with a plugin that says what the test wants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Simulated boxes and processes that compute on them, for tests that judge a reader by the simulator's books.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A client of the simulated driver through ctypes, for tests that run it as a process of its own.
 """

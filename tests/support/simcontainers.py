@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A simulated box and containers with promises on it, for tests of the library against the simulator's own books.
 """

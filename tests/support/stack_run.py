@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One `gpushare up` with the whole stack, whose processes can be told from everybody else's."""
 
 from __future__ import annotations

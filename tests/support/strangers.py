@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What strangers send to an HTTPS port of ours, from a process of its own, without end.
 

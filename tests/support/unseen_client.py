@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client of the simulated driver that also takes memory where no hook sees it, for programs run under a promise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare up` as a process, and within this one."""
 
 from __future__ import annotations

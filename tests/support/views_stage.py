@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Fleets, metrics pages and small servers for the terminal views: what a test does not name is plausible.
 """

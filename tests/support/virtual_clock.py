@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Stories whose time is apart from the machine's: programs on simulated cards see the same moments however busy it is.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A member of a story of `virtual_clock`: looks at a card's books at given moments, and feeds jobs meanwhile.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Waiting for something to come true: as long as no slow machine explains, and at once where it is true.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics APIs of Kubernetes, served: what pods use and what pools lack, for HorizontalPodAutoscalers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics APIs as one part of a process: served while a block lasts, looked after in the background.
 

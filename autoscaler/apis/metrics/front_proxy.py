@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who asks: the user that kube-apiserver vouches for, in the headers of a request that it has forwarded.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which server each metrics API has: ours is entered where there is none, and nobody's is taken over.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a user may read a metric: asked of kube-apiserver (SubjectAccessReview), remembered for ten seconds.
 

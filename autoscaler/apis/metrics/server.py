@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics APIs over HTTP: who asks, whether they may, what they get.
 

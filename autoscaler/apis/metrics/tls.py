@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 TLS for the metrics APIs: the certificate that is shown, and whose certificates may vouch for users.
 

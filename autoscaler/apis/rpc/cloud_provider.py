@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our pools as a cloud provider of a real cluster-autoscaler (`--cloud-provider=externalgrpc`).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The gRPC expander for cluster-autoscaler (`--expander=grpc`): reads the options, answers with the best.
 

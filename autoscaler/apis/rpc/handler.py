@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How a question on a gRPC port becomes an answer or an error: who may ask, for how long, what a failure is called.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which gRPC ports are open, and who may ask what on each.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
 

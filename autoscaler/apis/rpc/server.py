@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A gRPC port: bound, with or without TLS, its certificate read again whenever the files change.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a move saves against what it disturbs: the rule by which rebalancing is approved.
 

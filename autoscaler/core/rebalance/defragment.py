@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Single moves that make idle cards useful again to the pods that come.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cards whose compute has been used up for long, and who leaves them for a quieter one.
 

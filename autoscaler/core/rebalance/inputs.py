@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every source of moves is given: one reading, what may still be moved, and what moving costs.
 

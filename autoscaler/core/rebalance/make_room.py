@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Room for waiting pods by moving others: at most two moves for each, and only if cheaper than a node.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which single pods move now, and why: room for those that wait, relief for hot cards, fewer fragments.
 

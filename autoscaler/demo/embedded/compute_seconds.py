@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Counters of compute for a simulated cluster: what its cards and containers use, added up over real time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who holds what in a simulated cluster: pods, the room they take, homes kept free, how full nodes are.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The embedded cluster as a caller sees it: a fleet, a workload, and a clock that the caller moves.
 

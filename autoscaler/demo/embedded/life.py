@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One simulated pod's life: where it came from, how it behaves, how much of its work is left.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Fleets for the embedded cluster: the demonstration's pools, and pools of the kinds of node in a list.
 

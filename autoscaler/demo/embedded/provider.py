@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The simulated provider of machines: orders, boot delays, stock, returns.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is seen of a simulated cluster: one reading per node, the frame of the whole fleet.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The simulated scheduler: who waits, in which order, and where each goes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an embedded cluster is made of: pools with a provider's manners, and pods that will come.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much of its promise a simulated container uses, as a function of its age.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pods that come to the embedded cluster: the built-in demonstration, manifests, rows of a trace.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An in-memory cluster: pods come, are placed, run and end; controllers make evicted pods again.
 

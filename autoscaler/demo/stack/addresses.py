@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the stack listens on this machine, and which programs of the system it can use.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the embedded cluster's autoscaler tells Prometheus of itself: the same families as on Kubernetes.
 

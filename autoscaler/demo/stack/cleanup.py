@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sweeps up behind a stack: ends what still runs of it and removes its folders.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A tenant of the demonstration: takes device memory through the CUDA driver API and computes on it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Asks the stack's own endpoints, each with a deadline and a bound on what is taken.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One page of metrics on a port of this machine, for as long as the stack stands.
 

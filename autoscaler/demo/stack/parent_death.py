@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Becomes another program that cannot outlive its starter, however that one ends.
 

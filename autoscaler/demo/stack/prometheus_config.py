@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How Prometheus and Alertmanager are set up for the stack: their files and their flags.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a run says at its end about the real processes of this machine: for programs, and in words.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the exporter's page and the alerting interfaces say, as values for the screen.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether the stack runs beside the embedded cluster, and on which ports; the cluster runs in any case.
 

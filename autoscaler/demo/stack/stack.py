@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The whole stack on one machine: simulated cards, tenants on them, the exporter, Prometheus, Alertmanager.
 

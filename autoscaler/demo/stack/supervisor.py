@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The stack's processes: started in order, watched, started again when they end, ended together.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who runs on the simulated cards: the tenants of the demonstration, and how each behaves.
 

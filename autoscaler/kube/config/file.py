@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The configuration file as it lies on the disk: read at the start, and again whenever its bytes change.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The configuration file, read: every mistake found at once, each with its line and what to write instead.
 

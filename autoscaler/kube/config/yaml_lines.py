@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 YAML that an operator wrote, as values that know the line they stand on.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Why nothing, or not everything, may be done now: what the autoscaler does not know, or may not touch.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler is told of its pools, its bounds and its figures: one YAML file, read again when it changes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Why this process may not act at this moment, whatever the cluster looks like.
 

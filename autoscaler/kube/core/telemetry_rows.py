@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One turn's reading as gauges: pools, waiting pods, moves and doubts.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What of a reading stays from turn to turn: each pod as it was read, who is on which node, the room of every node.
 

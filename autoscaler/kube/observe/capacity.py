@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The room of the usable nodes, kept from turn to turn, with how full each is and what it shows of its pool's kind.
 

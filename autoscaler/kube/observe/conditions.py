@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What could not be told, or must not be touched, as sentences for people.
 

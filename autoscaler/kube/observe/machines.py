@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Machines of the configured pools: what a provider says of each, joined with what its node says of itself.
 

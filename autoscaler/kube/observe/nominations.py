@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Homes: those kept for pods on the move, and those that waiting pods have on machines to come.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who waits for a node that we could buy, who may be moved, and who must not be.
 

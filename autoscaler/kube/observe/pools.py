@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pools as the deciders have them: what a fresh node is like, how many there may be, and how many are kept ready.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One observation from everything that was read, and what could not be told of it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Until when the certificates that we show are valid, by the port that shows them.
 

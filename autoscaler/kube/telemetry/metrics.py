@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler tells Prometheus: counters of what it did, and gauges read when somebody scrapes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The process's own gauges, joined with those of its latest reading.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a provider's own description says of a node that does not exist yet.
 

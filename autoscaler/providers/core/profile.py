@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What one fresh node of a pool looks like, so that a pool can grow from zero.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether words of a provider mean that it has no machine, or will not give another.
 

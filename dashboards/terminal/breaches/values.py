@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Breaches as exporters tell of them (`/breaches`), as values.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare breaches`: who goes against a promise now, since when, by whose word.
 

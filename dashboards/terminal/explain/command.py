@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The joints of `gpushare explain`: a pod's name, the namespace that is meant, one reading, the view.
 

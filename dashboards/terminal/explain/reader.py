@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `gpushare explain` reads of the API server: the pod, its Events, and as much of the cluster as it needs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What would help a pod that waits: each answer is tried out on a copy of the cluster before it is given.
 

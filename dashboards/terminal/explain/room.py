@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Node by node and card by card: what keeps one pod away.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One pod's own JSON, and its Events, as values; and what about it no room on any card would cure.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What there is to say of one pod, as values: where it is, or why it waits and what would help.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare explain POD`: one pod's story for people and for programs.
 

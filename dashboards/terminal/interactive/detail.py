@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 All about one card or one pod above its rows, and the processes below them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The last figures of each card and pod while somebody looks, and how they are drawn in a line.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Keys of a terminal out of the bytes that it sends.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Keys and readings into frames: `gpushare top` on a terminal, until somebody quits.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One reading as the interactive view shows it: added up once, then sorted and filtered as often as keys say so.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Processes on a node's cards as its exporter tells of them (`/processes`), as values.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The edge that owns the terminal while somebody browses: keys in, frames out, and everything as it was at the end.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads again and again in a thread of its own, so that keys never wait for a cluster.
 

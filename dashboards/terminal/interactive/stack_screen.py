@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare up` on a terminal: its overview, and both exporters to browse, this machine's and the simulated cluster's.
 

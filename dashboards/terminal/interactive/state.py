@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where somebody is in the interactive view, and where each key leads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Columns of each list of the interactive view, and the cells of one row.
 

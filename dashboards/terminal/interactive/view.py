@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The interactive view as lines of exactly the terminal's size: head, tabs, rows or details, foot.
 

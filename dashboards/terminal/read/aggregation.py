@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cards with what is promised, used, free and stranded of them; the same added up by node, pod and namespace.
 

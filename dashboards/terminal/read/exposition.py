@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Samples out of a metrics page or out of Prometheus' answer; nothing of what they mean.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One HTTP question to an exporter or a Prometheus that was named: bounded in size and in time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A cluster as the views see it: nodes with cards, pods with their parts of cards, what could not be read.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A fleet from the API server, once: nodes, pods, reservations, and the exporters behind it.
 

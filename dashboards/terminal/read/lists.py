@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Lists of nodes and pods, as the API server sends them, to a fleet; quick enough for one screen of many thousands.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Records of cards and allocations, read quickly where they are plain; the codec decides about all others.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where a view looks: an API server with the exporters behind it, a Prometheus, or one machine's exporter.
 

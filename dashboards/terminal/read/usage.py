@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What exporters tell of cards and containers, as values: used memory, compute, health.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Lists of nodes and pods as the model sees them whole, for `gpushare explain`: what the scheduler's store would hold.
 

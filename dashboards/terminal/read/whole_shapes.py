@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes and pods in the strictest shape that the API server sends, as far as the scheduler's store reads them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The edge that owns the terminal: the latest frame on the alternate screen, redrawn in place.
 

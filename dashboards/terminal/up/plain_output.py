@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A fleet as plain lines, for pipes and logs: one per happening, and now and then one on how things stand.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One line of text for each thing on the screen: pool, node, card, pod, waiting pod, happening.
 

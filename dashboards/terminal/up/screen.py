@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The screen: one frame of a fleet in so many columns and lines.
 

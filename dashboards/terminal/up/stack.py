@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The real processes of this machine in so many columns and lines: tenants, cards, alerts, addresses.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a frame says about cards, pods and pools, added up for eyes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One card as NVML tells of it: which figures are asked for, how often, and in which units.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 XID errors: the driver's numbered accounts of what went wrong, by card, counted since the exporter began.
 

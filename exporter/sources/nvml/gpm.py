@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Activity of a card's parts by NVML's GPM, on Hopper and later: averages between two of our own slow readings.
 

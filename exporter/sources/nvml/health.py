@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which cards are unhealthy: by the one definition there is (`isolation.host.core.health`), over restarts too.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 NVML from its start to its end: calls, and what their failures mean.
 

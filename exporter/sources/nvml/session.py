@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 All cards of a machine from one start of NVML to its end.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Figures of a card that change rarely or cost much, asked for every so often: limits, errors, links, modes.
 

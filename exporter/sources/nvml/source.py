@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The machine's cards through NVML: one long-lived start, begun anew after a failure.
 

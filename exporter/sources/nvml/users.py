@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who uses one card: processes with their bytes, and the most that each ever had.
 

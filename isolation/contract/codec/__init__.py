@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kubernetes JSON <-> model: the front door of the codec rooms.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The record of an allocation on a pod: ours, and the vendor's.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What one container asks for, and what a pod's containers add up to.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How to read JSON that a stranger wrote: one cursor that knows where it stands.
 

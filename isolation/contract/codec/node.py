@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Kubernetes node as the model sees it: its cards, its mode, its room.
 

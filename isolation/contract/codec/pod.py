@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Kubernetes pod as the model sees it: who it is, what it asked for, where it is.
 

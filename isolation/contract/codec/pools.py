@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the autoscaler tells the scheduler and admission of its pools: one text, in ConfigMap `names.POOLS`.
 

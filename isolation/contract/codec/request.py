@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a pod asks for, reduced to what placement needs, or why no fleet could serve it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A fresh node of a pool, as its operator writes it, as it is remembered, and as it is published: one form of JSON.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metric catalogue: every name that gpushare exposes, with its type, labels, unit and help.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The catalogue of what the autoscaler exposes about itself and its pools, in the manner of `metrics`.
 

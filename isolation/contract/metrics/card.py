@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The catalogue's chapter of the card's hardware: health, links, engines, memory errors.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The catalogue of what the node agent exposes about itself, in the manner of `metrics`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the doctor says of one thing: its state, what shows it, and what to do.
 

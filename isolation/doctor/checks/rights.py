@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What each process of ours may do in a cluster, each right once.
 

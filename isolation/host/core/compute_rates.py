@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much of a card each of its tenants is granted right now.
 

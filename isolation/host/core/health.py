@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which cards are sick, and when they are well again: from what the driver told, and when.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How far a container's books are from what the driver counts, card by card.
 

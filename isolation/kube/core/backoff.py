@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long to wait after a failure: longer each time, never in step with the others.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Why the API server did not do what was asked, as exceptions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who may act, decided from a Lease and a monotonic clock.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The parts of Kubernetes' JSON that the codec reads, and nothing else of it.
 

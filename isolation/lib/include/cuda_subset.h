@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of the CUDA driver API that the library wraps or calls, typed anew from the documented
  * names and numbers (CUDA Driver API reference manual 13.x; handles are opaque pointers there).
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shared memory of gpushare: what the library, the node agent, `gpushare run` and the
  * exporter tell each other. Mirrored in isolation/contract/abi.py; tests/abi compares both.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of NVML that the library wraps or calls, typed anew from the documented names and
  * numbers (NVML API reference manual).
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The compute limit of one card, shared by every process of the container: a debt of GPU time.
  *
  * `paid_until` is when everything charged so far is paid for at the granted rate. Work may start

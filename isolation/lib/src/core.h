@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine behind the hooks: whose promise this is, what is left of it, and the books.
  *
  * Started by the first hook that is called, never by a constructor. Three states: inert (no promise

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dlsym: names of the driver and of NVML are looked at, every other call jumps on to the real one
  * with the caller's own return address: RTLD_NEXT and another preload's wrapper stay right.
  */

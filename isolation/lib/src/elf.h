@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded objects, read from memory: finds functions without asking the dynamic linker by name, so
  * neither dlvsym nor a symbol version of dlsym is needed.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the host calls when it loads this library itself: `gpushare lib`, `gpushare run`, the agent. */
 #include "core.h"
 #include "slot.h"

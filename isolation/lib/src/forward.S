@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strict variant: a forwarder found no target yet. Keeps every argument register, asks for the
  * target of the index in r11 (x16) and jumps there.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The four functions that gcc may call on its own in a program without libc. */
 #include <stddef.h>
 #include <stdint.h>

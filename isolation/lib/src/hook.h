@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the wrappers share. Each has the name and the signature of the function it stands for, is
  * found by dlsym, cuGetProcAddress or the dynamic linker, and returns what that one would.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts and their limits: memory that no allocation call names. Charged as an upper estimate when
  * they are made, inside the promise, and given back when they go.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that a graph's own nodes allocate: taken from the device's graph memory when the graph is
  * launched or uploaded. What that may need is read from the nodes when the graph is made executable,
  * however they came into it, and charged before the launch.

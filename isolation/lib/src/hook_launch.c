@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: each waits for its turn where the card's time is promised in part. */
 #include "hook.h"
 #include "limiter.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Direct allocations: charge, ask the driver, remember; forget, ask the driver, give back. */
 #include "hook.h"
 #include "module.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules and libraries: code and `__device__` variables, charged by what their images say (image.h). A module is
  * loaded when the driver is asked to, a library when something of it is first used on a device. The driver packs them
  * into blocks of 2 MiB, context by context, and so do the books; an image of no known form has a block of its own.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML shows the promise: only the promised cards, numbered from 0, of the promised size, and only
  * this container's processes. CUDA_VISIBLE_DEVICES does none of that for NVML.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Allocation in stream order. A request is charged before the driver is asked, and then the pool's
  * own figure of reserved bytes replaces the guess (pool.c). It falls when streams are synchronised,
  * so it is read again then.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the program is told: the promise as the size of the card, and wrappers instead of the
  * driver's functions.
  */

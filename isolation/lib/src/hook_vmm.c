@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Virtual memory management. A physical allocation lives until its last reference is gone: handles
  * (cuMemCreate, cuMemRetainAllocationHandle) and mappings alike, so it is charged that long.
  * Address ranges, multicast objects and host memory are no memory of the card.

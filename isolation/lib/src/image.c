@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cubins, PTX and fat binaries, sized without loading them.
  *
  * An image is the program's own input: it may lie, be cut, or point past the end of its memory. Nothing is read

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a module image takes of a card once it is loaded there: code, constants and `__device__` variables. */
 #ifndef GS_IMAGE_H
 #define GS_IMAGE_H

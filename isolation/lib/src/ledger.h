@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger: who holds how much of a card, exact at every instant, without a lock.
  *
  * A step moves `granules` from or to a card through one lane: it writes what the lane will hold

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Holds launches back so that a container gets its part of a card's time. */
 #ifndef GS_LIMITER_H
 #define GS_LIMITER_H

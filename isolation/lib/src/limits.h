@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The promise as the host wrote it: read whole into a private copy, believed only if it is right.
  * Errors are 0 or -errno.
  */

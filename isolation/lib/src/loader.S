@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dlopen, dlmopen and dlvsym: the call is looked at and jumps on to the real one with the caller's own return
  * address, by which the loader knows whose RUNPATH, namespace and RTLD_NEXT are meant.
  */

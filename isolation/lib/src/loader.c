@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ways round our place in front of all libraries: RTLD_DEEPBIND, under which a library's own libraries come before
  * us, the driver and the C library with its dlsym among them, and the dlsym behind ours, taken through dlvsym. Before
  * either happens the driver's own symbol table is made to lead to us: that holds whoever looks a name up in it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a process knows about one card's time: timed launches under way, and the host's word. */
 #ifndef GS_METER_H
 #define GS_METER_H

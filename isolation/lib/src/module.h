@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of libraries: the driver loads a library into a context when something of it is first used there. */
 #ifndef GS_MODULE_H
 #define GS_MODULE_H

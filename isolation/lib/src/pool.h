@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The books of stream-ordered memory: what is charged is what a pool keeps reserved, not what is
  * handed out. The driver's own figure rules; a guess stands in for it while a call is under way.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The breach ring: the last GS_RING things that went against a promise. Any process writes, the
  * host reads; a record that is being overwritten shows sequence 0, a lap shows in ring_head.
  */

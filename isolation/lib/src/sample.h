@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's figure of memory, as the host samples it: it corrects the books. A process-local copy, so that a
  * charge asks nobody; read again at most every look, or before a refusal.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: which process holds what, and whether it still lives.
  *
  * A living process holds an open-file-description lock on its slot's byte, kept by a mapping that

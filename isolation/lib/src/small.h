@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small allocations: the driver carves them out of blocks of 2 MiB, so what they cost the card is
  * whole blocks. An address tells its block; a block is charged from its first allocation to its last.
  */

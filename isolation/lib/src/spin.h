@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Locks between the threads of one process. A fork may copy one that is taken, and whoever held it
  * does not exist in the child: a waiter therefore asks now and then whether it is such a child.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of entry points: their names, what we do about each, and where the driver's own is. */
 #ifndef GS_SYMBOLS_H
 #define GS_SYMBOLS_H

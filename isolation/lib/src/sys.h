@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operating system without libc: raw system calls (no errno, no symbol versions), clocks and
  * the few string functions that a library linked with -nostdlib needs. Calls return >= 0 or -errno.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What this process owns: driver handle or address -> what was charged for it.
  *
  * Open addressing in shards, each behind a spin lock of the process; memory comes from mmap, so no

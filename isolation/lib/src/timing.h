@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches between two events: what they took, learnt and put right once they have ended. */
 #ifndef GS_TIMING_H
 #define GS_TIMING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the library costs: run with and without the preload and subtract.
  *
  *   bench [LIVE]   prints `name median mean` in nanoseconds; LIVE allocations are held meanwhile

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One process of a crowd that allocates and frees at random through many families, in many threads.
  *
  *   crowd BOARD INDEX PROCESSES SECONDS THREADS SEED FAMILY...

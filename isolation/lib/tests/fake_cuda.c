@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A driver small enough to be obviously right, for tests of the library alone: calls cost
  * nanoseconds, memory is a counter, kernels take the time that their first parameter says.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every family of calls that takes memory of a card and gives it back, for programs that test the
  * books: as a program would make them, with what each one needs around it.
  */

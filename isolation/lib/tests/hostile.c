@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that somebody else may write, written wrongly: limits, feed, region. For the sanitizers.
  *
  *   hostile ROUNDS FOLDER   prints what was accepted and refused; exit status 0 where nothing was believed

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kills processes inside ledger steps and checks the books.
  *
  *   kill step           at every instruction boundary of a reserve and a refund

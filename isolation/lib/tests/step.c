@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kills a process after every single instruction that the library executes on a family's path from
  * taking memory to giving it back, and judges both books each time.
  *

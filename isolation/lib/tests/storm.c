@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kills processes of many threads that go through all families, at random and under contention, and
  * judges the books while they live and after they are gone.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pure parts in one process, for the sanitizers: ledger, ring, limits and feed, bucket, table.
  *
  *   unit SECONDS   prints nothing, exit status 0 where all is right

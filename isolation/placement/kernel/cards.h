@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One card: what is free of it, and whether a pod's part fits. Inlined into every loop over cards. */
 #ifndef GPUSHARE_CARDS_H
 #define GPUSHARE_CARDS_H

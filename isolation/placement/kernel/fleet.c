@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The books of the fleet: take room, give it back, and say why there is none. See kernel.h. */
 #include "cards.h"
 

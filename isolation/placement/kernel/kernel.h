@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The placement kernel: which node and cards a pod takes, over plain arrays.
  *
  * The caller owns every array; the kernel allocates nothing, keeps no state of its own and

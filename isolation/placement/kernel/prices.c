@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a remainder of a card can still be sold for.
  *
  * Prices are the duals of "pack the workload's shares into as few cards as possible":

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is installed into the API server for admission, as the files of manifests/base/admission.
 

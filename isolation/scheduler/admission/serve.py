@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The admission process: judges what the API server asks, apart from the process that binds pods.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The admission process as the scheduler sees it: started, told what the cluster holds, watched, started again.
 

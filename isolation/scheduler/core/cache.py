@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the scheduler decides, from everything it has been told: one object per leader, rebuilt at its start.
 

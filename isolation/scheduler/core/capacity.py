@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who holds what of which card: nodes, holds of pods and of reservations, and what namespaces spend.
 

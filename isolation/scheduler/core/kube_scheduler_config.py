@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The configuration of the kube-scheduler that asks us: a stock binary, our profile, our extender.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The inspect answer of the classic gpushare extender, for tools that still ask for it.
 

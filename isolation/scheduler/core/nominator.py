@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which node kube-scheduler chose for a pod that pre-empts, out of those it was offered: the one where the victims end.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which node of a pool the pods get for whom it was bought: the first that comes up with room for them.
 

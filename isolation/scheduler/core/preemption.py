@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pods must go so that another finds cards that fit, not merely a sum that fits.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much shared memory a namespace may have of each card model, and how much it has.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which reservations stand, whom they serve, and which have had their day.
 

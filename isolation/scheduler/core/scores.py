@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The engine's scores as the points of the extender protocol. Pure.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The pods that were refused: whom to wake when room becomes free, whom to help by pre-emption.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The scheduler extender protocol, version 1, as bytes on one side and values on the other.
 

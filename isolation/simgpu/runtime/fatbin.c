@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How much of a fat binary a device loads. A linked program holds a wrapper (magic, version, data) that
  * points at a container (magic, version, header bytes, bytes) of entries: one image each, for one
  * architecture. Only one of them is loaded; what it takes is its size when uncompressed. */

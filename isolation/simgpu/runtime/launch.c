@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launching kernels, their attributes, occupancy, libraries loaded by name. */
 #include "runtime.h"
 

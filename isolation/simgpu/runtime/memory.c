@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of devices and hosts, copies, pools, memory and events of other processes. */
 #include "runtime.h"
 

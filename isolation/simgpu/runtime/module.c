@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels and variables of a linked program: the compiler registers them by their addresses on the host;
  * an image is loaded into a device when its first kernel or variable is used there (lazy loading), on a
  * path that no hook sees. The device gets a description of it: size, kernels, variables. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the runtime for simulated cards share. It is built twice, as libcudart.so.12 and
  * libcudart.so.13 (RUNTIME says which), over the public driver API; prototypes and numbers are typed
  * again from the CUDA Runtime API reference (12.8 and 13). cudaError_t and CUresult are one numbering

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the simulated driver, devices and their primary contexts, errors of each thread. */
 #define _GNU_SOURCE
 #include "runtime.h"

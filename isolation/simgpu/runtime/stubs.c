@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every documented function exists: what no other file implements answers cudaErrorNotSupported, and the
  * variants for a default stream per thread lead to the plain functions, as in the simulated driver.
  * No prototype of a real one may stand in this file. */

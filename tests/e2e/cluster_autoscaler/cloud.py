@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The calls of cluster-autoscaler's externalgrpc client and gRPC expander, with what that client keeps of the answers.
 

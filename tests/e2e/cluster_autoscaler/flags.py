@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 cluster-autoscaler's command line and cloud configuration, refused where 1.36.1 refuses them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The stand-in as the container of a stored Deployment: its command, its files, and the names of Services.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 cluster-autoscaler's loop over a cluster and a cloud: the same calls in the same order, deciders from beside it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes, pods and budgets as cluster-autoscaler's deciders see them: JSON read once, quantities as exact numbers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flags of cluster-autoscaler 1.36 that change what it does here, with its defaults (config/flags/flags.go)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The stand-in as a program: real gRPC over mutual TLS, the real API server, a clock that runs faster than the wall's.
 

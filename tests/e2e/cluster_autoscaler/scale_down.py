@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which nodes cluster-autoscaler would take away, and whom it would evict for it.
 

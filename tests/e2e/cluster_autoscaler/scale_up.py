@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which pods cluster-autoscaler would buy for, and how many nodes of which group could serve them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The cluster in cluster-autoscaler's head: nodes, what is left of them by sums, and first-fit.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stand-in beside a real `gpushare autoscaler` on the control plane, for tests: `beside` starts both."""
 
 from __future__ import annotations

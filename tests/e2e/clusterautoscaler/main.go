@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command clusterautoscaler asks gpushare's gRPC ports what cluster-autoscaler
 // asks, through Go's gRPC and with Kubernetes' own Go types: one loop that
 // raises each group to its smallest size, then the expander about one pod.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command controlplane is the Kubernetes control plane that the tests run
 // against: one binary that is kube-apiserver, kube-controller-manager or
 // kube-scheduler by the name it is called with, or by its first argument.

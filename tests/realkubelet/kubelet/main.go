@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubelet is the kubelet of the Kubernetes release that the control
 // plane of the tests is built from.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One line of the book: written, read back, and refused whenever it is not exactly that.
 """

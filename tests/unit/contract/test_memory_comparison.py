@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who uses a card without being in the books, and who has more than they say.
 """

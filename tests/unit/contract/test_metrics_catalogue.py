@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The catalogue keeps its own rules, and families never turn the unknown into a number.
 """

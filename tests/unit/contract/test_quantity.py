@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Amounts are exact, and what cannot have more than 40 digits says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations: there and back, whom they serve, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What HPA and KEDA are told of compute: averages of a minute from counters, whatever the bursts are."""
 
 from __future__ import annotations

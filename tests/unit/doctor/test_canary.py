@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canary: on the simulated driver, with the real library, and what each of its songs would mean."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare doctor` as it is typed, and the objects that are made from its tables."""
 
 from __future__ import annotations

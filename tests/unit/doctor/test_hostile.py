@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor before something that calls itself an API server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of an installation: which parts belong there, whether they run, and what runs out."""
 
 from __future__ import annotations

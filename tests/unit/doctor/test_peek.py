@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the doctor reads what others wrote."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of what each token may do, as the page has it: whole, and made from what is tried on a real API server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor finds of a cluster-autoscaler beside us."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every defence that the threat model claims is shown by a test that exists, or said to be a limit."""
 
 from __future__ import annotations

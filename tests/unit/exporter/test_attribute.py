@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who uses what: every byte stands once, with whoever has it, under whatever name."""
 
 from __future__ import annotations

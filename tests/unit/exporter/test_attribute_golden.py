@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whole pages of nodes that exist: eight A100, eight H100, two T4, an A100 in MIG slices; written down to the byte.
 

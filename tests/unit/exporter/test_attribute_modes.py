@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other ways to share a card: no host PIDs, sandboxes, MPS, time slices, MIG; and compute."""
 
 from __future__ import annotations

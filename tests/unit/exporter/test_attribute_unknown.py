@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be told is absent: sources, owners, figures and cards that fail are never a 0."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whoever is on a node and whatever fails: figures add up, stand once, and are nobody else's to change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes where none should be, and libraries that are missing or spoilt: told from outside the container."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Denied allocations: the library's word, what of it is news, and what goes on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is remembered of breaches: the same for each owner, once each, in bounded memory, and as JSON."""
 
 from __future__ import annotations

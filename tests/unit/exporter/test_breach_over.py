@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More used than promised: from beginning to end, with its peak, and only where somebody can tell."""
 
 from __future__ import annotations

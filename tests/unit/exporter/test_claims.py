@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who was promised what: one claim per container and card, from holds first, then from the kubelet's assignments.
 """

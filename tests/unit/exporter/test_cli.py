@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Flags and environment of `gpushare exporter`, and the words for what is wrong with them.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ACK's names: those that dashboards and HPA rules ask for, with their labels and units, and nothing invented.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Turns: what is read in which order, what a failure costs, and that nothing piles up. Time is a number here.
 """

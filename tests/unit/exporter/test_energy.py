@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy by container: by compute, by promise, and never more than the card has drawn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Names of containers from the kubelet's log folders: links are read, logs never, and names are not believed.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes of a node: that they are themselves, that they live, and what a look at them costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose hold a process lives on: by list, descent, keeper, mark and control group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Control group paths of every runtime, and what nobody may gain by choosing names.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which pod a process belongs to, whatever runtime wrote its control group, and which pods live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The page: guarded, rendered once per snapshot, clean to Prometheus' own checks, served over HTTP.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Readings as families: sums that reconcile, absence instead of zero, no pod on a card's series.
 """

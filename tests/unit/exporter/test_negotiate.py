@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a scraper can take, as RFC 9110 and real scrapers say it.
 """

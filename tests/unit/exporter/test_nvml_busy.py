@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing time from samples: late, rounded, lost, garbage; judged by a card whose truth is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What NVML tells of a card, put into order."""
 
 from __future__ import annotations

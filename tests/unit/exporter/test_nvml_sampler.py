@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread that takes NVML samples between two readings: nothing that a driver does ends it."""
 
 from __future__ import annotations

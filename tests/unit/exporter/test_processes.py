@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `/processes`: who is on the cards now, each process with the container that explains it.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promises as they stand on disk: what is told of them, and what changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who lives on a promise: every kind of evidence, and what none of them can do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose word is believed: a book that others write in, whatever stands there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Regions are hostile until checked: nothing in one crashes the reading, costs the others theirs, or grows.
 """

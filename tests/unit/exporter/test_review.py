@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a review found the exporter to say although it could not tell, each in its smallest form.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources side by side with a deadline: what hangs, what fails, and what does not pile up."""
 
 from __future__ import annotations

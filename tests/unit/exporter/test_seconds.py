@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds of compute: whose they are, whatever is lost in between, and counters that never fall."""
 
 from __future__ import annotations

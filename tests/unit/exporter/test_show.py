@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `--once` prints of a reading, for people and for programs.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pages as text: what Prometheus' own client would write, to the byte, in both formats.
 """

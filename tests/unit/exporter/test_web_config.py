@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The web configuration file of the exporter-toolkit: what it may say, and how its mistakes are told.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounded connections: who goes when places run out, who is dropped in time, and who never is."""
 
 from __future__ import annotations

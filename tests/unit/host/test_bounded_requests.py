@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Who makes room for a newcomer, and what else bounds the connections of a listener.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a process that has given something up can still do, tried in one that has.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which alarms make a card sick, and what makes it well again.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The driver's figure against the books, over random interleavings of a container's life with the host's samples.
 """

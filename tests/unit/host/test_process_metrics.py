@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What our processes tell of themselves beside the catalogue: memory, CPU, descriptors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials that are none, and servers that are none: one kind of error, soon."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod's own account, read here and by the official client: address, token, authority, and a token that changes."""
 
 from __future__ import annotations

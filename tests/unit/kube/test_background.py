@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks that last as long as their process: begun again, told of, and named where they fail for too long."""
 
 from __future__ import annotations

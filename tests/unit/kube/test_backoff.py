@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waits after failures: bounded, growing, out of step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kubeconfigs read here and by the official client: the same server, the same words, or left to the other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials in use: what is said of broken ones, what a header cannot carry, certificates on the wire."""
 
 from __future__ import annotations

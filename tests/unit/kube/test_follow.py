@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Following one kind of object: what any server does to the list and the watch, and hostile bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Never two at once: every interleaving of looks, writes, losses, pauses and clocks."""
 
 from __future__ import annotations

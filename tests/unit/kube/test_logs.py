@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What our processes say on standard error, and that they are asked for it in the same words.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is sent to a port: a short answer, and a log that no caller can fill or write into."""
 
 from __future__ import annotations

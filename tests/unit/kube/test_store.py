@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of the cluster: what events do to it, whatever they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kustomization of somebody's own above ours: what it may change, and what the page says it must not."""
 
 from __future__ import annotations

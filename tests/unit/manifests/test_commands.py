@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the manifests tell our processes: options that exist, files that can be read, tables that are current."""
 
 from __future__ import annotations

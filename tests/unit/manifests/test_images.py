@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The images: what their build copies, installs and starts, checked without a builder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the committed manifests give our own pods, and what they do not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The overlays as kubectl builds them: their schema, and that what points at something finds it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent's mind against a kubelet in memory: who gets which devices, and whose are never given twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The watch for sick cards: what it remembers, what it says, and that its trouble changes no card.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pods that run, or ran, and have no devices by the kubelet's word: made anew, and nobody else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent's book as text and as a value, and which devices are chosen by it.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a pod's processes live, over the forms in which kubelets and runtimes make control groups.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers of one pod: init containers, sidecars and apps share devices, and one promise counts."""
 
 from __future__ import annotations

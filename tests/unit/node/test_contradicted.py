@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kubelet handed on within a pod contradicts a guess that another pod has it."""
 
 from __future__ import annotations

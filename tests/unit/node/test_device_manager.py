@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which devices the stand-in kubelet gives, as recordings of kubelet 1.36 show it: also what it gives twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod's life with the stand-in kubelet, as recordings of kubelet 1.36 show it: init containers, restarts, ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which containers are told their own GPU time, and whose processes count for it.
 """

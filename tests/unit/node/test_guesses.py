@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guesses about who is being admitted: taken back when they were wrong, and nobody waits for ever for them."""
 
 from __future__ import annotations

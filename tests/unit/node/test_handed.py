@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose turn it is within a pod follows from what a kubelet hands on from container to container."""
 
 from __future__ import annotations

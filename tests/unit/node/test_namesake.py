@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod that is made again under its name: whose the devices are with which the kubelet starts somebody."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the node does with a container that has more memory than it was promised: when, and to whom.
 """

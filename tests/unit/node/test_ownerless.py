@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nobody can tell whose the devices are with which the kubelet tries to start: whose wait that ends, and whose not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Our plugin at a kubelet that behaves as the real one: registered in time, answered in time, never a wrong error.
 """

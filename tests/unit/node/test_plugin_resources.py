@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent asks the kubelet by Get, never by List, and takes no silence for an answer.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare node` says all that is wrong with what it is told, and its documentation tells what it serves.
 """

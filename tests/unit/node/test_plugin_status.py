@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a node says of itself: only what differs is written, and a node that serves no shares is left alone.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent's view of its pods: in the order of binding, kept over a restart, never emptied by silence.
 """

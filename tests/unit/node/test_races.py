@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two at one time: whoever clears away, restarts, dies or waits takes nothing of anybody else's."""
 
 from __future__ import annotations

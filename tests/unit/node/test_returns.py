@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent or a kubelet that comes back: who has what, and what is free again."""
 
 from __future__ import annotations

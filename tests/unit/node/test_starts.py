@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may start on the node: with a record, on its card, with a library and a book; who may not, and why."""
 
 from __future__ import annotations

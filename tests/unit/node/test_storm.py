@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The agent against a simple model of the kubelet, in whatever order things happen.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pods that nobody has seen at their admission: named later, kept apart, and given nothing that is another's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nobody's patience begins anew because the agent was replaced: what is kept of it, and what comes of that."""
 
 from __future__ import annotations

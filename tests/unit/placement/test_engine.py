@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine: what it decides, and that its books stay true whatever happens to the fleet."""
 
 from __future__ import annotations

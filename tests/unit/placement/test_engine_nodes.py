@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine asked about named nodes: one, some, and why not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the replicas of one owner are: as a plain dictionary says, whatever came and went."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the engine learns: prices of remainders, and when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Command lines that cannot be done: a message with the fix, a status that is not 0, never a traceback.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Under CI=true a skip is a failure, unless it names something that CI cannot have."""
 
 from __future__ import annotations

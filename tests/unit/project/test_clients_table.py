@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/clients.md: every pinned client stands in its table with the version that runs, and nothing else does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What all commands have in common: JSON, versions, completion by real shells, and one table of exit statuses.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DECISIONS.md: every entry has a status, the index equals the entries, and amended ones name what amends them."""
 
 from __future__ import annotations

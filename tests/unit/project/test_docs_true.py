@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What README and docs tell a reader to type, to open or to look for is there.
 """

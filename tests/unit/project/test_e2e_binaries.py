@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the programs of the control plane are looked for, and what is said where there are none."""
 
 from __future__ import annotations

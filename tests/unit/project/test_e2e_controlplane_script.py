@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make controlplane` fetches or builds: that which is missing, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of the house that no linter knows."""
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("isolation", "exporter", "autoscaler", "dashboards")
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+SOURCES = {".py", ".sh", ".c", ".h", ".S", ".def", ".map", ".go"}
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py")
 
 
@@ -39,6 +43,30 @@ def test_every_module_says_what_it_decides():
     A docstring at the top.
     """
     assert [] == [path.name for path in MODULES if not _docstring(path.read_text())]
+
+
+def test_every_source_names_its_licence():
+    """
+    One line at the top, after the interpreter's; who takes one file takes its licence with it. Empty files have none.
+    """
+    tops = (*ROOMS, "benchmarks", "docs", "images", "manifests", "tests")
+    files = [path for top in tops for path in (ROOT / top).rglob("*") if path.suffix in SOURCES and path.is_file()]
+    files += [
+        ROOT / "gpushare.py",
+        ROOT / "setup.py",
+        ROOT / "Makefile",
+        ROOT / "images/Containerfile",
+        ROOT / ".ci/run",
+    ]
+    files += (ROOT / ".github/workflows").glob("*.yaml")
+    bare = [path for path in files if path.stat().st_size and LICENCE not in "".join(_first_lines(path))]
+
+    assert [] == [str(path.relative_to(ROOT)) for path in bare], f"the first line is not '# {LICENCE}' (C: /* ... */)"
+
+
+def _first_lines(path: Path) -> list[str]:
+    with path.open(encoding="utf-8") as file:
+        return list(islice(file, 2))
 
 
 def test_no_room_imports_the_front_door():

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The first process of a machine within the machine: how each program ended is known, whoever is started meanwhile.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public names (metrics, alerts, limits, options ...): in the field's words, and old ones do not come back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runner of `make test`: every stage runs to its end, and the end says what failed and how to repeat it."""
 
 from __future__ import annotations

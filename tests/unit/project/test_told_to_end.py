@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A signal ends a command wherever it comes: also amid the very wait that it is to end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One version: pyproject.toml has it, everything else is built from it, or written with it by `make release`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The repository's own automation names only what is there: targets, scripts, images, folders, Python versions.
 """

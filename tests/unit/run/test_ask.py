@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where a command goes on one machine, and what it is told when it goes nowhere.
 """

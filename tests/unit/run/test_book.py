@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The book of holds on disk: what counts, what is swept away, and in which order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who keeps a hold: members, marks, slots, control groups; and how processes are read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A book that several users share: what stops everybody, what is left alone, who may write."""
 
 from __future__ import annotations

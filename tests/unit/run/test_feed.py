@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Own GPU time of a command, from late, rounded and lossy samples; how far a tenant falls behind.
 """

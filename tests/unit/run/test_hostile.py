@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whatever somebody writes into a book of holds: it is read, or refused in words; nobody crashes or hangs.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare run --list`: who holds what, asked by somebody who changes nothing.
 """

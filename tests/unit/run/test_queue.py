@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The line of runs that wait: who counts, in which order, and who holds up nobody.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a tenant of a card is granted right now, from promises and who wants the card.
 """

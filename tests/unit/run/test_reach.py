@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a person is told of a command that the preload library does not reach.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How holds look: for people on a terminal, in a pipe, and for programs.
 """

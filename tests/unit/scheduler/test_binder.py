@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One bind under every trouble that an API server and a Lease can make: room is never given twice, never lost."""
 
 from __future__ import annotations

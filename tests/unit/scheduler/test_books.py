@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scheduler's books hold: no event in any order makes them promise room twice, or forget any."""
 
 from __future__ import annotations

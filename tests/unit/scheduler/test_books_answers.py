@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scheduler's books answer: which nodes fit, which is best, and why the others are none."""
 
 from __future__ import annotations

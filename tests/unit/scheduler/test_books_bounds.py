@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quotas of namespaces, and numbers of strangers: nobody gets more than there is."""
 
 from __future__ import annotations

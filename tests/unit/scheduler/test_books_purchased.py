@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room on nodes that were bought for a pod: who has it when they come up, in which order ever, and when nobody has."""
 
 from __future__ import annotations

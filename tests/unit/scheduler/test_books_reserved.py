@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reserved room: who may have it, what uses it up, and when it is everybody's again."""
 
 from __future__ import annotations

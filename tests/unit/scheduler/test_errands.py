@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the leader does of its own: room that is promised to a pod first, victims after; waking; tidying."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doors of the scheduler: who may ask what, how much, and with which certificate we answer."""
 
 from __future__ import annotations

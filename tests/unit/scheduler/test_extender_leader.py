@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who answers: the leader alone, and only when it knows what the one before it has done."""
 
 from __future__ import annotations

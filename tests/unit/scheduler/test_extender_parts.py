@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small parts of the scheduler process: who waits, who leads, what it is told, what it prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shortlist: the best nodes where only we weigh, every node that fits where others do."""
 
 from __future__ import annotations

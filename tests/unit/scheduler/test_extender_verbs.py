@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verbs over a whole scheduler: about which pod, whatever is sent, and what it does to the next question."""
 
 from __future__ import annotations

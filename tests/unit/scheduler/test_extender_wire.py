@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scheduler may send, and what it gets back: always an answer, never a crash."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kubernetes' nodes and pods as the scheduler's books see them: from JSON to an answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pre-emption: victims free cards that fit, as few and as unimportant as can be, and nobody goes for nothing."""
 
 from __future__ import annotations

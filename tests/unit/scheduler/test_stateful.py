@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The books against brute force: any sequence of events and answers, and what a plain sum over all holds says.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reading openb node and pod lists: what a row becomes, and how a bad one is refused.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare place` as a person or a script uses it: what lands where, and why not.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare place` on input that makes no sense: every complaint names file, line and the fix.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Loading and replaying a trace: the published protocol, kept to and judged on a second book.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The invented fleet and workload keep the published marginals.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Derived trace variants keep the published marginals.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Figures for a question, from the latest picture; nothing that is too old.
 

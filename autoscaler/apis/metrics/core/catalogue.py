@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The metrics that are served, and how each follows from a reading.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the metrics APIs are asked about, as values: what pods have and use, what pools have left, who waits.
 

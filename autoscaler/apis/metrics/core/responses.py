@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The JSON of the metrics APIs: values, lists, discovery and refusals.
 

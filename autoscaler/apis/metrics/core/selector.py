@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Label selectors as Kubernetes writes them in queries, read and applied.
 

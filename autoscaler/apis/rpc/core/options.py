@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which of the node groups that cluster-autoscaler would grow is worth growing, counted card by card.
 

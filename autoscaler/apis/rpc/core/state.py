@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What cluster-autoscaler may know and do of our pools: the small world behind the CloudProvider server.
 

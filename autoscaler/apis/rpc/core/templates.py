@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a fresh node of a pool looks like to cluster-autoscaler, which simulates with sums.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One trigger of a ScaledObject: which figure it asks for, and what that is now.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about admission: our definition, webhook and policies, and whether they truly decide.
 

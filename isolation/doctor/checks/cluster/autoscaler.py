@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about the autoscaler: who acts, whether it may, and what it doubts.
 

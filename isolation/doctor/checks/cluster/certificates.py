@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about certificates of our processes: until when each is good, and who renews it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which of our parts are meant to be in a cluster, and how they would be applied again.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What was found in a cluster: values only, with "there is none" and "we were not told" kept apart.
 

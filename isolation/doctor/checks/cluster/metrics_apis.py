@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about the metrics APIs: who serves each, and whether it answers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about nodes: what they serve, whether their agents live and tell the truth, whether kubelets are new enough.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about pods that ask for shares: whom nobody counts, and which card is promised twice.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about our own processes: whether they run, of one version, and who of them leads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about a cluster-autoscaler beside us: a flag that makes it evict our pods, and pods that it does not know of.
 

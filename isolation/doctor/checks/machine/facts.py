@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What was found on one machine: values only, as read, with "not there" and "cannot be read" kept apart.
 

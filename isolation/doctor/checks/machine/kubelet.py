@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about the kubelet of this machine: gates, managers, sockets, other device plugins.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about the container runtime: CDI, and whether an environment variable can ask for a card.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Findings about the system under it all: control groups, folders, disks, SELinux, ptrace.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What our own accounts are held to, beyond what RBAC can say: whoever steals a token gets what its process needs.
 

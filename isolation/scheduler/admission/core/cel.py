@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The rules of admission in CEL, for the API server's own policies: they hold also when we are away.
 

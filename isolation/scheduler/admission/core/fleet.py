@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether any node here could ever hold a request: its shape, not its room.
 

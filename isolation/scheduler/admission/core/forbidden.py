@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a pod that asks for shares may not bring along: paths, variables, capabilities, annotations.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which requests to the API server admission is about: shared by webhooks and policies.
 

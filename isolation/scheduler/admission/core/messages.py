@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the scheduler and its admission process say to each other: JSON, one message a line.
 

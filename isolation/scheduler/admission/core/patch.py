@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What admission adds to a pod that asks for shares, as a JSON patch: scheduler, label, affinity, annotations.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The rules as the API server's own policies: in force also without us, and without our webhook.
 

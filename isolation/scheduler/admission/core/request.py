@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 AdmissionReview v1 on the wire: what is asked, and the answer.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The admission of pods that ask for shares, and of whatever makes such pods: bytes in, bytes out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What in a pod would take it out of its promise: refused, each with what to change.
 

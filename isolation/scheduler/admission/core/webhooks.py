@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The webhook configuration: which requests wait for us, and what happens while we are away.
 

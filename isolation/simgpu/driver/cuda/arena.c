@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device addresses: one great reservation of host addresses, so that copies really copy.
  *
  * Carved in blocks of 2 MiB; freed ranges are handed out again at once, newest first, as drivers do.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA arrays, and copies in two and three dimensions.
  * Return convention: CUresult. */
 #include "sim.h"

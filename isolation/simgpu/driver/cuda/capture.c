@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stream capture: what would run is recorded as nodes of a graph.
  * Return convention: CUresult. */
 #include "sim.h"

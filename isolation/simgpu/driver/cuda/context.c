@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: primary and created, the stack of each thread, limits, what they cost in memory.
  * Return convention: CUresult. */
 #include "sim.h"

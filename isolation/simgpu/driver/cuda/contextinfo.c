@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of a context, and settings that change nothing here.
  * Return convention: CUresult. */
 #include "sim.h"

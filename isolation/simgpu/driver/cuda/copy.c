@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies and fills: they happen in host memory at once, and take their time on the card.
  * Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Types and numbers of the CUDA driver API, retyped from its documented names and values
  * (CUDA Driver API reference, release 13); only what this simulator needs. */
 #ifndef SIMGPU_CU_H

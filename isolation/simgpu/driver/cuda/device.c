@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a device is: names, ids, attributes, peers. Figures come from the model in the hardware file.
  * Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of entry points behind cuGetProcAddress. It declares every function without its
  * parameters, so nothing else can stand in this file. Returns CUdriverProcAddressQueryResult. */
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding functions by name and version, and the names of errors.
  * Return convention: CUresult. */
 #include "sim.h"

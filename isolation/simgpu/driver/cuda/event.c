@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Events: marks in a stream with the card's wall-clock time, neighbours' slices included.
  * Return convention: CUresult. */
 #include "sim.h"

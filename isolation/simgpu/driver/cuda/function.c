@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of functions and kernels, and occupancy.
  * Return convention: CUresult. */
 #include "sim.h"

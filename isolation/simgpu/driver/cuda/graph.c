@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs as they are built: nodes and what each waits for.
  * Return convention: CUresult. */
 #include "sim.h"

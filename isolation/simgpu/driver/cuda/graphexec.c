@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Executable graphs. One launch is one piece of work that takes as long as the graph's critical
  * path; graphs with host functions or events run node by node instead.
  * Return convention: CUresult.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of a graph and its nodes, and edges added or removed later.
  * Return convention: CUresult. */
 #include "sim.h"

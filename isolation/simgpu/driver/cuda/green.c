@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Green contexts: a context of its own on some of the SMs. Its kernels are no wider than those, and
  * stand in the same books. Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pinned host memory, and what can be asked of any pointer.
  * Return convention: CUresult. */
 #include "sim.h"

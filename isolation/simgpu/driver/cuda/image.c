@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a module image says: the simulator's own text form, PTX, cubins and fat binaries.
  *
  * Text (first line `simgpu 1`; in PTX the same lines after `// simgpu `):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starting the simulated driver in a process: the hardware file, visible devices, the lock, forks.
  * Return convention: CUresult. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The older inter-process sharing: a handle of 64 bytes names an allocation of another process.
  * Contents are not shared, only lifetime and books. Return convention: CUresult. */
 #define _GNU_SOURCE

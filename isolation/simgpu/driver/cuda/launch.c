@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launching kernels: what one costs, and handing it to its stream.
  * Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Libraries: images that are loaded into a device's context when a kernel is first used there,
  * and the linker, which hands its last input through.
  * Return convention: CUresult. */

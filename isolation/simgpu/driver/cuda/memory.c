@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device, host and managed memory.
  * Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules: loading an image costs memory for its code and its globals, which share granules within a context.
  * Return convention: CUresult. */
 #define _GNU_SOURCE

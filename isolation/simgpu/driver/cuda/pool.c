@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory pools: reserve in granules, hand out in stream order, give surplus back at synchronisation.
  *
  * A pool's reserved bytes stand in the card's books; what is free inside it does not.

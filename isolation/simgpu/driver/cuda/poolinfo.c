@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes of memory pools, which pool is a device's own, and the pool of its graphs.
  * Return convention: CUresult. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the simulated libcuda share: one process's devices, contexts, streams, memory.
  *
  * One lock (sim_lock) guards all of it; it is taken before any card's lock and never held while

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small allocations: several share one granule of 2 MiB, in units of 512 bytes, first fit.
  *
  * The card's books see the whole granule. The process's lock is held.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: lanes of the card's queue with CUDA's ordering rules.
  * Return convention: CUresult. */
 #include "sim.h"

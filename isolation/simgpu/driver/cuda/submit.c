@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handing work to the card and waiting for it.
  *
  * The process's lock is never held while waiting, a card's lock only for microseconds.

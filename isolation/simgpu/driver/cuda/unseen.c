@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The private table: the driver's own functions by address, past whoever stands in front of their names. They are
  * declared without their parameters, as in entry.c. */
 #include "unseen.h"

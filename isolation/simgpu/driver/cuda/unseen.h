@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A private table of the simulated driver, for what no interposer sees: contexts, modules and memory that a runtime
  * takes through tables of its own. cuGetExportTable gives it for SIM_UNSEEN_ID; everything in it needs cuInit. */
 #ifndef SIM_UNSEEN_H

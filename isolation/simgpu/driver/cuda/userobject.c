@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Objects of the program that live as long as graphs refer to them: counted, then given to their destructor.
  * Return convention: CUresult. */
 #include "sim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Virtual memory management: physical handles that live until the last handle reference, exported
  * descriptor and mapping is gone.
  * Return convention: CUresult. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The books: which process has a hold on a card, and how many bytes it has.
  *
  * The caller holds the card's lock. Bytes are physical (whole granules).

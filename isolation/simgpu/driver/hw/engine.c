@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Execution: the card's clock and what its clients compute, in discrete events up to "now".
  *
  * Nobody runs in the background: whoever looks at a card first brings it up to the present.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hardware file: mapping it, joining it as a process, its locks.
  * Return convention: 0 or a descriptor on success, a negative errno otherwise. */
 #define _GNU_SOURCE

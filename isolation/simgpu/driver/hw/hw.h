@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated hardware: one file that every process maps, standing for cards and kernel driver.
  *
  * Everything in it is 64-bit words, so that one write-ahead log (hw_put) makes each step of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported allocations: memory that lives until its last holder and its last exported descriptor
  * are gone, and that stands in exactly one process's books.
  *

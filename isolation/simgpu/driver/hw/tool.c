@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What `gpushare simgpu` asks: create a hardware file, read its books, inject faults.
  *
  * Loaded by Python through ctypes; the structs here are mirrored in hardware.py.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: accounts of processes, kept until their entry is used again; on with the parameter `accounting`.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: start and stop, handles of cards, names of errors.
  * Return convention: nvmlReturn_t. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: what a card is and how it is doing.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: sets of events. XIDs and uncorrectable ECC errors are told to every set that registered.
  * Return convention: nvmlReturn_t. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: the fabric of NVLink between machines, which no simulated card is part of.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML's GPM: activity of a card's parts between two samples, of Hopper and later.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: ECC, errors, modes and links; most of it is constant on a simulated card.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

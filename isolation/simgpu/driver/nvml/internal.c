@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML's table of private functions, as far as nvidia-smi needs one: it is there and has none.
  *
  * nvidia-smi 535.309.01 (Debian 12) ends with "Mismatch in versions" where it gets no table of this id. The first word is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: divided cards. Instances are made when the hardware file is, and stay.
  * Return convention: nvmlReturn_t. */
 #include "nvml.h"

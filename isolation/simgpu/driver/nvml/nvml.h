@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Types and numbers of NVML, retyped from its documented names and values (NVML API reference,
  * release 13); only what this simulator needs. Return convention of its functions: nvmlReturn_t. */
 #ifndef SIMGPU_NVML_H

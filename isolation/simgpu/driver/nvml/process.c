@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML: which processes use a card, how much of its time and memory, and memory limits.
  * Return convention: nvmlReturn_t. */
 #define _GNU_SOURCE

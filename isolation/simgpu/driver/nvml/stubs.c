@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every documented NVML entry point exists; what no other file implements is not supported. */
 enum { NOT_SUPPORTED = 3 };
 

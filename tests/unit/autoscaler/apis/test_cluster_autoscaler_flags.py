@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stand-in for cluster-autoscaler takes the flags and the file that 1.36.1 takes, and ends where that would end."""
 
 from __future__ import annotations

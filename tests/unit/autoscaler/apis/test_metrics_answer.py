@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which figures are told, and which are not."""
 
 from __future__ import annotations

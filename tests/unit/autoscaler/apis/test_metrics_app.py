@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the metrics APIs look after while they serve."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom a forwarded request comes from, and who may say so."""
 
 from __future__ import annotations

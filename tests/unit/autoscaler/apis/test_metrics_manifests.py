@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The components that serve figures to autoscalers, and the examples for those who serve them otherwise."""
 
 from __future__ import annotations

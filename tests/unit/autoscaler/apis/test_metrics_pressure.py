@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What pools have left and who waits for them, from the observation that decisions are made from."""
 
 from __future__ import annotations

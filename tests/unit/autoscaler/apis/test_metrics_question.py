@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What requests ask, read from their targets: recorded ones, and those that nobody honest sends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who has a metrics API, and what is done about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rights are asked for once in ten seconds, and nothing is allowed without an answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Label selectors as strangers write them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The door of the metrics APIs on real TLS connections: authorities that change, certificates that change."""
 
 from __future__ import annotations

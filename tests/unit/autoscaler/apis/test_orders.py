@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders that cluster-autoscaler has not come for are taken back once nobody waits; what it has come for is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our pools as cluster-autoscaler's cloud provider, asked through real gRPC by clients of both generations."""
 
 from __future__ import annotations

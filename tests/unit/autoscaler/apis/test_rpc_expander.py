@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expander, asked through real gRPC by clients of both generations: what is worth growing, card by card."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NodeGroupForNode for every node of a large cluster: the fleet is walked once per look, the answers stay the same."""
 
 from __future__ import annotations

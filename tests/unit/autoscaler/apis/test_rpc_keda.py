@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KEDA's external scaler through a real gRPC client: figures, and none where none can be told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools of providers behind cluster-autoscaler's port, and the orders that our own loop gives through it."""
 
 from __future__ import annotations

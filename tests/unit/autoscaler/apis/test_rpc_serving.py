@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gRPC port itself: who is heard, with which certificate, and what is too much."""
 
 from __future__ import annotations

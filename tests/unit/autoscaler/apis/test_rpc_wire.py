@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes and pods as Go's Kubernetes writes them, and rubbish.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stand-in for cluster-autoscaler decides as that one documents it; see `e2e.cluster_autoscaler`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limits of the whole fleet: what is not bought, what is not removed, and that it is said why."""
 
 from __future__ import annotations

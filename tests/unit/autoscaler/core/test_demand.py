@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many nodes of which pool waiting pods need, counted card by card."""
 
 from __future__ import annotations

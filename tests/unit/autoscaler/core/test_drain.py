@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes can go, and how fast their pods may move."""
 
 from __future__ import annotations

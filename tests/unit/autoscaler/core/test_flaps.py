@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What counts as undone too soon, and what does not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of machine states, and what happens to a machine that stays too long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A turn: what is decided, what still holds when it is done, and what is remembered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Phantom pods: what node sums promise and no card can keep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes go, in which order, at what disruption, and when none does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves away from hot cards, and moves that put fragments together."""
 
 from __future__ import annotations

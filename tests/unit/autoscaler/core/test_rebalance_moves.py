@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves that make room for a pod: when one is made, who is never moved, and when it is over."""
 
 from __future__ import annotations

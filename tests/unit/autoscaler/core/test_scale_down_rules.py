@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What keeps a node, row by row beside cluster-autoscaler's documented rules; docs/autoscaler.md has the same rows."""
 
 from __future__ import annotations

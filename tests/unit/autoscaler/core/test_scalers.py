@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who buys and who drains: what is cluster-autoscaler's by a pool's settings is not done here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute of the embedded cluster as counters: what a Prometheus beside `gpushare up` computes rates from."""
 
 from __future__ import annotations

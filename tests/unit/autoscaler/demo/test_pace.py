@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pacing: the wall clock drives the fleet, slow machines fall behind openly and never spiral.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the stack listens, how its tools are set up, and who its tenants are.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the stack makes of the pages and lists that its endpoints answer: right ones, partial ones, hostile ones.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the embedded cluster's autoscaler tells of itself while the stack stands, and how it is served.
 """

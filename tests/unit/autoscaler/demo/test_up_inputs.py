@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare up` on a user's own pods: manifests and traces, and what is said of broken ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How simulated containers use what they were promised."""
 
 from __future__ import annotations

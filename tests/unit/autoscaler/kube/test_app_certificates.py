@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Until when the autoscaler's certificates are valid, as its metrics tell: of the pair that a port would take."""
 
 from __future__ import annotations

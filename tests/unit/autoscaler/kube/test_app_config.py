@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoscaler's configuration file: every mistake at once, with its line, and a bad new file changes nothing."""
 
 from __future__ import annotations

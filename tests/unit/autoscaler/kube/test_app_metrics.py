@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the autoscaler tells Prometheus: every series of the catalogue, no other, each in the handbook."""
 
 from __future__ import annotations

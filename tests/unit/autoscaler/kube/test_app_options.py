@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gpushare autoscaler` on the command line: every mistake at once, and a status that programs can read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `gpushare autoscaler plan` shows: steps with reasons, who waits, what is in doubt; a stranger's text is text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What outlives the autoscaler: written, read back, and believed only as far as it can be true."""
 
 from __future__ import annotations

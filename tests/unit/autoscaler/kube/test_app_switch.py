@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The switch, and every other reason not to act: what cannot be followed stops everything, and says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One turn around the loop: what may not be done is not done, and nobody rests for what nobody refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a configuration to providers: who orders of cluster-autoscaler, and what a changed configuration takes away."""
 
 from __future__ import annotations

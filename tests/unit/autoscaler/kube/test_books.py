@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is kept between readings never differs from a reading made from nothing, whatever happened in between."""
 
 from __future__ import annotations

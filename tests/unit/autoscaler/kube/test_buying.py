@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Purchases: a provider that refuses, is silent or sells less, and what is known of it afterwards."""
 
 from __future__ import annotations

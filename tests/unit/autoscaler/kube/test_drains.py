@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a node is marked, emptied and given back: homes first, and nothing stays of what fails."""
 
 from __future__ import annotations

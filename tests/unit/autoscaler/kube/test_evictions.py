@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evictions: what an answer means, what no answer means, and that nobody goes without a home."""
 
 from __future__ import annotations

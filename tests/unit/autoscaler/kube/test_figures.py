@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures: what an exposition says, how old it is on a clock that nobody sets, and what a stranger's answer costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The annotations by which cluster-autoscaler is told whose pods it counts: put on, carried, taken away again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What outlives the controller reads back as it was, whatever was done to it; whose home a reservation is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a provider and a node say together: which state that is, since when, and under which name."""
 
 from __future__ import annotations

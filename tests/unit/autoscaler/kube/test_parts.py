@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the turn at scale stands on: a part of a fleet measured alone, a mixture learnt anew, steps taken together."""
 
 from __future__ import annotations

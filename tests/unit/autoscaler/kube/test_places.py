@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places on machines to come, as the scheduler is told of them: who has one, for how long, and in any trouble."""
 
 from __future__ import annotations

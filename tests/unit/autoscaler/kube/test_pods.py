@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may be moved, who is guarded, and what of a waiting pod's constraints is honoured."""
 
 from __future__ import annotations

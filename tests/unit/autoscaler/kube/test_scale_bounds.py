@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the API server is told to let the autoscaler scale."""
 
 from __future__ import annotations

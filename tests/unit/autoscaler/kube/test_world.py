@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is read before anything is done: no right, no reading, wrong clocks, wrong books, a kind that is not there.
 """

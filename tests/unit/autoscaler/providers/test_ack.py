@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ACK node pools by the vendor's own SDK over HTTP, against a server with the documented paths and answers.
 """

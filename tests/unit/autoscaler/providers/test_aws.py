@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Auto Scaling groups with the manners of the API reference, and where boto3 is there, with its own checks of shapes.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is remembered of a pool's nodes, and what of it is believed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Providers from a configuration, and all of them as one."""
 
 from __future__ import annotations

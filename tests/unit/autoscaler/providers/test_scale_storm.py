@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Removals and purchases behind `/scale` with answers lost and processes ended at any request.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whatever a stranger sends, the codec answers with a value or with CodecError.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Kubernetes node as its cards, its mode and its room.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Kubernetes pod as who it is and where it is, and the records that say so.
 """

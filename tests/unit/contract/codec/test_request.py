@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a pod's own words amount to on cards and on the machine, or why they amount to nothing.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which nodes a pod says it may use, and what it says that nobody weighs.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare dashboards build|check|list` as people and continuous integration call it.
 """

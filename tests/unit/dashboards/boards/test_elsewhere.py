@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Metrics that docs, manifests and examples for other programs name: each exists, with the labels that are used.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every query of every dashboard, by the catalogue: names, labels, rates, joins, legends, and columns that fit together.
 """

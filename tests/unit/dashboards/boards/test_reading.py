@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What makes a page readable: marked moments, legends that do not outgrow their graph, recorded series, one card alone.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dashboards as Grafana reads them: no key that its typed schema does not know, no overlap, nothing unnamed.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of the ten largest, asked of a real Prometheus over a range: who is shown, and when."""
 
 from __future__ import annotations

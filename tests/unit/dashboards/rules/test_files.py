@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare rules`: the files that are written, and the check that they are what the sources say.
 """

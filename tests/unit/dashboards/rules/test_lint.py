@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What review of rules would look for, looked for by a program: each series, label, template, window and patience.
 

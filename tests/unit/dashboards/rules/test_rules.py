@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selectors, taints and readiness as Kubernetes means them."""
 
 from __future__ import annotations

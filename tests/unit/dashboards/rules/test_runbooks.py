@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every alert has a page that can be followed at night: its commands exist, its links lead somewhere.
 """

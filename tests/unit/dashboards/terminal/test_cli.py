@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands as a person types them: options, exit statuses, pipes; wrong input gets a sentence."""
 
 from __future__ import annotations

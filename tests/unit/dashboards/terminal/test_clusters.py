@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real clusters have and tidy ones do not: taints of sick nodes, agents away, pods nobody recorded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a pod waits, and what would help: every answer holds when it is tried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `gpushare top` looks like: 1, 8 and 64 cards at 80 and 160 cells, in a pipe and on a pseudo-terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever exporters, API servers and tenants say: nothing moves the cursor, nothing grows without end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What keys do in the interactive view, and what each place shows; without a terminal.
 """

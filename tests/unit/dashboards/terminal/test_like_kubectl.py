@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Options that people know from kubectl: -l, --as, --no-headers, -w, --node.
 """

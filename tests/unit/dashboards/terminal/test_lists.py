@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists are read quickly, and say the same as the codec."""
 
 from __future__ import annotations

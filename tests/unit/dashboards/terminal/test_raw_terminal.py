@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `gpushare top` at a real terminal: keys, sizes, colours, and a terminal that is given back however it ends.
 """

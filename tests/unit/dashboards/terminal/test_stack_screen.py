@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The machine's part of the screen: fits whatever size it gets, keeps the most important, and as the golden files say.
 """

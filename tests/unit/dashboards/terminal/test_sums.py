@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cards, nodes, pods and namespaces add up; what is not known stays unknown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Figures, words and bars of the terminal view: sums that hold, cells that add up, names that cannot bite.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The screen: fits whatever size it gets, says the most important first, and looks as the golden files say.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `explain` reads quickly is what the scheduler's store would hold: the same nodes, the same pods, in order."""
 
 from __future__ import annotations

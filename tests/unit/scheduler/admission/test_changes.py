@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What admission says of changes: records, containers for debugging, bindings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whatever reaches the admission port gets an AdmissionReview in answer, and nothing unsound is let in.
 

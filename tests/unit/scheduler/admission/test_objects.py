@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The objects of admission: what is committed is what the tables say, and the tables mean what they say."""
 
 from __future__ import annotations

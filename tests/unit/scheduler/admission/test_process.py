@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admission process: judged apart from the scheduler, bounded against strangers, started again when it dies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What admission says of pods: all reasons at once, our additions and nothing else, remarks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What admission says of what makes pods, and of amounts that no node could ever hold."""
 
 from __future__ import annotations

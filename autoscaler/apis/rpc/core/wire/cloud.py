@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 cluster-autoscaler's externalgrpc CloudProvider: names, numbers and types, in both generations at once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kubernetes' Node and Pod as cluster-autoscaler sends and takes them: protobuf, cut to what is read here.
 

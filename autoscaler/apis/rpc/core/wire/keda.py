@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 KEDA's external scaler: names, numbers and types.
 
