@@ -25,8 +25,8 @@ def tried(given_up, deed):
     """What came of a deed: its result, or the name of its error."""
     script = f"""
 import ctypes, errno, os, signal, socket, threading
-from isolation.host import confine
-confine.{given_up}
+from isolation.host import drop_privileges
+drop_privileges.{given_up}
 try:
     print({deed})
 except OSError as exc:
@@ -85,9 +85,9 @@ def test_without_network(deed, found):
 def test_without_the_capabilities_that_it_takes():
     """One line that says which."""
     script = """
-from isolation.host import confine
+from isolation.host import drop_privileges
 try:
-    confine.give_up_root()
+    drop_privileges.give_up_root()
 except OSError as exc:
     print(exc.strerror)
 """

@@ -349,7 +349,7 @@ def test_paths_that_pages_name_exist(page):
     Of this tree, as they are written.
     """
     text = (MANIFESTS.parent / "docs" / page).read_text()
-    named = set(re.findall(r"\b((?:manifests|overlays|components|base|images)/[\w/.-]*\w)", text))
+    named = set(re.findall(r"(?<![\w/])((?:manifests|overlays|components|base|images)/[\w/.-]*\w)", text))
     roots = (MANIFESTS.parent, MANIFESTS)
 
     assert set() == {one for one in named if not any((root / one).exists() for root in roots)}
