@@ -26,7 +26,7 @@ RULES = [rule for group in GROUPS for rule in group.rules]
 LEVELS = {"cluster": (), "card": CARD_LABELS, "namespace": ("cluster", "job", "namespace")}
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FUNCTIONS = {"humanize1024", "humanizePercentage", "humanizeDuration", "printf", "if", "end"}
-RUNBOOK_PAGES = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
+RUNBOOK_PAGES = Path(__file__).resolve().parents[4] / "docs" / "runbooks"
 NEGATED = re.compile(r"^[\w:]+$")
 
 
