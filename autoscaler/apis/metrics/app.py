@@ -25,8 +25,9 @@ from autoscaler.apis.metrics.front_proxy import CONFIG_MAP, NAMESPACE, TrustErro
 from autoscaler.apis.metrics.registration import Service, TakenError
 from autoscaler.apis.metrics.rights import Rights
 from autoscaler.apis.metrics.server import Server, listening
-from autoscaler.apis.metrics.tls import Door, TlsError
+from autoscaler.apis.metrics.tls import MetricsTls
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.host.reloading_tls import CertificateFiles, TlsError
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
 from isolation.kube.writes import object_of
@@ -76,8 +77,8 @@ class Settings:
 class _Care:
     """What is looked at again and again."""
 
-    def __init__(self, access: Access, door: Door, settings: Settings) -> None:
-        self._access, self._door, self._settings = access, door, settings
+    def __init__(self, access: Access, tls: MetricsTls, settings: Settings) -> None:
+        self._access, self._tls, self._settings = access, tls, settings
         self.wrong = {"trust": "front proxy CA not read yet", "entry": "APIServices not checked yet"}
 
     def unready(self) -> str:
@@ -86,7 +87,7 @@ class _Care:
     async def trust(self) -> None:
         """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
         found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
-        self._door.believe(trust_of(found))
+        self._tls.set_trust(trust_of(found))
         self.wrong["trust"] = ""
 
     async def entry(self) -> None:
@@ -112,7 +113,7 @@ class _Care:
         last = dict.fromkeys(due, time.monotonic())
         while True:
             await asyncio.sleep(FILES_SECONDS)
-            if self._door.refresh():
+            if self._tls.refresh():
                 last["entry"] = _NEVER  # kube-apiserver must know the authority of what it is shown
             for name, look in looks.items():
                 pause = _AGAIN_SECONDS if self.wrong[name] else due[name]
@@ -145,11 +146,11 @@ async def metrics_api(
     `closed`: why no figures are told, empty: they are; discovery is answered all the same. `fresh`: seconds, older
     figures are not told.
     """
-    door = Door(settings.certificate, settings.key)
-    care = _Care(access, door, settings)
+    tls = MetricsTls(CertificateFiles(settings.certificate, settings.key))
+    care = _Care(access, tls, settings)
     rights = Rights(access, boottime)
     server = Server(
-        door,
+        tls,
         rights,
         readings,
         settings.groups,
@@ -158,5 +159,5 @@ async def metrics_api(
         closed=closed,
     )
     await care.start()
-    async with listening(server, door, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
+    async with listening(server, tls, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
         yield port

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autoscaler.apis.metrics.core.readings import Readings
     from autoscaler.apis.metrics.front_proxy import User
     from autoscaler.apis.metrics.rights import Rights
-    from autoscaler.apis.metrics.tls import Door
+    from autoscaler.apis.metrics.tls import MetricsTls
 
 log = logging.getLogger(__name__)
 _PROBES: Final = ("/healthz", "/livez", "/readyz")
@@ -54,7 +54,7 @@ class Server:
 
     def __init__(
         self,
-        door: Door,
+        tls: MetricsTls,
         rights: Rights,
         readings: Readings,
         groups: Collection[str],
@@ -64,7 +64,7 @@ class Server:
         closed: Callable[[], str] = str,
     ) -> None:
         """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
-        self._door, self._rights, self._readings = door, rights, readings
+        self._tls, self._rights, self._readings = tls, rights, readings
         self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
         self.heard: WeakSet[object] = WeakSet()
         """Connections that have asked something."""
@@ -79,7 +79,7 @@ class Server:
             wrong = self._unready() if request.path == "/readyz" else ""
             status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
             return web.Response(text=f"{wrong or 'ok'}\n", status=status)
-        if self._door.outdated(transport.get_extra_info("ssl_object")):
+        if self._tls.is_outdated(transport.get_extra_info("ssl_object")):
             transport.abort()  # the front proxy comes again, and is checked anew
             return _response(_NOBODY)
         return _response(await self._answered(request))
@@ -110,14 +110,14 @@ class Server:
         return answer(asked, self._readings.picture(), self._now())
 
     def _user(self, request: web.BaseRequest) -> User | None:
-        trust, transport = self._door.trust, request.transport
+        trust, transport = self._tls.trust, request.transport
         if trust is None or transport is None or not trust.allows(transport.get_extra_info("peercert")):
             return None
         return user_of(trust, request.headers.items())
 
 
 @contextlib.asynccontextmanager
-async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIterator[int]:
+async def listening(server: Server, tls: MetricsTls, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the block lasts; the port. What is being answered at the end is answered."""
     web_server = web.Server(
         server.handle,
@@ -135,7 +135,7 @@ async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIt
         return made
 
     sockets = await loop.create_server(
-        connected, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
+        connected, host, port, ssl=tls.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
     )
     try:
         yield sockets.sockets[0].getsockname()[1]

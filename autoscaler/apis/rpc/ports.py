@@ -21,7 +21,7 @@ from autoscaler.apis.rpc.expander import MOST_BYTES as EXPANDER_BYTES
 from autoscaler.apis.rpc.expander import Expander
 from autoscaler.apis.rpc.handler import Manners
 from autoscaler.apis.rpc.keda_scaler import FRESH_SECONDS, MOST_STREAMS, ExternalScaler
-from autoscaler.apis.rpc.server import Files, Port, ServingError, serving
+from autoscaler.apis.rpc.server import Port, ServingError, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autoscaler.apis.rpc.expander import Known
     from autoscaler.apis.rpc.handler import Tally
     from autoscaler.apis.rpc.server import Answerer
+    from isolation.host.reloading_tls import CertificateFiles
 
 CHANGING_PORT: Final = 8086
 EXPANDER_PORT: Final = 8087
@@ -45,7 +46,7 @@ class Settings:
     """Beyond this machine only with `files`, and the cloud provider only with an authority for clients too."""
     number: int = CHANGING_PORT
     expander_number: int = EXPANDER_PORT
-    files: Files | None = None
+    files: CertificateFiles | None = None
     provider_callers: frozenset[str] = frozenset({"cluster-autoscaler"})
     """Names in certificates (common or alternative) that may change pools."""
     figures_callers: frozenset[str] = frozenset({"keda-operator"})
@@ -73,7 +74,7 @@ async def ports(
     tally: Tally | None = None,
 ) -> AsyncIterator[Open]:
     """Serve what is given for as long as this lasts; ServingError."""
-    named = settings.files is not None and settings.files.clients is not None
+    named = settings.files is not None and settings.files.client_ca is not None
     if state is not None and settings.files is not None and not named:
         raise ServingError("the cloud provider can delete nodes: set --grpc-client-ca to authenticate its clients")
     services: list[Answerer] = []
@@ -88,7 +89,7 @@ async def ports(
     first = Port(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
     files = settings.files
     if files is not None and settings.anyone_asks:
-        files = replace(files, clients=None)
+        files = replace(files, client_ca=None)
     elif files is not None and known is not None and not named:
         raise ServingError(
             "the expander has no --grpc-client-ca to authenticate its clients; set it, or --expander-allow-anonymous"

@@ -16,7 +16,8 @@ from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.core.state import Group
 from autoscaler.apis.rpc.handler import Manners
 from autoscaler.apis.rpc.ports import Settings, ports
-from autoscaler.apis.rpc.server import Files, Port, ServingError, serving
+from autoscaler.apis.rpc.server import Port, ServingError, serving
+from isolation.host.reloading_tls import CertificateFiles
 
 CODE = grpc.StatusCode
 
@@ -76,7 +77,7 @@ def test_with_an_authority_for_clients_only_its_clients_are_heard(authority, tmp
         "stranger": Authority(tmp_path / "other", "other").issue("friend"),
         "nobody": None,
     }[who]
-    port = Port("127.0.0.1", 0, Files(server.certificate, server.key, authority.certificate))
+    port = Port("127.0.0.1", 0, CertificateFiles(server.certificate, server.key, authority.certificate))
 
     code = asyncio.run(asked(port, trusting(authority, pair)))
 
@@ -89,7 +90,7 @@ def test_a_certificate_is_not_yet_a_right(authority, name, code):
     Whoever may read figures may not delete nodes: each service has its own list of names.
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
-    port = Port("127.0.0.1", 0, Files(server.certificate, server.key, authority.certificate))
+    port = Port("127.0.0.1", 0, CertificateFiles(server.certificate, server.key, authority.certificate))
     manners = Manners(callers=frozenset({"cluster-autoscaler"}))
 
     assert code == asyncio.run(asked(port, trusting(authority, authority.issue(name)), manners))
@@ -115,7 +116,9 @@ def test_a_new_certificate_is_served_without_a_restart(authority, tmp_path):
 
     async def run():
         codes = []
-        async with serving(Port("127.0.0.1", 0, Files(old.certificate, old.key)), [CloudProvider(Pools())]) as number:
+        async with serving(
+            Port("127.0.0.1", 0, CertificateFiles(old.certificate, old.key)), [CloudProvider(Pools())]
+        ) as number:
 
             async def codes_now():
                 for who in (authority, later):
@@ -148,7 +151,7 @@ def test_files_that_are_no_pair_are_told_at_the_start(authority, spoil):
         pair.key.write_bytes(authority.issue("other", hosts=("127.0.0.1",)).key.read_bytes())
 
     with pytest.raises(ServingError, match=r"server\.(crt|key)"):
-        asyncio.run(asked(Port("127.0.0.1", 0, Files(pair.certificate, pair.key)), None))
+        asyncio.run(asked(Port("127.0.0.1", 0, CertificateFiles(pair.certificate, pair.key)), None))
 
 
 def test_a_port_that_is_taken_is_told():
@@ -172,7 +175,7 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority, anyone):
     wrong port. Only where that is wished is anybody advised: a stock cluster-autoscaler shows its expander nothing.
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
-    files = Files(server.certificate, server.key, authority.certificate)
+    files = CertificateFiles(server.certificate, server.key, authority.certificate)
     asking = {
         "groups": "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/NodeGroups",
         "figures": "/externalscaler.ExternalScaler/IsActive",
@@ -217,7 +220,7 @@ def test_an_expander_for_everybody_must_be_wished_for(authority):
     server = authority.issue("server", hosts=("127.0.0.1",))
 
     async def run(**more):
-        settings = Settings(expander_number=0, files=Files(server.certificate, server.key), **more)
+        settings = Settings(expander_number=0, files=CertificateFiles(server.certificate, server.key), **more)
         async with ports(settings, known=object()) as opened:
             return opened.expander_number
 
@@ -242,7 +245,7 @@ def test_the_network_may_not_change_pools_without_showing_who_it_is(authority):
     server = authority.issue("server", hosts=("127.0.0.1",))
 
     async def run():
-        async with ports(Settings(files=Files(server.certificate, server.key)), state=Pools()):
+        async with ports(Settings(files=CertificateFiles(server.certificate, server.key)), state=Pools()):
             pass
 
     with pytest.raises(ServingError, match="set --grpc-client-ca"):
