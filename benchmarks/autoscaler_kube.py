@@ -23,7 +23,7 @@ from autoscaler_pass import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 from autoscaler.apis.metrics.core.readings import Board, Sample, Spot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.state import Memory
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.annotations import NodeNote, PodNote
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Measured
@@ -150,7 +150,7 @@ class Stand:
         began = time.process_time()
         seen = await self.world.observe()
         read = time.process_time()
-        plan, _ = decide(seen, _LIMITS, Memory())
+        plan, _ = decide(seen, _LIMITS, AutoscalerState())
         await asyncio.sleep(0)
         decided = time.process_time()
         await self.world.settle(_LIMITS.action_validation_delay_seconds)

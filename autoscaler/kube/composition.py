@@ -113,7 +113,7 @@ def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig
 
 def needed_by(seen: Observation) -> dict[str, str]:
     """Nodes by name, for whom they are kept who is not there yet: pods that wait for a purchase, or are on the move."""
-    waiting = {home.machine: uid for uid, home in seen.homes.items()}
+    waiting = {home.machine: uid for uid, home in seen.nominations.items()}
     moving = {home.placement.node: uid for uid, home in seen.reserved.items()}
     return {
         node: f"pod {seen.pods[uid].key}" if uid in seen.pods else "a pod that moves there"

@@ -101,7 +101,7 @@ class Moves:
 
     async def move(self, step: Move, seen: Seen) -> None:
         """Reserve, see that it holds, evict."""
-        name = await self.reserve(step.home, seen)
+        name = await self.reserve(step.reservation, seen)
         await asyncio.sleep(SEEN_SECONDS)
         try:
             await self.evict(step.pod, step.reason, seen, name)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.apis.metrics.core.readings import Board
 from autoscaler.apis.rpc.relay import Relay
 from autoscaler.core.decide import decide
-from autoscaler.core.scale_down import kept
+from autoscaler.core.scale_down import explain_needed
 from autoscaler.kube.composition import opened
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.core.conditions import DoubtError
@@ -123,7 +123,7 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
     reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
-    stay = islice(kept(seen, wired.config.limits).items(), _MOST_KEPT)
+    stay = islice(explain_needed(seen, wired.config.limits).items(), _MOST_KEPT)
     told = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
     doubts = (*_nothing(options, wired), *told, *(doubt.text for doubt in world.doubts()), *trouble)
     silent = world.seen.silent if world.seen is not None else {}

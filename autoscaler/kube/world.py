@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from autoscaler.apis.metrics.core.readings import PodUse
     from autoscaler.core.limits import Limits
-    from autoscaler.core.plan import Buy, Step
-    from autoscaler.core.snapshot import Home, Observation
+    from autoscaler.core.plan import ScaleUp, Step
+    from autoscaler.core.snapshot import Nomination, Observation
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.execution_context import Events
     from autoscaler.kube.observe.snapshot import Seen
@@ -142,7 +142,7 @@ class KubeWorld:
         self._settled = True
         await self._parts.sleep(seconds)
 
-    async def expect(self, homes: Mapping[str, Home]) -> None:
+    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
         """Remember who goes where; also the moment to tidy away what nobody needs any more."""
         self.kept = replace(self.kept, homes=dict(homes))
         if self.seen is not None:
@@ -157,7 +157,7 @@ class KubeWorld:
         await self._remember()
         return refused
 
-    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
         """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.Grouping`."""
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")

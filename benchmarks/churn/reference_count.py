@@ -51,7 +51,7 @@ def _without_room(seen: Observation) -> list[Pod]:
     kept = [home for home in seen.reserved.values() if home.pod not in seen.pods or seen.pods[home.pod].deleting]
     rest: list[Pod] = []
     for pod in seen.pending:
-        home = next((home for home in kept if home.meant_for(pod)), None)
+        home = next((home for home in kept if home.matches(pod)), None)
         if home is not None:
             kept.remove(home)
             continue

@@ -26,8 +26,8 @@ from interleave.wire import Net, Weather, Wire
 from support.kube_world_stand import Silent, a_node, a_pod
 
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube import watches
 from autoscaler.kube.core.conditions import DoubtError
 from autoscaler.kube.core.config import PoolConfig
@@ -285,12 +285,12 @@ class Run:
             now=lambda: EPOCH + self.loop.time(),
             steady=self.loop.time,
         )
-        world, memory = KubeWorld(parts, (config,), LIMITS), Memory()
+        world, memory = KubeWorld(parts, (config,), LIMITS), AutoscalerState()
         async with followed.following():
             await followed.synced()
             while True:
                 try:
-                    plan, memory = await turn(world, LIMITS, memory)
+                    plan, memory = await reconcile(world, LIMITS, memory)
                 except (DoubtError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:

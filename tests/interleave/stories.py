@@ -43,7 +43,7 @@ from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander
 from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
+from autoscaler.core.reconcile import reconcile
 from autoscaler.kube import watches
 from autoscaler.kube.composition import KnownPools
 from autoscaler.kube.core.conditions import DoubtError
@@ -407,7 +407,7 @@ class Story:
             while True:
                 began = self.loop.time()
                 try:
-                    plan, memory = await turn(world, LIMITS, memory)
+                    plan, memory = await reconcile(world, LIMITS, memory)
                 except (DoubtError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:

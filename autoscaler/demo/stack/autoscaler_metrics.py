@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.plan import Plan
     from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.state import AutoscalerState
     from autoscaler.demo.embedded.fleet import Embedded
     from isolation.contract.metrics import MetricSpec
 
@@ -48,7 +48,7 @@ class Turns:
         self._ended: float | None = None
         self._before: Observation | None = None
 
-    def decide(self, seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+    def decide(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         """The autoscaler's own decision, timed."""
         begun = time.perf_counter()
         plan, after = decide(seen, limits, memory)

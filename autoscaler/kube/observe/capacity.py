@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.pools import load_of
+from autoscaler.core.pools import compute_load
 from autoscaler.kube.annotations import ours
 from autoscaler.kube.observe.pools import kind_of
 from autoscaler.providers.core.profile import template_of, whole
@@ -148,7 +148,7 @@ class Room:
                 engine.release(uid)
             # booked even where it over-commits a card: reality is not refused
             engine.hold(uid, pod.request, pod.placement, force=True)
-        load = load_of(node, [(pod.request, pod.placement) for pod in here.values() if pod.placement is not None])
+        load = compute_load(node, [(pod.request, pod.placement) for pod in here.values() if pod.placement is not None])
         self._seats[name] = Seat(usable, node, here, load)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autoscaler.apis.metrics.core.readings import PoolRoom, Waiting
-from autoscaler.core.templates import templates_of
+from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
     from autoscaler.core.snapshot import Observation
@@ -23,14 +23,14 @@ def rooms_of(seen: Observation) -> tuple[PoolRoom, ...]:
     nodes: dict[str, list[str]] = {name: [] for name in seen.pools}
     for name in seen.engine.nodes:
         machine = seen.machines.get(name)
-        if machine is not None and seen.usable(name) and machine.pool in nodes:
+        if machine is not None and seen.is_usable(name) and machine.pool in nodes:
             nodes[machine.pool].append(name)
     return tuple(_room(seen, pool, nodes[pool]) for pool in sorted(nodes))
 
 
 def waiting_of(seen: Observation) -> tuple[Waiting, ...]:
     """Memory of shared cards that is waited for, by namespace and pool."""
-    templates = templates_of(tuple(seen.pools.values()))
+    templates = get_templates(tuple(seen.pools.values()))
     cheapest = sorted(seen.pools, key=lambda name: (seen.pools[name].price, name))
     found: dict[tuple[str, str], int] = {}
     for pod in seen.pending:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.bin_packing import groups_of
-from autoscaler.core.expander import Market
+from autoscaler.core.bin_packing import group_pods
+from autoscaler.core.expander import PoolExpander
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import Templates
 from isolation.contract.model import Node, Pod, Request, Rules
@@ -77,14 +77,16 @@ def _judged(options: Sequence[Option]) -> tuple[Verdict, ...]:
         if option.node is not None
     }
     templates = Templates(pools.values())
-    return tuple(_verdict(option, str(at), Market(pools, frozenset(), templates)) for at, option in enumerate(options))
+    return tuple(
+        _verdict(option, str(at), PoolExpander(pools, frozenset(), templates)) for at, option in enumerate(options)
+    )
 
 
-def _verdict(option: Option, name: str, market: Market) -> Verdict:
+def _verdict(option: Option, name: str, market: PoolExpander) -> Verdict:
     if option.node is None:
         return Verdict(option.group, 0, 0, None, "cannot read its node: left to cluster-autoscaler")
     pods = (Pod(str(at), str(at), request=replace(asked, rules=Rules())) for at, asked in enumerate(option.pods))
-    opened = [served for _, served in market.opened({name: _MOST_NODES}, groups_of(pods))]
+    opened = [served for _, served in market.open_nodes({name: _MOST_NODES}, group_pods(pods))]
     count, asked = sum(map(len, opened)), len(option.pods) + option.unread + option.refused
     if not opened:
         if option.unread or not asked:

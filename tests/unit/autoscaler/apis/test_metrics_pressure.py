@@ -11,7 +11,7 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
 from autoscaler.apis.metrics.core.readings import Waiting
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from isolation.contract.quantity import GIB
 
 
@@ -48,7 +48,7 @@ def test_a_node_that_cannot_be_used_has_nothing_left():
     Its cards are there, and no pod may go to them.
     """
     one = in_pool("one", "a")
-    (room,) = rooms_of(seen([pool("a")], [], [one], machines=[Machine("one", "a", State.DRAINING)]))
+    (room,) = rooms_of(seen([pool("a")], [], [one], machines=[Machine("one", "a", MachineState.DRAINING)]))
     assert (0, 0.0) == (room.largest_free_bytes, room.idle_cards)
 
 
