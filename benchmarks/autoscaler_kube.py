@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from autoscaler.providers.base import Provider
 
 TURNS: Final = 5

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import observe_cluster
 from autoscaler.core.plan import Plan
 from autoscaler.core.pools import Pool
-from autoscaler.core.snapshot import observe_cluster
 from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
@@ -34,7 +34,7 @@ from isolation.simulator import synthetic
 from isolation.simulator.openb import CARD_BYTES, make_node
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
 
 LARGEST_MIB: Final = 600
 NOW: Final = 1e6

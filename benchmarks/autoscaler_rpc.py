@@ -24,7 +24,7 @@ import grpc
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.core.wire import cloud as wire
 from autoscaler.apis.rpc.handler import Manners
-from autoscaler.apis.rpc.relay import Offer, Relay
+from autoscaler.apis.rpc.provider_groups import Offer, Relay
 from autoscaler.apis.rpc.server import Port, serving
 from autoscaler.providers.base import Instance, PoolState
 

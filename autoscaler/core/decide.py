@@ -11,27 +11,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.demand import compute_demand, shorten
 from autoscaler.core.fleet_caps import FleetGrowth, count_removals_left
-from autoscaler.core.fragmented import find_fragmented
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import MachineState, overdue
 from autoscaler.core.plan import CancelDrain, CancelScaleUp, Drain, Evict, Plan, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.rebalance.cost import DisruptionCost
 from autoscaler.core.rebalance.inputs import RebalanceInputs
 from autoscaler.core.rebalance.moves import plan_make_room, plan_rebalance, remember_hot_cards
 from autoscaler.core.scale_down import find_removals, find_unneeded
+from autoscaler.core.scale_up import compute_demand, shorten
 from autoscaler.core.state import is_removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autoscaler.core.demand import Demand
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation, Reservation
     from autoscaler.core.plan import Step
     from autoscaler.core.pools import Pool
     from autoscaler.core.scale_down import Removal
-    from autoscaler.core.snapshot import Observation, Reservation
+    from autoscaler.core.scale_up import Demand
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Pod
 

@@ -16,8 +16,8 @@ from autoscaler.core.lifecycle import MachineState
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move
 
 if TYPE_CHECKING:
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Observation
 
 _LONG_AGO: Final = float("-inf")
 

@@ -19,7 +19,7 @@ from isolation.placement.engine import Engine, PlacementError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.core.snapshot import Nomination, Observation, Reservation
+    from autoscaler.core.observation import Nomination, Observation, Reservation
 
 
 @dataclass(frozen=True, slots=True)

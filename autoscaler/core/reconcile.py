@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Nomination, Observation
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Refusal
 

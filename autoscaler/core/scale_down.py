@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
 from autoscaler.core.disruption_budget import belongs_to_node
 from autoscaler.core.lifecycle import MachineState
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from autoscaler.core.disruption_budget import Budget
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.cost import DisruptionCost
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Pod, Request
     from isolation.placement.engine import Engine
 

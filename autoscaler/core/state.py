@@ -17,10 +17,10 @@ from autoscaler.core.plan import CancelDrain, Evict, Move, RemoveFailedNode, Rem
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autoscaler.core.demand import Demand
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.scale_up import Demand
 
 
 @dataclass(frozen=True, slots=True)

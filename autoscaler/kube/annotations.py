@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from autoscaler.core.scale_down_rules import DrainHints
+from autoscaler.core.drain_rules import DrainHints
 from autoscaler.kube.last_look import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of

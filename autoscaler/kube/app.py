@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.apis.metrics.app import metrics_api
 from autoscaler.apis.metrics.core.readings import Board
 from autoscaler.apis.rpc.ports import ports
-from autoscaler.apis.rpc.relay import Relay
+from autoscaler.apis.rpc.provider_groups import Relay
 from autoscaler.apis.rpc.server import ServingError
 from autoscaler.kube.composition import KnownPools
 from autoscaler.kube.condition_reporter import Voice

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.apis.rpc.relay import Commanding, Offer
+from autoscaler.apis.rpc.provider_groups import Commanding, Offer
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.usage_http import Exporters, Prometheus
 from autoscaler.providers.registry import ORDERED, open_providers
@@ -19,9 +19,9 @@ from autoscaler.providers.registry import ORDERED, open_providers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autoscaler.apis.rpc.relay import Relay
+    from autoscaler.apis.rpc.provider_groups import Relay
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from autoscaler.kube.core.config import Config, PoolConfig
     from autoscaler.kube.core.config import Figures as FiguresConfig
     from autoscaler.kube.usage import Measured

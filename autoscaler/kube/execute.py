@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Nomination
 from autoscaler.core.plan import (
     CancelDrain,
     CancelScaleUp,
@@ -26,7 +27,6 @@ from autoscaler.core.plan import (
     ScaleUp,
     get_action,
 )
-from autoscaler.core.snapshot import Nomination
 from autoscaler.kube.core.conditions import Doubt, Kind
 from autoscaler.kube.drain_marks import Marks
 from autoscaler.kube.execution_context import RefusedStepError, Tools

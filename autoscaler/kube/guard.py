@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import Plan, ScaleUp, Step
     from autoscaler.core.pools import Pool
     from autoscaler.core.reconcile import Environment
-    from autoscaler.core.snapshot import Nomination, Observation
     from autoscaler.core.state import AutoscalerState
     from autoscaler.kube.core.inhibition import Hold
     from autoscaler.kube.telemetry.metrics import Telemetry

@@ -25,7 +25,7 @@ from isolation.placement.node_rules import kind_of, ours_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from autoscaler.kube.annotations import PodNote
     from isolation.contract.model import Pod
     from isolation.kube.access import Access

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Reservation as Wanted
     from autoscaler.core.plan import Move
-    from autoscaler.core.snapshot import Reservation as Wanted
     from autoscaler.kube.execution_context import Tools
     from autoscaler.kube.observe.snapshot import Seen
     from isolation.contract.model import Placement, Pod

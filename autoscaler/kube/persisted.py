@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.snapshot import Nomination
+from autoscaler.core.observation import Nomination
 from autoscaler.providers.core import profile
 from isolation.contract.codec.cursor import At, CodecError
 

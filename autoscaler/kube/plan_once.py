@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.core.readings import Board
-from autoscaler.apis.rpc.relay import Relay
+from autoscaler.apis.rpc.provider_groups import Relay
 from autoscaler.core.decide import decide
 from autoscaler.core.scale_down import explain_needed
 from autoscaler.kube.composition import opened

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
-    from autoscaler.core.snapshot import Nomination
+    from autoscaler.core.observation import Nomination
     from autoscaler.kube.execution_context import Tools
     from isolation.contract.model import Pod
 

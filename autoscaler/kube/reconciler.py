@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoscaler.apis.metrics.core.readings import Board
-    from autoscaler.apis.rpc.relay import Relay
+    from autoscaler.apis.rpc.provider_groups import Relay
     from autoscaler.core.limits import Limits
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from autoscaler.apis.metrics.core.readings import PodUse
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import ScaleUp, Step
-    from autoscaler.core.snapshot import Nomination, Observation
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.execution_context import Events
     from autoscaler.kube.observe.snapshot import Seen

@@ -18,9 +18,9 @@ import numpy as np
 
 from autoscaler.core.disruption_budget import Budget
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import observe_cluster
 from autoscaler.core.rebalance.cost import DisruptionCost
 from autoscaler.core.scale_down import find_removals, find_unneeded
-from autoscaler.core.snapshot import observe_cluster
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
@@ -30,9 +30,9 @@ from isolation.simulator.replay import load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
     from autoscaler.core.scale_down import Removal
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Node
     from isolation.simulator.replay import Trace
 

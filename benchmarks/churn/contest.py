@@ -19,7 +19,7 @@ import numpy as np
 
 from autoscaler.core.decide import decide
 from autoscaler.core.flapping import FlapDetector
-from autoscaler.core.fragmented import find_fragmented
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import STANDING
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, ScaleUp
@@ -33,9 +33,9 @@ from benchmarks.churn.reference_count import needed_nodes, served_by_coming
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.reconcile import Decider
-    from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Node
     from isolation.simulator.openb import TracePod

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
-    from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Node, Pod, Request
 

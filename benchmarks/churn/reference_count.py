@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Node, Pod
 
 

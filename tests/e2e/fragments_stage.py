@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
-    from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import AutoscalerState
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"

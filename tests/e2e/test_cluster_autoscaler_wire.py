@@ -19,7 +19,7 @@ from e2e.certificates import Authority
 from support.builders import node
 from support.rpc_world import Pools
 
-from autoscaler.apis.rpc.core.state import Group
+from autoscaler.apis.rpc.core.node_groups import Group
 from autoscaler.apis.rpc.ports import Settings, ports
 from isolation.contract.names import ACK, CARD_UNITS
 from isolation.host.reloading_tls import CertificateFiles

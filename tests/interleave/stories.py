@@ -41,7 +41,7 @@ from support.kube_world_stand import Silent, a_pod
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.provider_groups import Commanding, Offer, Relay
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.kube import watches

@@ -18,9 +18,9 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.lifecycle import MachineState
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain, Evict, RemoveNode, ScaleUp
 from autoscaler.core.scale_down import Removal
-from autoscaler.core.snapshot import Reservation
 from autoscaler.core.state import AutoscalerState
 from benchmarks.churn import churn as churning
 from benchmarks.churn.__main__ import main

@@ -15,7 +15,7 @@ import pytest
 from interleave.stories import play
 from support.budget import examples
 
-from autoscaler.apis.rpc.relay import Commanding
+from autoscaler.apis.rpc.provider_groups import Commanding
 from isolation.scheduler.core.cache import Books
 
 BLOCKS = 20

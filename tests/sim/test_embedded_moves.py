@@ -12,8 +12,8 @@ from support.builders import ask
 from support.embedded_fleet import QUICK, a_few, check_frame, check_homes, check_room, check_served, counts, live
 from support.pools_builder import arrival, fleet, pool
 
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import CancelDrain, Drain
-from autoscaler.core.snapshot import Reservation
 from autoscaler.demo.embedded.fleet import Embedded
 from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request

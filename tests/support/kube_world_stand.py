@@ -10,8 +10,8 @@ from dataclasses import replace
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain
-from autoscaler.core.snapshot import Reservation
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import RESERVATIONS_PATH, Sources

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A few pools in memory behind `autoscaler.apis.rpc.core.state.State`, and real gRPC clients of either generation.
+A few pools in memory behind `autoscaler.apis.rpc.core.node_groups.State`, and real gRPC clients of either generation.
 
 The clients' messages are typed here anew, as each generation of cluster-autoscaler declares them, so that a
 number that is wrong in the server is not wrong in the same way in its test.
@@ -14,7 +14,7 @@ from dataclasses import replace
 import grpc
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.rpc.core.state import Group, Instance, Standing
+from autoscaler.apis.rpc.core.node_groups import Group, Instance, Standing
 from autoscaler.apis.rpc.server import Port, serving
 from isolation.contract.protobuf import Wire
 

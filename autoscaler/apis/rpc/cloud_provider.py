@@ -17,7 +17,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.apis.rpc.core.state import Standing
+from autoscaler.apis.rpc.core.node_groups import Standing
 from autoscaler.apis.rpc.core.templates import template_bytes
 from autoscaler.apis.rpc.core.wire import cloud as wire
 from autoscaler.apis.rpc.handler import INVALID, NOT_FOUND, REFUSED, UNIMPLEMENTED, Manners, Said, Service
@@ -28,7 +28,7 @@ from isolation.contract.names import WHOLE_CARDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoscaler.apis.rpc.core.state import Group, Instance, State
+    from autoscaler.apis.rpc.core.node_groups import Group, Instance, State
 
 _STATES: Final = {
     Standing.UNKNOWN: wire.UNSPECIFIED,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is loaded; else it writes into our log
 import grpc
 
-from autoscaler.apis.rpc.core.state import OutOfStockError, StateError, UnreachableError
+from autoscaler.apis.rpc.core.node_groups import OutOfStockError, StateError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.rpc.core.trigger import METRICS, Trigger, TriggerError, Unknown, figure_of, trigger_of
+from autoscaler.apis.rpc.core.keda_trigger import METRICS, Trigger, TriggerError, Unknown, figure_of, trigger_of
 from autoscaler.apis.rpc.core.wire import keda as wire
 from autoscaler.apis.rpc.handler import INVALID, UNAVAILABLE, Manners, Said, Service
 from isolation.kube.election import boottime

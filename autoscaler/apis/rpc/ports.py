@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from autoscaler.apis.metrics.core.readings import Readings
-    from autoscaler.apis.rpc.core.state import State
+    from autoscaler.apis.rpc.core.node_groups import State
     from autoscaler.apis.rpc.expander import Known
     from autoscaler.apis.rpc.handler import Tally
     from autoscaler.apis.rpc.server import Answerer

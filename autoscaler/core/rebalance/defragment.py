@@ -14,15 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import FULL_CORE, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from autoscaler.core.disruption_budget import Budget
+    from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.inputs import RebalanceInputs
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Card, Pod
     from isolation.placement.engine import Engine
 

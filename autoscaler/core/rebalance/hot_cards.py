@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.inputs import RebalanceInputs
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Placement, Pod
     from isolation.placement.engine import Engine
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autoscaler.core.disruption_budget import Budget
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.cost import DisruptionCost
-    from autoscaler.core.snapshot import Observation
 
 
 @dataclass(frozen=True, slots=True)

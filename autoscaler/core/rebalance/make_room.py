@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import FULL_CORE, Refusal, Why
 
 if TYPE_CHECKING:

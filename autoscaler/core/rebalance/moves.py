@@ -20,11 +20,11 @@ from autoscaler.core.rebalance.make_room import RoomMaker
 from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
-    from autoscaler.core.demand import Demand, PlannedNode
+    from autoscaler.core.observation import Observation, Reservation
     from autoscaler.core.rebalance.defragment import DefragmentMove
     from autoscaler.core.rebalance.inputs import RebalanceInputs
     from autoscaler.core.rebalance.make_room import MadeRoom
-    from autoscaler.core.snapshot import Observation, Reservation
+    from autoscaler.core.scale_up import Demand, PlannedNode
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Pod
 

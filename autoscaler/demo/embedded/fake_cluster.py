@@ -16,7 +16,7 @@ from isolation.contract.model import Phase
 from isolation.placement.engine import Engine
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Reservation
+    from autoscaler.core.observation import Reservation
     from isolation.contract.model import Node, Placement, Pod
 
 

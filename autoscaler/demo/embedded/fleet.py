@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoscaler.core.decide import decide, list_names
-from autoscaler.core.demand import shorten
-from autoscaler.core.fragmented import find_fragmented
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
+from autoscaler.core.scale_up import shorten
 from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.life import used_byte_seconds
 from autoscaler.demo.embedded.profiles import demo_fleet, demo_limits, fleet_of

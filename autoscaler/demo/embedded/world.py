@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from autoscaler.core.observation import Nomination, Observation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
-from autoscaler.core.snapshot import Nomination, Observation
 from autoscaler.demo.embedded.accounting import Ledger
 from autoscaler.demo.embedded.clock import Agenda
 from autoscaler.demo.embedded.fake_cluster import Book
@@ -30,8 +30,8 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
+    from autoscaler.core.observation import Reservation
     from autoscaler.core.plan import Step
-    from autoscaler.core.snapshot import Reservation
     from autoscaler.demo.embedded.supply import Arrival, Fleet
     from isolation.contract.model import Placement
 

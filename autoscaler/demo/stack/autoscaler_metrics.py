@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
-    from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import AutoscalerState
     from autoscaler.demo.embedded.fleet import Embedded
     from isolation.contract.metrics import MetricSpec

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.fragmented import find_fragmented
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import MachineState
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autoscaler.apis.metrics.core.readings import Picture
     from autoscaler.core.limits import Limits
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.metrics import MetricSpec
     from isolation.contract.model import Refusal

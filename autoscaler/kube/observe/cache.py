@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.disruption_budget import belongs_to_node
-from autoscaler.core.scale_down_rules import DrainRules, explain_block, find_blocks
+from autoscaler.core.drain_rules import DrainRules, explain_block, find_blocks
 from autoscaler.kube.annotations import PodNote
 from autoscaler.kube.observe.capacity import Kinds, Room
 from autoscaler.kube.observe.pods import guarded, movable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from autoscaler.apis.metrics.core.readings import Spot
-    from autoscaler.core.scale_down_rules import DrainBlock
+    from autoscaler.core.drain_rules import DrainBlock
     from autoscaler.kube.observe.snapshot import Snapshot
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Budget

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.lifecycle import STANDING, MachineState
-from autoscaler.core.snapshot import Nomination, Reservation
+from autoscaler.core.observation import Nomination, Reservation
 from autoscaler.kube.nominations import homes_of
 from isolation.contract.model import Request
 from isolation.placement.engine import PlacementError

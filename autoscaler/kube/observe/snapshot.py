@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.scale_down_rules import DrainRules
-from autoscaler.core.snapshot import Observation
+from autoscaler.core.observation import Observation
 from autoscaler.kube.nominations import used_by
 from autoscaler.kube.observe.cache import Books
 from autoscaler.kube.observe.capacity import Usable

@@ -13,7 +13,7 @@ from autoscaler.apis.metrics.core.answer import Moment, answer
 from autoscaler.apis.metrics.core.readings import Picture, pod_uses
 from autoscaler.apis.metrics.core.request import PodsAsked
 from autoscaler.apis.metrics.core.selector import Selector
-from autoscaler.apis.rpc.core.trigger import figure_of, trigger_of
+from autoscaler.apis.rpc.core.keda_trigger import figure_of, trigger_of
 from autoscaler.kube.usage import Ages, Row
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,

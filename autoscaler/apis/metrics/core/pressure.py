@@ -14,7 +14,7 @@ from autoscaler.apis.metrics.core.readings import PoolRoom, Waiting
 from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Request
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from autoscaler.apis.rpc.core.state import Group
+    from autoscaler.apis.rpc.core.node_groups import Group
     from isolation.contract.model import Node
     from isolation.contract.names import Dialect
 

@@ -10,13 +10,13 @@ from support.builders import ask
 from support.kube_world_stand import LIMITS, Api, Machines, a_pod, run
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.provider_groups import Commanding, Offer, Relay
 from autoscaler.core.decide import decide
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import Nomination
 from autoscaler.core.plan import CancelScaleUp, ScaleUp
 from autoscaler.core.reconcile import reconcile
-from autoscaler.core.snapshot import Nomination
 from autoscaler.core.state import AutoscalerState
 from isolation.contract.handover import Ours
 

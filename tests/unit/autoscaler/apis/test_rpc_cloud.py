@@ -13,7 +13,14 @@ from support.rpc_world import GENERATIONS, PROVIDER, Pools, channel_to
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from autoscaler.apis.rpc.core.node_groups import (
+    Group,
+    Instance,
+    OutOfStockError,
+    Standing,
+    StateError,
+    UnreachableError,
+)
 from autoscaler.apis.rpc.core.templates import template_bytes
 from autoscaler.apis.rpc.core.wire.core import node_json
 from autoscaler.apis.rpc.handler import Manners

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rpc_world import GENERATIONS, channel_to
 
-from autoscaler.apis.rpc import cloud_provider, relay
+from autoscaler.apis.rpc import cloud_provider, provider_groups
 from autoscaler.apis.rpc.cloud_provider import CloudProvider, Index
-from autoscaler.apis.rpc.core.state import Group, Instance
-from autoscaler.apis.rpc.relay import Offer, Relay
+from autoscaler.apis.rpc.core.node_groups import Group, Instance
+from autoscaler.apis.rpc.provider_groups import Offer, Relay
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 
@@ -55,7 +55,9 @@ def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_told_at_once(m
     """
     size = 300
     read = []
-    monkeypatch.setattr(relay, "_instance", lambda one, plain=relay._instance: read.append(one) or plain(one))
+    monkeypatch.setattr(
+        provider_groups, "_instance", lambda one, plain=provider_groups._instance: read.append(one) or plain(one)
+    )
     built = []
     monkeypatch.setattr(cloud_provider, "Index", lambda groups: built.append(groups) or Index(groups))
 

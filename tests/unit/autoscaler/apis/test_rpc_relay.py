@@ -11,8 +11,8 @@ import pytest
 from support.rpc_world import GENERATIONS, channel_to
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import StateError
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.core.node_groups import StateError
+from autoscaler.apis.rpc.provider_groups import Commanding, Offer, Relay
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 from isolation.kube.core.errors import UnreachableError

@@ -13,7 +13,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.readings import Board
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import Group
+from autoscaler.apis.rpc.core.node_groups import Group
 from autoscaler.apis.rpc.handler import Manners
 from autoscaler.apis.rpc.ports import Settings, ports
 from autoscaler.apis.rpc.server import Port, ServingError, serving

@@ -12,9 +12,9 @@ from support.builders import ask, node
 from support.pools_builder import nodes_by_hand, on_card, pod, pool, seen
 
 from autoscaler.core.bin_packing import Bin
-from autoscaler.core.demand import compute_demand
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
+from autoscaler.core.scale_up import compute_demand
 from isolation.contract.model import Mode, Request, Requirement, Rules, Taint, Toleration, Why
 from isolation.contract.quantity import gib
 

@@ -13,9 +13,9 @@ from support.pools_builder import on_card, pod, pool, seen
 from autoscaler.core.decide import decide
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.reconcile import DryRun, reconcile
-from autoscaler.core.snapshot import Reservation
 from autoscaler.core.state import AutoscalerState
 
 LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)

@@ -12,9 +12,9 @@ from support.budget import examples
 from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
-from autoscaler.core.fragmented import find_fragmented
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import Refusal, Request
 
 FULL = node("p-1", 4, 15, pool="p")

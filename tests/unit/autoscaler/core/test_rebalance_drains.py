@@ -15,10 +15,10 @@ from support.pools_builder import on_card, pod, pool, seen
 from autoscaler.core.disruption_budget import Budget
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits, LimitsError
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain, Evict, Move, Plan, RemoveNode
 from autoscaler.core.rebalance.cost import DisruptionCost, disruption_seconds
 from autoscaler.core.scale_down import find_removals, find_unneeded
-from autoscaler.core.snapshot import Reservation
 from autoscaler.core.state import AutoscalerState
 from isolation.contract.model import Placement
 from isolation.contract.quantity import gib

@@ -11,8 +11,8 @@ from support.moves_stage import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Evict, Move, Plan, ScaleUp
-from autoscaler.core.snapshot import Reservation
 from autoscaler.core.state import AutoscalerState, Backoff
 from isolation.contract.model import Placement
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.kube_world_stand import START, Api, Machines, a_node, a_pod, run
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Drain, RemoveNode
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_down import explain_needed
-from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.world import KubeWorld
 from isolation.contract.codec.pod import safe_to_evict, time_of

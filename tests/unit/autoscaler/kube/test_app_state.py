@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.snapshot import Nomination
+from autoscaler.core.observation import Nomination
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.state_store import KEY, MOST_TEXT, Remembered, Saved, StateStore, decode, encode

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pytest
 
-from autoscaler.apis.rpc.relay import Commanding, Relay
+from autoscaler.apis.rpc.provider_groups import Commanding, Relay
 from autoscaler.kube.composition import KnownPools, figures_of, offers_of, opened
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.usage import Nothing

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.snapshot import Nomination
+from autoscaler.core.observation import Nomination
 from autoscaler.kube.nominations import homes_of
 from autoscaler.kube.persisted import Kept, kept_of
 from autoscaler.kube.watches import Stored

@@ -20,7 +20,7 @@ from autoscaler.core.bin_packing import Bin, PodGroup, Shape, Slot, fill_node, g
 from autoscaler.core.expander import PoolExpander
 from autoscaler.core.fleet_caps import FleetGrowth
 from autoscaler.core.lifecycle import MachineState
-from autoscaler.core.snapshot import Nomination
+from autoscaler.core.observation import Nomination
 from autoscaler.core.templates import EmptyNode, get_templates
 from isolation.contract.model import Refusal
 from isolation.placement.engine import PlacementError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Placement, Pod, Request
     from isolation.placement.engine import Engine
 

@@ -19,7 +19,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from autoscaler.apis.rpc.core.node_groups import (
+    Group,
+    Instance,
+    OutOfStockError,
+    Standing,
+    StateError,
+    UnreachableError,
+)
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 from isolation.kube.core.errors import ClusterError

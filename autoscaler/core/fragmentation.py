@@ -17,7 +17,7 @@ from autoscaler.core.templates import get_templates
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Pod, Request
 
 
