@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from autoscaler_pass import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 
-from autoscaler.apis.metrics.core.readings import Board, Sample, Spot
+from autoscaler.apis.metrics.core.readings import CardKey, LatestSnapshot, UseSample
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.state import AutoscalerState
@@ -116,7 +116,7 @@ class Stand:
             now=lambda: NOW,
             steady=lambda: float(self._round),
             sleep=self._settled,
-            board=Board(),
+            board=LatestSnapshot(),
         )
         self.world = KubeWorld(parts, configs, _LIMITS)
 
@@ -130,7 +130,9 @@ class Stand:
         samples, heat = {}, {}
         for pod in self.sources.notes.pods.values():
             for hold in pod.holds:
-                samples[Spot(hold.pod.split("/")[0], pod.name, hold.container, hold.uuid)] = Sample(hold.bytes, used)
+                samples[CardKey(hold.pod.split("/")[0], pod.name, hold.container, hold.uuid)] = UseSample(
+                    hold.bytes, used
+                )
                 heat[hold.uuid] = used
         self.figures.latest = Measured(samples, dict.fromkeys(self.sources.notes.nodes, float(self._round)), heat)
         for one in self.sources.followers.values():

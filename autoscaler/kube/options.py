@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.app import GROUPS, SERVICE
-from autoscaler.apis.metrics.app import Settings as ApiSettings
-from autoscaler.apis.metrics.registration import Service
-from autoscaler.apis.rpc.ports import Settings as PortSettings
-from autoscaler.apis.rpc.server import Port, ServingError
+from autoscaler.apis.metrics.app import MetricsApiSettings as ApiSettings
+from autoscaler.apis.metrics.registration import ServiceRef
+from autoscaler.apis.rpc.ports import GrpcSettings as PortSettings
+from autoscaler.apis.rpc.server import GrpcPort, ServingError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.host.reloading_tls import CertificateFiles
@@ -52,7 +52,7 @@ class Grpc:
         for option, where in (("--grpc-listen", self.listen), ("--expander-listen", self.expander)):
             if where is not None:
                 try:
-                    Port(where.host, where.port, self.files)
+                    GrpcPort(where.host, where.port, self.files)
                 except ServingError as exc:
                     yield f"{option}: {exc} (--grpc-cert, --grpc-key)"
         if self.listen is not None and self.expander is not None and self.listen.host != self.expander.host:
@@ -121,7 +121,7 @@ class MetricsApi:
             host=self.listen.host,
             port=self.listen.port,
             authority=self.authority,
-            service=Service(namespace, name),
+            service=ServiceRef(namespace, name),
             enter=self.enter,
         )
 

@@ -36,8 +36,8 @@ from isolation.kube.core.errors import ClusterError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.apis.metrics.core.readings import Board
-    from autoscaler.apis.rpc.provider_groups import Relay
+    from autoscaler.apis.metrics.core.readings import LatestSnapshot
+    from autoscaler.apis.rpc.provider_groups import ProviderGroups
     from autoscaler.core.limits import Limits
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
@@ -64,12 +64,12 @@ class Surroundings:
     access: Access
     sources: Sources
     events: Events
-    board: Board
+    board: LatestSnapshot
     telemetry: Telemetry
     election: Election
     switch: Switch
     store: StateStore
-    relay: Relay | None
+    relay: ProviderGroups | None
     """None: nobody listens for cluster-autoscaler."""
     dry_run: bool
     wall: Callable[[], float]

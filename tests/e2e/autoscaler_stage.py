@@ -36,7 +36,7 @@ from autoscaler.kube.persisted import kept_of
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, open_providers
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import node_of
@@ -94,7 +94,7 @@ def pool(name: str, *, profile: NodeTemplate | None = None, **more: Any) -> Pool
 
 def profile_of(node: dict[str, Any]) -> NodeTemplate:
     """What an operator would write down of such a node."""
-    return template_of(node_of(node))
+    return make_template(node_of(node))
 
 
 class Growing(Kubelets):

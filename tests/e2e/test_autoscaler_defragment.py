@@ -13,7 +13,7 @@ from e2e.sharing import PODS
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.pressure import rooms_of
+from autoscaler.apis.metrics.core.pressure import summarize_pools
 from autoscaler.core.plan import ScaleUp
 
 NAMED = re.compile(r"frees cards? ([\d, ]+) of (\S+), makes ([\d.]+) stranded idle")
@@ -36,7 +36,7 @@ async def pods(s):
 
 async def lost(s):
     """Idle cards that are of no use to the pods that come, as the metric has them."""
-    (room,) = rooms_of(await s.world.observe())
+    (room,) = summarize_pools(await s.world.observe())
     return room.lost_cards
 
 

@@ -35,7 +35,7 @@ from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import node_of
@@ -273,7 +273,7 @@ class Run:
         """From nothing but what is stored."""
         wire = Late(self._net, "autoscaler", self._lag)
         shown = a_node("any")
-        config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=template_of(node_of(shown)))
+        config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=make_template(node_of(shown)))
         followed = Sources(wire)
         parts = Parts(
             access=wire,  # type: ignore[arg-type]

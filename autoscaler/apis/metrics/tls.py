@@ -16,15 +16,15 @@ from weakref import WeakKeyDictionary
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 
 if TYPE_CHECKING:
-    from autoscaler.apis.metrics.front_proxy import Trust
+    from autoscaler.apis.metrics.front_proxy import FrontProxyTrust
 
 
 class MetricsTls:
     """One listening socket's TLS; TlsError where the files make no certificate."""
 
     def __init__(self, files: CertificateFiles) -> None:
-        self._trust: Trust | None = None
-        self._trust_of: WeakKeyDictionary[ssl.SSLContext, Trust] = WeakKeyDictionary()
+        self._trust: FrontProxyTrust | None = None
+        self._trust_of: WeakKeyDictionary[ssl.SSLContext, FrontProxyTrust] = WeakKeyDictionary()
         self._reloading = ReloadingTls(files, self._build, "metrics API")
         # The listening socket keeps its context for good, so it is one of its own that gives each connection the
         # one in force.
@@ -32,11 +32,11 @@ class MetricsTls:
         self.context.sni_callback = self._choose
 
     @property
-    def trust(self) -> Trust | None:
+    def trust(self) -> FrontProxyTrust | None:
         """The CA and names in force; None: not known yet, no certificate is accepted."""
         return self._trust
 
-    def set_trust(self, trust: Trust) -> None:
+    def set_trust(self, trust: FrontProxyTrust) -> None:
         """Replace the CA; raises TlsError, and keeps the previous one, where the new one is unusable."""
         if trust == self._trust:
             return

@@ -34,7 +34,7 @@ class ServingError(Exception):
     """The port cannot be served; the message says what to change."""
 
 
-class Answerer(Protocol):
+class GrpcService(Protocol):
     """One service."""
 
     def handler(self) -> Any:
@@ -45,7 +45,7 @@ class Answerer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class GrpcPort:
     """Where, and how, to serve."""
 
     host: str
@@ -65,7 +65,7 @@ class Port:
 
 
 @asynccontextmanager
-async def serving(port: Port, services: Sequence[Answerer]) -> AsyncIterator[int]:
+async def serve(port: GrpcPort, services: Sequence[GrpcService]) -> AsyncIterator[int]:
     """Serve for as long as this lasts; the number of the port."""
     server = grpc.aio.server(
         maximum_concurrent_rpcs=port.most_calls,

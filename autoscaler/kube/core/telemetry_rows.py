@@ -21,7 +21,7 @@ from isolation.contract.model import Why
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.apis.metrics.core.readings import Picture
+    from autoscaler.apis.metrics.core.readings import MetricsSnapshot
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
     from autoscaler.core.state import AutoscalerState
@@ -46,7 +46,7 @@ class Reading:
     seen: Observation
     memory: AutoscalerState
     limits: Limits
-    picture: Picture
+    picture: MetricsSnapshot
     targets: Mapping[str, int] = field(default_factory=dict)
     """Machines asked of each pool's provider, as far as it can be told."""
     unknown: frozenset[str] = frozenset()

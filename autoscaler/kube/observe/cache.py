@@ -24,7 +24,7 @@ from isolation.contract.names import SCHEDULER
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from autoscaler.apis.metrics.core.readings import Spot
+    from autoscaler.apis.metrics.core.readings import CardKey
     from autoscaler.core.drain_rules import DrainBlock
     from autoscaler.kube.observe.snapshot import Snapshot
     from autoscaler.kube.usage import Measured
@@ -45,7 +45,7 @@ class Read:
     note: PodNote
     pod: Pod
     """As to who may be moved, what is known here."""
-    spots: tuple[Spot, ...] = ()
+    spots: tuple[CardKey, ...] = ()
     """What exporters call its parts of cards."""
 
 

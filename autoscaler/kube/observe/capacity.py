@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.core.pools import compute_load
 from autoscaler.kube.annotations import ours
 from autoscaler.kube.observe.pools import kind_of
-from autoscaler.providers.core.profile import template_of, whole
+from autoscaler.providers.core.profile import is_complete, make_template
 from isolation.contract.names import ACK, CONTROL_PLANE
 from isolation.placement.engine import Engine
 
@@ -186,8 +186,8 @@ class Kinds:
 
     def _read(self, pool: str, node: Node, here: Mapping[str, Pod]) -> NodeTemplate | None:
         shown = kind_of(node, pool, here.values())
-        if not whole(shown):
+        if not is_complete(shown):
             return None
-        one = template_of(shown)
+        one = make_template(shown)
         key = (one.mode, one.choice, one.cards, one.cpu_milli, one.memory_bytes, one.pods, one.taints)
         return self._same.setdefault((*key, frozenset(one.labels.items())), one)

@@ -15,11 +15,11 @@ from e2e.certificates import Authority
 from support.scheduler_doors import Server, extending
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.answer import Clocks
+from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
-from autoscaler.apis.metrics.server import Server as MetricsApi
-from autoscaler.apis.metrics.server import listening
+from autoscaler.apis.metrics.server import MetricsApiServer as MetricsApi
+from autoscaler.apis.metrics.server import serve
 from autoscaler.apis.metrics.tls import MetricsTls
 from exporter.http.server import MetricsServer
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
@@ -153,11 +153,11 @@ def test_the_metrics_apis_log_stays_short(text, tmp_path, caplog):
     authority = Authority(tmp_path, "ca")
     pair = authority.issue("server", hosts=("127.0.0.1",))
     tls = MetricsTls(CertificateFiles(pair.certificate, pair.key))
-    moment = Moment(1000.0, 1_800_000_000.0, 45.0)
-    server = MetricsApi(tls, None, Board(Picture(1000.0)), (CUSTOM,), now=lambda: moment, unready=str)
+    moment = Clocks(1000.0, 1_800_000_000.0, 45.0)
+    server = MetricsApi(tls, None, LatestSnapshot(MetricsSnapshot(1000.0)), (CUSTOM,), now=lambda: moment, unready=str)
 
     async def story():
-        async with listening(server, tls, "127.0.0.1", 0) as port:
+        async with serve(server, tls, "127.0.0.1", 0) as port:
             return await send(port, text, ssl.create_default_context(cafile=str(authority.certificate)))
 
     with caplog.at_level(logging.INFO):

@@ -14,11 +14,11 @@ from e2e.certificates import Authority
 from support.waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.apis.metrics import server as serving
-from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.answer import Clocks
+from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
-from autoscaler.apis.metrics.front_proxy import Trust
-from autoscaler.apis.metrics.server import Server, listening
+from autoscaler.apis.metrics.front_proxy import FrontProxyTrust
+from autoscaler.apis.metrics.server import MetricsApiServer, serve
 from autoscaler.apis.metrics.tls import MetricsTls
 from isolation.host.reloading_tls import CertificateFiles, TlsError
 from isolation.kube.core.errors import UnreachableError
@@ -54,15 +54,17 @@ class Stand:
     @contextlib.asynccontextmanager
     async def open(self):
         """Serve."""
-        moment = Moment(1000.0, 1_800_000_000.0, 45.0)
-        board = Board(Picture(1000.0))
-        server = Server(self.tls, self.rights, board, (CUSTOM,), now=lambda: moment, unready=lambda: self.unready)
-        async with listening(server, self.tls, "127.0.0.1", 0) as self.port:
+        moment = Clocks(1000.0, 1_800_000_000.0, 45.0)
+        board = LatestSnapshot(MetricsSnapshot(1000.0))
+        server = MetricsApiServer(
+            self.tls, self.rights, board, (CUSTOM,), now=lambda: moment, unready=lambda: self.unready
+        )
+        async with serve(server, self.tls, "127.0.0.1", 0) as self.port:
             yield self
 
     def trust(self, authority):
         """Whom the cluster names from now on."""
-        self.tls.set_trust(Trust(authority.certificate.read_text(), frozenset(("proxy",))))
+        self.tls.set_trust(FrontProxyTrust(authority.certificate.read_text(), frozenset(("proxy",))))
 
     def session(self, authority=None, name="proxy"):
         """A client, with a certificate of that authority."""
@@ -200,7 +202,7 @@ def test_an_authority_that_is_none_leaves_the_one_before(stand):
     """
     stand.trust(stand.old)
     with pytest.raises(TlsError):
-        stand.tls.set_trust(Trust("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"))
+        stand.tls.set_trust(FrontProxyTrust("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"))
     assert stand.tls.trust.authority == stand.old.certificate.read_text()
 
 

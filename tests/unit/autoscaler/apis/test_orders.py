@@ -10,7 +10,7 @@ from support.builders import ask
 from support.kube_world_stand import LIMITS, Api, Machines, a_pod, run
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.rpc.provider_groups import Commanding, Offer, Relay
+from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.core.decide import decide
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
@@ -28,7 +28,7 @@ class Story:
 
     def __init__(self, *pods, units=2):
         self.machines = Machines()
-        self.relay = Relay([Offer("a", self.machines, ours=Ours(buys=True))])
+        self.relay = ProviderGroups([OfferedPool("a", self.machines, ours=Ours(buys=True))])
         self.api = Api([], [a_pod(name, units=units) for name in pods])
 
     def played(self, play):
@@ -47,7 +47,7 @@ class Story:
             assert not found[1], "no pool rests for it"
             return found[0]
 
-        return run(self.api, Commanding(self.relay, self.machines), story, stale_seconds=1e9)
+        return run(self.api, OrderingProvider(self.relay, self.machines), story, stale_seconds=1e9)
 
     async def ends(self, name):
         """A pod is gone, and everybody has heard."""

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.builders import ask
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
-from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, Plan, RemoveFailedNode, RemoveNode, ScaleUp
@@ -125,7 +125,7 @@ def test_one_reading_as_gauges():
     """
     turn = seen_with(waiting=(8, 8, 20))
     _, memory = decide(turn, Limits(), AutoscalerState(closed={POOL: Backoff(turn.at + 40, 300.0)}))
-    picture = Picture(0.0, {}, rooms_of(turn), waiting_of(turn))
+    picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
     rows = rows_of(Reading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}
 

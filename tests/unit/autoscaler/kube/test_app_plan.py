@@ -9,7 +9,7 @@ import json
 from support.builders import ask
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.state import AutoscalerState, Backoff
@@ -21,7 +21,7 @@ def prospect(*pods, memory=None, unanswered=None, **beside):
     """Of a pool of two cards of 15 GiB a node, from zero."""
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
     plan, after = decide(turn, Limits(), memory or AutoscalerState())
-    reading = Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {})
+    reading = Reading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
     return prospect_of(reading, plan.steps, Beside(**beside))
 
 
