@@ -26,7 +26,7 @@ from isolation.contract.handover import Ours, changes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
 
 SIZE: Final = SIZES[-1]
 POOLS: Final = 20

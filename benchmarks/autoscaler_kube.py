@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from autoscaler_pass import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 
-from autoscaler.apis.metrics.core.readings import Board, Sample, Spot
+from autoscaler.apis.metrics.core.readings import CardKey, LatestSnapshot, UseSample
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.state import Memory
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.annotations import NodeNote, PodNote
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Measured
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from autoscaler.providers.base import Provider
 
 TURNS: Final = 5
@@ -116,7 +116,7 @@ class Stand:
             now=lambda: NOW,
             steady=lambda: float(self._round),
             sleep=self._settled,
-            board=Board(),
+            board=LatestSnapshot(),
         )
         self.world = KubeWorld(parts, configs, _LIMITS)
 
@@ -130,7 +130,9 @@ class Stand:
         samples, heat = {}, {}
         for pod in self.sources.notes.pods.values():
             for hold in pod.holds:
-                samples[Spot(hold.pod.split("/")[0], pod.name, hold.container, hold.uuid)] = Sample(hold.bytes, used)
+                samples[CardKey(hold.pod.split("/")[0], pod.name, hold.container, hold.uuid)] = UseSample(
+                    hold.bytes, used
+                )
                 heat[hold.uuid] = used
         self.figures.latest = Measured(samples, dict.fromkeys(self.sources.notes.nodes, float(self._round)), heat)
         for one in self.sources.followers.values():
@@ -150,7 +152,7 @@ class Stand:
         began = time.process_time()
         seen = await self.world.observe()
         read = time.process_time()
-        plan, _ = decide(seen, _LIMITS, Memory())
+        plan, _ = decide(seen, _LIMITS, AutoscalerState())
         await asyncio.sleep(0)
         decided = time.process_time()
         await self.world.settle(_LIMITS.action_validation_delay_seconds)

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import observe_cluster
 from autoscaler.core.plan import Plan
 from autoscaler.core.pools import Pool
-from autoscaler.core.snapshot import observation_of
-from autoscaler.core.state import Memory
+from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
 from isolation.placement.engine import Engine
@@ -34,7 +34,7 @@ from isolation.simulator import synthetic
 from isolation.simulator.openb import CARD_BYTES, make_node
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
 
 LARGEST_MIB: Final = 600
 NOW: Final = 1e6
@@ -101,11 +101,11 @@ def observed(size: Size, *, churned: bool) -> Observation:
     if churned:
         left = Random(1)  # noqa: S311 (a workload, no secret)
         pods = [pod for pod in pods if pod.placement is not None and left.random() < KEPT]
-    seen = observation_of(Cluster(nodes, tuple(pods)), pools, at=NOW)
+    seen = observe_cluster(Cluster(nodes, tuple(pods)), pools, at=NOW)
     cards = [card.uuid for node in nodes for card in node.cards]
     heat = {uuid: 0.97 if at % HOT_ONE_IN == 0 else 0.3 for at, uuid in enumerate(cards)}
     busy = {pod.uid: 0.3 for pod in pods if pod.placement is not None and pod.placement.slices}
-    return replace(seen, heat=heat, busy=busy)
+    return replace(seen, card_utilization=heat, pod_utilization=busy)
 
 
 def _kind(node: Node) -> tuple[object, ...]:
@@ -127,7 +127,7 @@ def passes(seen: Observation, kind: str) -> tuple[list[float], Plan]:
     sought. Seconds of this process's one thread: what the rest of the machine does is not in them.
     """
     since = dict.fromkeys(seen.engine.nodes, 0.0)
-    memory = Memory(unneeded=since, hot=dict.fromkeys(seen.heat, 0.0), defragmenting=True)
+    memory = AutoscalerState(unneeded=since, hot=dict.fromkeys(seen.card_utilization, 0.0), defragmenting=True)
     limits, taken, plan = Limits(max_scale_down_parallelism=0) if kind == "still" else Limits(), [], Plan(0.0)
     for _ in range(PASSES):
         began = time.process_time()

@@ -23,9 +23,9 @@ import grpc
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.core.wire import cloud as wire
-from autoscaler.apis.rpc.handler import Manners
-from autoscaler.apis.rpc.relay import Offer, Relay
-from autoscaler.apis.rpc.server import Port, serving
+from autoscaler.apis.rpc.handler import CallPolicy
+from autoscaler.apis.rpc.provider_groups import OfferedPool, ProviderGroups
+from autoscaler.apis.rpc.server import GrpcPort, serve
 from autoscaler.providers.base import Instance, PoolState
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def _measured(fleet: Fleet) -> dict[str, Any]:
 
 def _service(fleet: Fleet) -> CloudProvider:
     provider: Any = Cloud(fleet)
-    relay = Relay([Offer(f"pool-{number}", provider) for number in range(POOLS)])
-    return CloudProvider(relay, Manners(tally=_Tally()))
+    relay = ProviderGroups([OfferedPool(f"pool-{number}", provider) for number in range(POOLS)])
+    return CloudProvider(relay, CallPolicy(tally=_Tally()))
 
 
 class _Tally:
@@ -194,7 +194,7 @@ def _through(service: Any, fleet: Fleet) -> tuple[float, float]:
 
 
 async def _serve(service: Any, pipe: Connection) -> tuple[float, float]:
-    async with serving(Port("127.0.0.1", 0), [service]) as number:
+    async with serve(GrpcPort("127.0.0.1", 0), [service]) as number:
         say = asyncio.to_thread
         await say(pipe.send, number)
         await say(pipe.recv)  # connected

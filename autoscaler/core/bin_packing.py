@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Shape: TypeAlias = tuple[object, ...]
 
 
-def shape_of(request: Request) -> Shape:
+def get_shape(request: Request) -> Shape:
     """What makes two requests the same to placement, whoever asks."""
     return (
         request.cards,
@@ -49,27 +49,27 @@ def largest_first(request: Request) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
-class Group:
+class PodGroup:
     """Waiting pods of one shape, in the order in which they are served."""
 
     request: Request
     pods: deque[Pod]
 
 
-def groups_of(pods: Iterable[Pod]) -> list[Group]:
+def group_pods(pods: Iterable[Pod]) -> list[PodGroup]:
     """Pods by shape, the largest shape first, within a shape as given."""
-    found: dict[Shape, Group] = {}
+    found: dict[Shape, PodGroup] = {}
     for pod in pods:
-        key = shape_of(pod.request)
+        key = get_shape(pod.request)
         group = found.get(key)
         if group is None:
-            found[key] = group = Group(pod.request, deque())
+            found[key] = group = PodGroup(pod.request, deque())
         group.pods.append(pod)
     return sorted(found.values(), key=lambda group: (largest_first(group.request), group.pods[0].uid))
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Slot:
     """One pod and the positions of its cards on the node."""
 
     pod: Pod
@@ -128,9 +128,9 @@ class Bin:
         return request.card_bytes <= self._bytes[position] and request.card_core <= self._core[position]
 
 
-def fill(room: Bin, groups: Iterable[Group], may: Callable[[Request], bool]) -> list[Served]:
-    """Who goes on one node, largest first; the groups stay as they are until `serve`."""
-    served: list[Served] = []
+def fill_node(room: Bin, groups: Iterable[PodGroup], may: Callable[[Request], bool]) -> list[Slot]:
+    """Who goes on one node, largest first; the groups stay as they are until `take_pods`."""
+    served: list[Slot] = []
     for group in groups:
         if not group.pods or not may(group.request):
             continue
@@ -138,16 +138,16 @@ def fill(room: Bin, groups: Iterable[Group], may: Callable[[Request], bool]) -> 
             cards = room.take(group.request)
             if cards is None:
                 break  # the rest of the group is alike, and room only shrinks
-            served.append(Served(pod, cards))
+            served.append(Slot(pod, cards))
     return served
 
 
-def serve(groups: Iterable[Group], served: Iterable[Served]) -> None:
-    """Take served pods out of their groups; `fill` takes each group from its front."""
+def take_pods(groups: Iterable[PodGroup], served: Iterable[Slot]) -> None:
+    """Take served pods out of their groups; `fill_node` takes each group from its front."""
     count: dict[Shape, int] = {}
     for each in served:
-        key = shape_of(each.pod.request)
+        key = get_shape(each.pod.request)
         count[key] = count.get(key, 0) + 1
     for group in groups:
-        for _ in range(count.get(shape_of(group.request), 0)):
+        for _ in range(count.get(get_shape(group.request), 0)):
             group.pods.popleft()

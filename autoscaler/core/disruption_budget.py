@@ -24,7 +24,7 @@ HOUR: Final = 3600.0
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def resident(pod: Pod) -> bool:
+def belongs_to_node(pod: Pod) -> bool:
     """Whether the pod belongs to its node and goes with it (a DaemonSet's, or the kubelet's own)."""
     return pod.static or goes_with_its_node(pod.request.owner)
 
@@ -71,14 +71,14 @@ class Budget:
             return most
         return min(most, max(int(self.pods * self.limits.max_moves_per_hour_ratio), self.limits.min_moves_per_hour))
 
-    def protected(self, pod: Pod) -> bool:
+    def is_protected(self, pod: Pod) -> bool:
         """Too young to move, or moved not long ago (then it is the one made after its owner's last move)."""
-        if self.barred(pod) or self.at - pod.created < self.limits.min_pod_age_seconds:
+        if self.explain_protection(pod) or self.at - pod.created < self.limits.min_pod_age_seconds:
             return True
         last = (self.moved or {}).get(pod.request.owner)
         return last is not None and pod.created >= last and self.at - last < self.limits.move_cooldown_seconds
 
-    def barred(self, pod: Pod) -> str:
+    def explain_protection(self, pod: Pod) -> str:
         """Why the pod must stay whatever is to be won; empty where nothing says so."""
         if not pod.evictable:
             return "it has no controller that recreates it, or it must not be moved"
@@ -88,7 +88,7 @@ class Budget:
             return "an eviction for its owner was refused recently"
         return self.blocked.get(pod.uid, "") or self.guarded.get(pod.uid, "")
 
-    def evictions(self, ready: Iterable[Pod], restless: Iterable[str], moving: int = 0) -> tuple[Pod, ...]:
+    def choose_evictions(self, ready: Iterable[Pod], restless: Iterable[str], moving: int = 0) -> tuple[Pod, ...]:
         """Which of the pods with a home may go now, beside `moving`; owners in `restless` have one on the move."""
         busy = set(restless)
         chosen: list[Pod] = []
@@ -96,7 +96,7 @@ class Budget:
         for pod in ready:
             if len(chosen) >= most:
                 break
-            if pod.request.owner not in busy and not self.barred(pod):
+            if pod.request.owner not in busy and not self.explain_protection(pod):
                 busy.add(pod.request.owner)
                 chosen.append(pod)
         return tuple(chosen)

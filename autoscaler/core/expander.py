@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autoscaler.core.bin_packing import Bin, Group, Served, fill, serve
+from autoscaler.core.bin_packing import Bin, PodGroup, Slot, fill_node, take_pods
 from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
+class PoolExpander:
     """Pools, and which of them may not be asked now."""
 
     pools: Mapping[str, Pool]
     closed: frozenset[str]
     templates: Templates
 
-    def opened(self, free: dict[str, int], groups: list[Group]) -> Iterator[tuple[str, list[Served]]]:
+    def open_nodes(self, free: dict[str, int], groups: list[PodGroup]) -> Iterator[tuple[str, list[Slot]]]:
         """
         Node after node, each of the pool with the lowest price for what that node would serve.
 
@@ -39,21 +39,21 @@ class Market:
         `free` says how many each pool may still open; pods leave the groups as they are served.
         """
         while True:
-            best = min(self._offers(free, groups), key=lambda offer: offer[:2], default=None)
+            best = min(self._options(free, groups), key=lambda offer: offer[:2], default=None)
             if best is None:
                 return
             _, name, served = best
-            serve(groups, served)
+            take_pods(groups, served)
             free[name] -= 1
             yield name, served
 
-    def _offers(
-        self, free: Mapping[str, int], groups: list[Group]
-    ) -> Iterable[tuple[tuple[int, float], str, list[Served]]]:
+    def _options(
+        self, free: Mapping[str, int], groups: list[PodGroup]
+    ) -> Iterable[tuple[tuple[int, float], str, list[Slot]]]:
         """For each pool that has one free: rank and price for demand served by its node, name, who would be served."""
         for name in sorted(free):
             served = (
-                fill(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
+                fill_node(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
                 if free[name] > 0
                 else []
             )

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import State
-from autoscaler.core.plan import Drain, Evict, Keep, Move
+from autoscaler.core.lifecycle import MachineState
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Move
 
 if TYPE_CHECKING:
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Observation
 
 _LONG_AGO: Final = float("-inf")
 
 
-class Flaps:
+class FlapDetector:
     """Remembers since when nodes are usable, and what was done to whom, as long as that can be undone too soon."""
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class Flaps:
         self._pools: dict[str, str] = {}
         self._born: dict[str, float] = {}
 
-    def saw(self, seen: Observation, plan: Plan, within: float) -> None:
+    def observe(self, seen: Observation, plan: Plan, within: float) -> None:
         """Each turn: what a plan is made on, and how soon is too soon; seconds."""
         begun = seen.at if self._looked else _LONG_AGO
         self._looked, self._within = True, within
         self._usable = {
             name: self._usable.get(name, begun)
             for name, machine in seen.machines.items()
-            if machine.state is State.READY or name in self._usable
+            if machine.state is MachineState.READY or name in self._usable
         }
         self._drained = {name: at for name, at in self._drained.items() if seen.at - at < within}
         self._moved = {owner: at for owner, at in self._moved.items() if seen.at - at < within}
@@ -50,13 +50,13 @@ class Flaps:
         moving = {step.pod for step in plan.steps if isinstance(step, Evict | Move)}
         self._born = {uid: seen.pods[uid].created for uid in moving if uid in seen.pods}
 
-    def undone(self, step: Step, at: float) -> str | None:
+    def record(self, step: Step, at: float) -> str | None:
         """A step of that plan was taken: the pool in which it undid something, None if it did not."""
         before = _LONG_AGO
         if isinstance(step, Drain):
             before = self._usable.get(step.node, _LONG_AGO)
             self._drained[step.node] = at
-        elif isinstance(step, Keep):
+        elif isinstance(step, CancelDrain):
             before = self._drained.pop(step.node, _LONG_AGO)
         elif isinstance(step, Evict | Move):
             before = self._moved.get(step.owner, _LONG_AGO)

@@ -13,20 +13,20 @@ from math import inf
 from typing import TYPE_CHECKING, Self
 
 from autoscaler.core.disruption_budget import HOUR
-from autoscaler.core.lifecycle import State
+from autoscaler.core.lifecycle import MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
 
-_NOT_PAID = frozenset({State.FAILED, State.GONE})
+_NOT_PAID = frozenset({MachineState.FAILED, MachineState.GONE})
 
 
 @dataclass(slots=True)
-class Growth:
+class FleetGrowth:
     """What the fleet may still grow by; counts down as machines are bought."""
 
     limits: Limits
@@ -61,7 +61,7 @@ class Growth:
         self.cost -= pool.price
 
 
-def removals_left(removed: Iterable[float], limits: Limits, now: float) -> float:
+def count_removals_left(removed: Iterable[float], limits: Limits, now: float) -> float:
     """Machines that may still be removed this hour; `removed`: when others were, in seconds since the epoch."""
     most = limits.max_node_removals_per_hour
     return max(0, most - sum(now - at < HOUR for at in removed)) if most else inf

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
 
 
-class State(StrEnum):
+class MachineState(StrEnum):
     """Where a machine stands."""
 
     REQUESTED = "requested"
@@ -35,27 +35,29 @@ class State(StrEnum):
     """Did not come up in time, or the provider had none."""
 
 
-MOVES: Final = MappingProxyType(
+TRANSITIONS: Final = MappingProxyType(
     {
-        State.REQUESTED: frozenset({State.BOOTING, State.FAILED, State.DELETING}),
-        State.BOOTING: frozenset({State.NO_DEVICES, State.FAILED, State.DELETING}),
-        State.NO_DEVICES: frozenset({State.READY, State.DRAINING, State.FAILED, State.DELETING}),
-        State.READY: frozenset({State.DRAINING, State.NO_DEVICES, State.FAILED}),
-        State.DRAINING: frozenset({State.READY, State.DELETING, State.FAILED}),
-        State.DELETING: frozenset({State.GONE}),
-        State.FAILED: frozenset({State.DRAINING, State.DELETING}),
-        State.GONE: frozenset(),
+        MachineState.REQUESTED: frozenset({MachineState.BOOTING, MachineState.FAILED, MachineState.DELETING}),
+        MachineState.BOOTING: frozenset({MachineState.NO_DEVICES, MachineState.FAILED, MachineState.DELETING}),
+        MachineState.NO_DEVICES: frozenset(
+            {MachineState.READY, MachineState.DRAINING, MachineState.FAILED, MachineState.DELETING}
+        ),
+        MachineState.READY: frozenset({MachineState.DRAINING, MachineState.NO_DEVICES, MachineState.FAILED}),
+        MachineState.DRAINING: frozenset({MachineState.READY, MachineState.DELETING, MachineState.FAILED}),
+        MachineState.DELETING: frozenset({MachineState.GONE}),
+        MachineState.FAILED: frozenset({MachineState.DRAINING, MachineState.DELETING}),
+        MachineState.GONE: frozenset(),
     }
 )
 """The whole table: what is not here does not happen."""
 
-COMING: Final = frozenset({State.REQUESTED, State.BOOTING, State.NO_DEVICES})
+COMING: Final = frozenset({MachineState.REQUESTED, MachineState.BOOTING, MachineState.NO_DEVICES})
 """Paid for and not usable yet: counted as room, so that nothing is bought twice."""
-STANDING: Final = COMING | {State.READY, State.DRAINING}
+STANDING: Final = COMING | {MachineState.READY, MachineState.DRAINING}
 """What counts towards the size of a pool."""
 
 
-class IllegalMove(RuntimeError):  # noqa: N818 (named for what happened, like a chess move)
+class IllegalTransition(RuntimeError):  # noqa: N818 (named for what happened, like a chess move)
     """A transition that the table does not have: broken plumbing, never a normal event."""
 
 
@@ -65,23 +67,23 @@ class Machine:
 
     name: str
     pool: str
-    state: State = State.REQUESTED
+    state: MachineState = MachineState.REQUESTED
     since: float = 0.0
 
-    def to(self, state: State, at: float) -> Machine:
+    def to(self, state: MachineState, at: float) -> Machine:
         """The machine in its next state."""
-        if state not in MOVES[self.state]:
-            raise IllegalMove(f"{self.name}: illegal transition from {self.state} to {state}")
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"{self.name}: illegal transition from {self.state} to {state}")
         return replace(self, state=state, since=at)
 
 
-def overdue(machine: Machine, limits: Limits, now: float) -> State | None:
+def overdue(machine: Machine, limits: Limits, now: float) -> MachineState | None:
     """Where a machine goes that has stayed too long where it is; None while it is in time."""
     longest = {
-        State.REQUESTED: (limits.max_node_provision_seconds, State.FAILED),
-        State.BOOTING: (limits.max_node_provision_seconds, State.FAILED),
-        State.NO_DEVICES: (limits.max_device_registration_seconds, State.FAILED),
-        State.DRAINING: (limits.drain_timeout_seconds, State.READY),
+        MachineState.REQUESTED: (limits.max_node_provision_seconds, MachineState.FAILED),
+        MachineState.BOOTING: (limits.max_node_provision_seconds, MachineState.FAILED),
+        MachineState.NO_DEVICES: (limits.max_device_registration_seconds, MachineState.FAILED),
+        MachineState.DRAINING: (limits.drain_timeout_seconds, MachineState.READY),
     }.get(machine.state)
     if longest is None or now - machine.since < longest[0]:
         return None

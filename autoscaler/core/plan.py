@@ -12,32 +12,32 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from autoscaler.core.disruption_budget import resident
-from autoscaler.core.lifecycle import COMING, State
+from autoscaler.core.disruption_budget import belongs_to_node
+from autoscaler.core.lifecycle import COMING, MachineState
 from isolation.placement.engine import Engine, PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.core.snapshot import Home, Observation, Reservation
+    from autoscaler.core.observation import Nomination, Observation, Reservation
 
 
 @dataclass(frozen=True, slots=True)
-class Buy:
+class ScaleUp:
     """One more node for a pool."""
 
     pool: str
-    serves: tuple[str, ...]
+    pods: tuple[str, ...]
     """UIDs of the pods that wait for it; empty: to reach the pool's smallest size."""
     reason: str
     places: tuple[tuple[int, ...], ...] = ()
     """For each of them, the positions of its cards on that node."""
-    phantoms: int = 0
+    fragmented_pods: int = 0
     """Of these, pods that node sums would have called placeable and left waiting for ever."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakeBack:
+class CancelScaleUp:
     """Take back the order for one machine, which nobody has begun to carry out."""
 
     node: str
@@ -47,7 +47,7 @@ class TakeBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class CancelDrain:
     """Call a drain off: the node takes pods again."""
 
     node: str
@@ -59,7 +59,7 @@ class Drain:
     """Take a node out of service and reserve a home for every pod on it, before any is evicted."""
 
     node: str
-    homes: tuple[Reservation, ...]
+    reservations: tuple[Reservation, ...]
     reason: str
 
 
@@ -81,18 +81,18 @@ class Move:
     node: str
     """Where it is now."""
     owner: str
-    home: Reservation
+    reservation: Reservation
     kind: str
     """`make_room`, `defragment` or `mitigate_hot_card`."""
     reason: str
-    serves: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
     """UIDs of the waiting pods for which it makes room."""
     card: str = ""
     """The hot card that it relieves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class RemoveNode:
     """Give an empty, drained node back."""
 
     node: str
@@ -100,7 +100,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class RemoveFailedNode:
     """Give up on a machine that did not become usable, and on its pool for a while."""
 
     node: str
@@ -110,22 +110,22 @@ class Discard:
     """Its node exists: it is tainted first, and removed as a drained one is."""
 
 
-Step: TypeAlias = Buy | TakeBack | Keep | Drain | Evict | Move | Delete | Discard
+Step: TypeAlias = ScaleUp | CancelScaleUp | CancelDrain | Drain | Evict | Move | RemoveNode | RemoveFailedNode
 ACTIONS: Final = MappingProxyType(
     {
-        Buy: "scale_up",
-        TakeBack: "cancel_scale_up",
-        Keep: "cancel_drain",
+        ScaleUp: "scale_up",
+        CancelScaleUp: "cancel_scale_up",
+        CancelDrain: "cancel_drain",
         Drain: "drain",
         Evict: "evict",
-        Delete: "remove_node",
-        Discard: "remove_failed_node",
+        RemoveNode: "remove_node",
+        RemoveFailedNode: "remove_failed_node",
     }
 )
 """Public name of each step that has one name only: metric label, log, `plan`."""
 
 
-def action_of(step: Step) -> str:
+def get_action(step: Step) -> str:
     """The public name of a step; of a move its kind."""
     return step.kind if isinstance(step, Move) else ACTIONS[type(step)]
 
@@ -138,7 +138,7 @@ class Plan:
     steps: tuple[Step, ...] = ()
     capped: tuple[str, ...] = ()
     """Fleet-wide limits that keep something from being done, each with what."""
-    homes: Mapping[str, Home] = field(default_factory=dict)
+    nominations: Mapping[str, Nomination] = field(default_factory=dict)
     """Where waiting pods go on machines that are still coming, by UID: an expectation, not a step."""
 
     def still_valid(self, fresh: Observation) -> Plan:
@@ -158,7 +158,7 @@ class _Check:
 
     def holds(self, step: Step) -> bool:
         """Whether the step may still be taken."""
-        if isinstance(step, Buy):
+        if isinstance(step, ScaleUp):
             return self._buy(step)
         if isinstance(step, Drain):
             return self._drain(step)
@@ -167,17 +167,23 @@ class _Check:
         machine = self._fresh.machines.get(step.node)
         return machine is not None and self._on_machine(step, machine.state)
 
-    def _on_machine(self, step: TakeBack | Keep | Evict | Delete | Discard, state: State) -> bool:
-        if isinstance(step, TakeBack):
-            return state is State.REQUESTED and step.pool in self._fresh.ordered
-        if isinstance(step, Discard):
-            return state in COMING or state is State.FAILED
+    def _on_machine(
+        self, step: CancelScaleUp | CancelDrain | Evict | RemoveNode | RemoveFailedNode, state: MachineState
+    ) -> bool:
+        if isinstance(step, CancelScaleUp):
+            return state is MachineState.REQUESTED and step.pool in self._fresh.ordered
+        if isinstance(step, RemoveFailedNode):
+            return state in COMING or state is MachineState.FAILED
         if isinstance(step, Evict):
             # a node that stays: a single move that was cut off between its reservation and its eviction
-            return state in {State.DRAINING, State.READY} and self._there(step) and step.pod in self._fresh.reserved
-        if state is not State.DRAINING or isinstance(step, Keep):
-            return state is State.DRAINING
-        return not self._fresh.keeping(step.node)
+            return (
+                state in {MachineState.DRAINING, MachineState.READY}
+                and self._there(step)
+                and step.pod in self._fresh.reserved
+            )
+        if state is not MachineState.DRAINING or isinstance(step, CancelDrain):
+            return state is MachineState.DRAINING
+        return not self._fresh.blocking_removal(step.node)
 
     def _there(self, step: Evict | Move) -> bool:
         pod = self._fresh.on.get(step.node, {}).get(step.pod)
@@ -187,26 +193,26 @@ class _Check:
         if not self._there(step) or step.pod in self._fresh.reserved:
             return False
         # a rescue is for somebody: no longer if that pod has its place
-        if step.serves and self._waiting.isdisjoint(step.serves):
+        if step.pods and self._waiting.isdisjoint(step.pods):
             return False
-        return self._reserve((step.home,))
+        return self._reserve((step.reservation,))
 
-    def _buy(self, step: Buy) -> bool:
+    def _buy(self, step: ScaleUp) -> bool:
         pool = self._fresh.pools.get(step.pool)
-        if pool is None or self._size[step.pool] >= (pool.max_nodes if step.serves else pool.min_nodes):
+        if pool is None or self._size[step.pool] >= (pool.max_nodes if step.pods else pool.min_nodes):
             return False
-        if step.serves and self._waiting.isdisjoint(step.serves):
+        if step.pods and self._waiting.isdisjoint(step.pods):
             return False
         self._size[step.pool] += 1
         return True
 
     def _drain(self, step: Drain) -> bool:
         here = self._fresh.on.get(step.node, {})
-        staying = {uid for uid, pod in here.items() if not pod.deleting and not resident(pod)}
+        staying = {uid for uid, pod in here.items() if not pod.deleting and not belongs_to_node(pod)}
         # a pod that came meanwhile has no home: the node is left alone until the next turn
-        if not self._fresh.usable(step.node) or staying != {home.pod for home in step.homes}:
+        if not self._fresh.is_usable(step.node) or staying != {home.pod for home in step.reservations}:
             return False
-        return self._reserve(step.homes)
+        return self._reserve(step.reservations)
 
     def _reserve(self, homes: tuple[Reservation, ...]) -> bool:
         """Take these homes off the trial; False, and nothing taken, where one is no more."""
@@ -215,7 +221,7 @@ class _Check:
         trial = self._trial = self._trial or self._fresh.engine.fork()
         taken: list[str] = []
         for home in homes:
-            if not self._fresh.usable(home.placement.node) or not _held(trial, home):
+            if not self._fresh.is_usable(home.placement.node) or not _held(trial, home):
                 for hold in taken:
                     trial.release(hold)
                 return False

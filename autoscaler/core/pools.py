@@ -40,7 +40,7 @@ class Pool:
     """Whether we buy its nodes; otherwise cluster-autoscaler does, and we never do."""
     drains: bool = True
     """Whether we drain and remove its nodes and move their pods; otherwise cluster-autoscaler alone does."""
-    told: bool = True
+    known: bool = True
     """Whether its provider can tell; where not, the bounds are what stands, and it neither grows nor shrinks."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ def card_uuid(node: str, index: int) -> str:
     return f"GPU-{UUID(bytes=digest)}"
 
 
-def load_of(node: Node, held: Iterable[tuple[Request, Placement]]) -> float:
+def compute_load(node: Node, held: Iterable[tuple[Request, Placement]]) -> float:
     """
     How full a node is, 0..1: the fullest of memory, compute and whole cards.
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.disruption_budget import HOUR, Budget
-from autoscaler.core.plan import Buy, Delete, Discard, Evict, Keep, Move
+from autoscaler.core.plan import CancelDrain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autoscaler.core.demand import Demand
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.scale_up import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AutoscalerState:
     """Everything that outlives a turn."""
 
     unneeded: Mapping[str, float] = field(default_factory=dict)
@@ -65,17 +65,17 @@ class Memory:
             limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, seen.blocked, resting, promised
         )
 
-    def shut(self, now: float) -> frozenset[str]:
+    def pools_in_backoff(self, now: float) -> frozenset[str]:
         """Pools that are not asked for nodes now."""
         return frozenset(name for name, backoff in self.closed.items() if now < backoff.until)
 
-    def acted(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> Memory:
+    def record(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> AutoscalerState:
         """What to remember of the steps that were taken, and of those the cluster would not have."""
         done = [step for step in plan.steps if step not in refused] if refused else list(plan.steps)
         gone = [step for step in done if isinstance(step, Evict | Move)]
-        removed = [step for step in done if removes(step)]
-        added = any(isinstance(step, Buy | Keep) for step in done)
-        failed = sorted({step.pool for step in done if isinstance(step, Discard)})
+        removed = [step for step in done if is_removal(step)]
+        added = any(isinstance(step, ScaleUp | CancelDrain) for step in done)
+        failed = sorted({step.pool for step in done if isinstance(step, RemoveFailedNode)})
         # what is measured next is of before the move: a card that was relieved must be hot anew for as long
         relieved = {step.card for step in gone if isinstance(step, Move)}
         stuck = sorted({step.owner for step in refused if isinstance(step, Evict | Move)})
@@ -93,11 +93,11 @@ class Memory:
         )
 
 
-def removes(step: Step) -> bool:
+def is_removal(step: Step) -> bool:
     """Whether a machine goes: what was only asked for is none yet, and a failed one with a node is tainted first."""
-    if isinstance(step, Delete):
+    if isinstance(step, RemoveNode):
         return True
-    return isinstance(step, Discard) and not step.has_node and not step.node.startswith(f"{step.pool}/")
+    return isinstance(step, RemoveFailedNode) and not step.has_node and not step.node.startswith(f"{step.pool}/")
 
 
 def _longer(before: Backoff | None, limits: Limits, now: float) -> Backoff:

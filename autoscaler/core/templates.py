@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.bin_packing import Shape, shape_of
+from autoscaler.core.bin_packing import Shape, get_shape
 from isolation.contract.model import Refusal
 from isolation.placement.engine import Engine
 
@@ -26,7 +26,7 @@ SHAPES_KEPT: Final = 65536
 """Distinct requests whose answers are remembered."""
 
 
-class Empty:
+class EmptyNode:
     """What one node could host if it were empty; the engine decides, as it will for the real one."""
 
     def __init__(self, node: Node) -> None:
@@ -48,7 +48,7 @@ class Empty:
         return answer
 
     def _hosts(self, request: Request) -> bool:
-        key = shape_of(request)
+        key = get_shape(request)
         if key not in self._known:
             if len(self._known) >= SHAPES_KEPT:
                 self._known.clear()
@@ -70,7 +70,7 @@ class Templates:
     """Fresh nodes of every pool, for what-ifs; remembers answers, which never change."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
-        self._fresh = {pool.name: Empty(pool.node(f"{pool.name}+1")) for pool in pools}
+        self._fresh = {pool.name: EmptyNode(pool.node(f"{pool.name}+1")) for pool in pools}
         self._all = Engine(self.blanks)
         self._never: dict[Shape, Refusal | None] = {}
         self.largest = Largest(
@@ -95,7 +95,7 @@ class Templates:
 
     def why_none(self, request: Request) -> Refusal | None:
         """Why no pool could ever host the pod; None where one could."""
-        key = shape_of(request)
+        key = get_shape(request)
         if key not in self._never:
             if len(self._never) >= SHAPES_KEPT:
                 self._never.clear()
@@ -116,6 +116,6 @@ def _never(answer: Placement | Refusal) -> Refusal | None:
 
 
 @lru_cache(maxsize=4)
-def templates_of(pools: tuple[Pool, ...]) -> Templates:
+def get_templates(pools: tuple[Pool, ...]) -> Templates:
     """The same pools give the same templates: a pure answer that is dear to find again every turn."""
     return Templates(pools)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from autoscaler.core.scale_down_rules import Said
+from autoscaler.core.drain_rules import DrainHints
 from autoscaler.kube.last_look import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
@@ -95,7 +95,7 @@ class PodNote:
 
     scheduler: str = ""
     deletion_cost: int = 0
-    said: Said = field(default_factory=Said)
+    said: DrainHints = field(default_factory=DrainHints)
     """What its owner says about moving it."""
     spreads: tuple[Spread, ...] = ()
     beyond: tuple[str, ...] = ()
@@ -229,7 +229,7 @@ def _pod_note(pod: _Pod) -> PodNote:
     return PodNote(
         scheduler=At(pod.spec.schedulerName).text(),
         deletion_cost=_cost(said.get(DELETION_COST, "")),
-        said=Said(safe_to_evict(said), said.get(EVICT) == "true", tuple(_local_volumes(pod.spec.volumes, said))),
+        said=DrainHints(safe_to_evict(said), said.get(EVICT) == "true", tuple(_local_volumes(pod.spec.volumes, said))),
         spreads=tuple(spreads),
         beyond=tuple(beyond),
         version=pod.metadata.resourceVersion,

@@ -17,10 +17,10 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.apis.metrics.app import metrics_api
-from autoscaler.apis.metrics.core.readings import Board
-from autoscaler.apis.rpc.ports import ports
-from autoscaler.apis.rpc.relay import Relay
+from autoscaler.apis.metrics.app import serve_metrics_api
+from autoscaler.apis.metrics.core.readings import LatestSnapshot
+from autoscaler.apis.rpc.ports import serve_ports
+from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.apis.rpc.server import ServingError
 from autoscaler.kube.composition import KnownPools
 from autoscaler.kube.condition_reporter import Voice
@@ -63,12 +63,12 @@ class Autoscaler:
     def __init__(self, options: Options, access: Access) -> None:
         self._options, self._access = options, access
         me = options.identity or f"{options.pod or AUTOSCALER}_{secrets.token_hex(4)}"
-        self.telemetry, self.board, self._known = Telemetry(), Board(), KnownPools()
+        self.telemetry, self.board, self._known = Telemetry(), LatestSnapshot(), KnownPools()
         self.sources = Sources(access, unit_bytes=options.unit_bytes)
         self.election = Election(Leases(access, options.namespace, options.lease), me)
         self.switch = Switch(access, options.namespace, boottime)
         self.file = ConfigFile(options.config)
-        self._relay = Relay((), Occupants(access, time.time)) if options.grpc.changing else None
+        self._relay = ProviderGroups((), Occupants(access, time.time)) if options.grpc.changing else None
         around = Surroundings(
             access=access,
             sources=self.sources,
@@ -141,7 +141,7 @@ class Autoscaler:
         settings = self._options.metrics_api.settings()
         if settings is None:
             return {}
-        api = metrics_api(
+        api = serve_metrics_api(
             self._access,
             self.board,
             settings,
@@ -161,7 +161,7 @@ class Autoscaler:
         grpc = self._options.grpc
         while True:
             await self._until(leads=True)
-            given = ports(
+            given = serve_ports(
                 grpc.settings(self.turns.wired.config.told_seconds),
                 state=self._relay,
                 known=self._known if grpc.expander is not None else None,

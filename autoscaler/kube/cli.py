@@ -218,14 +218,14 @@ def serve(options: Options) -> None:
 def _guarded(work: Callable[[], Any]) -> Any:
     """What went wrong, as one line and a status."""
     from autoscaler.apis.metrics.front_proxy import TrustError  # noqa: PLC0415 (likewise)
-    from autoscaler.apis.metrics.registration import TakenError  # noqa: PLC0415 (likewise)
-    from autoscaler.apis.metrics.tls import TlsError  # noqa: PLC0415 (likewise)
+    from autoscaler.apis.metrics.registration import ServedElsewhereError  # noqa: PLC0415 (likewise)
     from autoscaler.apis.rpc.server import ServingError  # noqa: PLC0415 (likewise)
     from autoscaler.kube.core.config import ConfigError  # noqa: PLC0415 (likewise)
     from autoscaler.kube.hand_back import AliveError  # noqa: PLC0415 (likewise)
     from autoscaler.kube.plan_once import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
     from autoscaler.providers.base import MissingError  # noqa: PLC0415 (likewise)
     from autoscaler.providers.registry import ConfigError as PoolsError  # noqa: PLC0415 (likewise)
+    from isolation.host.reloading_tls import TlsError  # noqa: PLC0415 (likewise)
 
     try:
         return work()
@@ -233,7 +233,7 @@ def _guarded(work: Callable[[], Any]) -> Any:
         raise BadInput(str(exc)) from exc
     except (ClusterError, CannotTellError) as exc:
         raise CannotRead(str(exc)) from exc
-    except (AliveError, ServingError, TlsError, TrustError, TakenError, OSError, ssl.SSLError) as exc:
+    except (AliveError, ServingError, TlsError, TrustError, ServedElsewhereError, OSError, ssl.SSLError) as exc:
         raise click.ClickException(str(exc)) from exc
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.apis.rpc.relay import Commanding, Offer
+from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.usage_http import Exporters, Prometheus
 from autoscaler.providers.registry import ORDERED, open_providers
@@ -19,15 +19,15 @@ from autoscaler.providers.registry import ORDERED, open_providers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autoscaler.apis.rpc.relay import Relay
+    from autoscaler.apis.rpc.provider_groups import ProviderGroups
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from autoscaler.kube.core.config import Config, PoolConfig
     from autoscaler.kube.core.config import Figures as FiguresConfig
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.world import Figures
     from autoscaler.providers.base import Provider
-    from autoscaler.providers.registry import Ordering, Providers
+    from autoscaler.providers.registry import OrderTracker, Providers
     from isolation.contract.handover import Ours
     from isolation.contract.model import Node
     from isolation.kube.access import Access
@@ -67,14 +67,14 @@ class Wired:
         await self.figures.close()
 
 
-def opened(config: Config, access: Access, relay: Relay | None) -> Wired:
+def opened(config: Config, access: Access, relay: ProviderGroups | None) -> Wired:
     """What the configuration needs; the registry's ConfigError, and MissingError where an SDK is not installed."""
     ordered: dict[str, Provider] = {}
 
-    def order(through: Relay) -> Ordering:
+    def order(through: ProviderGroups) -> OrderTracker:
         def ordering(pool: str, provider: Provider) -> Provider:
             ordered[pool] = provider
-            return Commanding(through, provider)
+            return OrderingProvider(through, provider)
 
         return ordering
 
@@ -91,12 +91,12 @@ def figures_of(wanted: FiguresConfig) -> Figures:
     return Exporters(wanted.port, wanted.scrape_interval_seconds)
 
 
-def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig], Ours]) -> list[Offer]:
+def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig], Ours]) -> list[OfferedPool]:
     """What cluster-autoscaler may scale; `ours`: what our loop does for a pool at this moment."""
     known = seen.pools if seen is not None else {}
     needed = needed_by(seen) if seen is not None else {}
     return [
-        Offer(
+        OfferedPool(
             name=pool.name,
             provider=wired.ordered[pool.name],
             # spare nodes count where we keep them ready: it would give back what we buy again
@@ -113,7 +113,7 @@ def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig
 
 def needed_by(seen: Observation) -> dict[str, str]:
     """Nodes by name, for whom they are kept who is not there yet: pods that wait for a purchase, or are on the move."""
-    waiting = {home.machine: uid for uid, home in seen.homes.items()}
+    waiting = {home.machine: uid for uid, home in seen.nominations.items()}
     moving = {home.placement.node: uid for uid, home in seen.reserved.items()}
     return {
         node: f"pod {seen.pods[uid].key}" if uid in seen.pods else "a pod that moves there"

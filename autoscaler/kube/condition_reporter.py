@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.plan import action_of
+from autoscaler.core.plan import get_action
 from autoscaler.kube.core.conditions import Kind
 from autoscaler.kube.core.inhibition import Why
 from autoscaler.kube.guard import told
@@ -84,7 +84,7 @@ class Voice:
         if turned.hold is None or turned.hold.why is not Why.DRY_RUN or turned.decided is None:
             self._would = frozenset()
             return
-        steps = {(action_of(step), _subject(step)): step for step in turned.decided.steps}
+        steps = {(get_action(step), _subject(step)): step for step in turned.decided.steps}
         for key, step in list(steps.items())[:_MOST_LINES]:
             if key not in self._would:
                 log.info("dry run: would %s", told(step))

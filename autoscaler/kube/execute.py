@@ -14,9 +14,19 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, TakeBack, action_of
-from autoscaler.core.snapshot import Home
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Nomination
+from autoscaler.core.plan import (
+    CancelDrain,
+    CancelScaleUp,
+    Drain,
+    Evict,
+    Move,
+    RemoveFailedNode,
+    RemoveNode,
+    ScaleUp,
+    get_action,
+)
 from autoscaler.kube.core.conditions import Doubt, Kind
 from autoscaler.kube.drain_marks import Marks
 from autoscaler.kube.execution_context import RefusedStepError, Tools
@@ -49,7 +59,7 @@ class Actor:
         self._marks, self._moves, self._places = Marks(tools), Moves(tools, limits), Places(tools, limits)
         self._targets: dict[str, int] = {}
         self._slots: dict[str, int] = {}
-        self._bought: list[tuple[str, Buy]] = []
+        self._bought: list[tuple[str, ScaleUp]] = []
         self._back: set[str] = set()
         self._doubts: list[Doubt] = []
         self.dry: dict[str, str] = {}
@@ -66,7 +76,7 @@ class Actor:
         if not recheck:
             self._targets = dict(seen.targets)
         self._slots, self._bought, self._back, self._doubts = {}, [], set(), []
-        draining = {name for name, one in seen.observation.machines.items() if one.state is State.DRAINING}
+        draining = {name for name, one in seen.observation.machines.items() if one.state is MachineState.DRAINING}
         self.irremovable = {name: why for name, why in self.irremovable.items() if name in draining}
 
     def doubts(self) -> tuple[Doubt, ...]:
@@ -75,7 +85,7 @@ class Actor:
 
     async def apply(self, step: Step, seen: Seen) -> Refusal | None:
         """Do it; why not, where that was refused."""
-        if isinstance(step, Buy):
+        if isinstance(step, ScaleUp):
             return (await self.buy((step,), seen))[0]
         try:
             await self._do(step, seen)
@@ -87,7 +97,7 @@ class Actor:
         log.info("%s: %s", _name(step), step.reason)
         return None
 
-    async def buy(self, steps: Sequence[Buy], seen: Seen) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[ScaleUp], seen: Seen) -> list[Refusal | None]:
         """
         So many machines for one pool in as few calls as it takes; for each step why not, where that was refused.
 
@@ -95,7 +105,7 @@ class Actor:
         changed the provider's target and nothing else: whoever comes next reads it there, and a call on an older target
         is refused (`seen`).
         """
-        bought: list[Buy] = []
+        bought: list[ScaleUp] = []
         trouble = None
         try:
             async for some in self._grown(steps):
@@ -115,9 +125,9 @@ class Actor:
         if isinstance(exc, RefusedStepError):
             return self._refused(Doubt(exc.kind, str(exc), pool=exc.pool, node=exc.node))
         if isinstance(exc, ProviderError):
-            if isinstance(step, Buy) and isinstance(exc, OutOfStockError | DeniedError):
+            if isinstance(step, ScaleUp) and isinstance(exc, OutOfStockError | DeniedError):
                 self.dry[step.pool] = str(exc)
-            pool = step.pool if isinstance(step, Buy | Discard | TakeBack) else ""
+            pool = step.pool if isinstance(step, ScaleUp | RemoveFailedNode | CancelScaleUp) else ""
             return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
         return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
 
@@ -131,10 +141,10 @@ class Actor:
         """Machines that were just bought stand among the others at once, and who waits for them too."""
         bought, self._bought = self._bought, []
         machines: dict[str, Machine] = {}
-        homes: dict[str, Home] = {}
+        homes: dict[str, Nomination] = {}
         for name, step in bought:
-            machines[name] = Machine(name, step.pool, State.REQUESTED, self._tools.now())
-            homes |= {uid: Home(name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
+            machines[name] = Machine(name, step.pool, MachineState.REQUESTED, self._tools.now())
+            homes |= {uid: Nomination(name, cards) for uid, cards in zip(step.pods, step.places, strict=False)}
         back, self._back = self._back, set()
         if not machines and not back:
             return kept
@@ -157,20 +167,20 @@ class Actor:
     async def _do(self, step: Step, seen: Seen) -> None:
         if isinstance(step, Drain):
             await self._drain(step, seen)
-        elif isinstance(step, Keep):
+        elif isinstance(step, CancelDrain):
             await self._keep(step, seen)
         elif isinstance(step, Evict):
             await self._moves.evict(step.pod, step.reason, seen)
         elif isinstance(step, Move):
             await self._moves.move(step, seen)
-        elif isinstance(step, Delete):
+        elif isinstance(step, RemoveNode):
             await self._delete(step, seen)
-        elif isinstance(step, Discard):
+        elif isinstance(step, RemoveFailedNode):
             await self._discard(step, seen)
-        elif isinstance(step, TakeBack):
+        elif isinstance(step, CancelScaleUp):
             await self._take_back(step)
 
-    async def _grown(self, steps: Sequence[Buy]) -> AsyncGenerator[Sequence[Buy], None]:
+    async def _grown(self, steps: Sequence[ScaleUp]) -> AsyncGenerator[Sequence[ScaleUp], None]:
         """
         For which of the steps, all of one pool, it has grown: call by call, until all have their machine.
 
@@ -198,12 +208,12 @@ class Actor:
                 text = f"pool {pool}: provider added {got} of {part} requested nodes"
                 raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
 
-    def _wanted(self, step: Buy) -> bool:
+    def _wanted(self, step: ScaleUp) -> bool:
         """Whether any of its pods still waits at this moment: steps before it may have taken long."""
-        pods = map(self._tools.sources.notes.pods.get, step.serves)
-        return not step.serves or any(pod and pod.placement is None and not pod.deleting for pod in pods)
+        pods = map(self._tools.sources.notes.pods.get, step.pods)
+        return not step.pods or any(pod and pod.placement is None and not pod.deleting for pod in pods)
 
-    def _stands(self, step: Buy, seen: Seen) -> None:
+    def _stands(self, step: ScaleUp, seen: Seen) -> None:
         """A machine that was asked for has a name of ours until it has its own."""
         number = self._slots.get(step.pool, 0)
         taken = seen.observation.machines.keys()
@@ -212,14 +222,14 @@ class Actor:
         self._slots[step.pool] = number + 1
         self._bought.append((f"{step.pool}/{number}", step))
 
-    async def _say_bought(self, step: Buy, seen: Seen) -> None:
-        for uid in step.serves:
+    async def _say_bought(self, step: ScaleUp, seen: Seen) -> None:
+        for uid in step.pods:
             pod = seen.observation.pods.get(uid)
             if pod is not None:
                 note = f"Scaling up pool {step.pool}: {step.reason}"
                 await self._tools.events.pod(pod.key, uid, "TriggeredScaleUp", note)
 
-    async def _discard(self, step: Discard, seen: Seen) -> None:
+    async def _discard(self, step: RemoveFailedNode, seen: Seen) -> None:
         if step.node == f"{step.pool}/dry":
             self.dry.pop(step.pool, None)
             return
@@ -238,7 +248,7 @@ class Actor:
         await self._marks.put(node, uid, step.reason, failed=True)
         await self._tools.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
 
-    async def _take_back(self, step: TakeBack) -> None:
+    async def _take_back(self, step: CancelScaleUp) -> None:
         self._tools.allowed()
         if not await self._tools.providers.take_back(step.pool, 1):
             text = f"pool {step.pool}: the order has been carried out in the meantime"
@@ -265,7 +275,7 @@ class Actor:
     async def _drain(self, step: Drain, seen: Seen) -> None:
         made: list[str] = []
         try:
-            for home in step.homes:
+            for home in step.reservations:
                 made.append(await self._moves.reserve(home, seen))  # noqa: PERF401 (those made before one fails count)
             await self._marks.put(step.node, seen.uids.get(step.node, ""), step.reason)
         except (RefusedStepError, ClusterError):
@@ -277,7 +287,7 @@ class Actor:
             raise
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
 
-    async def _keep(self, step: Keep, seen: Seen) -> None:
+    async def _keep(self, step: CancelDrain, seen: Seen) -> None:
         here = seen.observation.on.get(step.node, {})
         staying = {uid for uid, pod in here.items() if not pod.deleting}
         await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
@@ -285,7 +295,7 @@ class Actor:
         self.irremovable.pop(step.node, None)
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
 
-    async def _delete(self, step: Delete, seen: Seen) -> None:
+    async def _delete(self, step: RemoveNode, seen: Seen) -> None:
         """
         The taint is old enough that no bind can be under way any more: who is not on the list now never will be.
 
@@ -314,5 +324,5 @@ def _not_empty(node: str, pods: Sequence[str]) -> str:
 
 
 def _name(step: Step) -> str:
-    what = step.pool if isinstance(step, Buy) else step.pod if isinstance(step, Evict | Move) else step.node
-    return f"{action_of(step)} {what}"
+    what = step.pool if isinstance(step, ScaleUp) else step.pod if isinstance(step, Evict | Move) else step.node
+    return f"{get_action(step)} {what}"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.decide import decide
-from autoscaler.core.plan import Evict, Move, action_of
-from autoscaler.core.reconcile import Grouping, applied
+from autoscaler.core.plan import Evict, Move, get_action
+from autoscaler.core.reconcile import GroupBuyer, apply_steps
 from autoscaler.providers.base import ProviderError
 from isolation.contract.model import Refusal, Why
 from isolation.kube.core.errors import ClusterError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from autoscaler.core.limits import Limits
-    from autoscaler.core.plan import Buy, Plan, Step
+    from autoscaler.core.observation import Nomination, Observation
+    from autoscaler.core.plan import Plan, ScaleUp, Step
     from autoscaler.core.pools import Pool
-    from autoscaler.core.reconcile import World
-    from autoscaler.core.snapshot import Home, Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.reconcile import Environment
+    from autoscaler.core.state import AutoscalerState
     from autoscaler.kube.core.inhibition import Hold
     from autoscaler.kube.telemetry.metrics import Telemetry
 
@@ -56,7 +56,7 @@ class Turn:
     """The latest reading."""
     decided: Plan | None = None
     """Everything that was decided, whether or not it may be done."""
-    memory: Memory | None = None
+    memory: AutoscalerState | None = None
     """As the deciders left it."""
     done: list[Step] = field(default_factory=list)
     refused: list[tuple[Step, str]] = field(default_factory=list)
@@ -69,12 +69,12 @@ class Turn:
 class GuardedWorld:
     """One turn's world around the real one; see `autoscaler.core.reconcile.World`."""
 
-    def __init__(self, world: World, manners: Manners) -> None:
+    def __init__(self, world: Environment, manners: Manners) -> None:
         self._world, self._manners = world, manners
         self._charged = False
         self.turn = Turn()
 
-    def decide(self, seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+    def decide(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         """The deciders' answer; with a hold in force a plan without steps, so that nothing is remembered as done."""
         began = self._manners.clock()
         plan, memory = decide(seen, limits, memory)
@@ -99,18 +99,18 @@ class GuardedWorld:
         """The real world's time."""
         await self._world.settle(seconds)
 
-    async def expect(self, homes: Mapping[str, Home]) -> None:
+    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
         """Whoever may not act expects nothing and tidies nothing away."""
         if self._manners.hold() is None:
-            await self._world.expect(homes)
+            await self._world.nominate(homes)
 
     async def apply(self, step: Step) -> Refusal | None:
         """Do it if it may be done; a refusal otherwise, never an error of the cluster's."""
         return (await self._all([step]))[0]
 
-    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
         """Several purchases of one pool: as one where the real world can do that, else each with a look of its own."""
-        if isinstance(self._world, Grouping):
+        if isinstance(self._world, GroupBuyer):
             return await self._all(steps)
         return [await self.apply(step) for step in steps]
 
@@ -125,7 +125,7 @@ class GuardedWorld:
             return [self._not_done(step, self.turn.withheld, "inhibited", broke) for step in steps]
         began = self._manners.clock()
         try:
-            refused = await applied(self._world, steps)
+            refused = await apply_steps(self._world, steps)
         except (ClusterError, ProviderError) as exc:
             return [self._not_done(step, self.turn.failed, "failed", str(exc)) for step in steps]
         finally:
@@ -157,7 +157,7 @@ class GuardedWorld:
         self._manners.telemetry.stepped(step, outcome)
         return Refusal(Why.NOT_READY, why)
 
-    def settled(self, memory: Memory, before: Memory) -> Memory:
+    def settled(self, memory: AutoscalerState, before: AutoscalerState) -> AutoscalerState:
         """
         Without rests for owners whose pod nobody refused to let go: that step was only not taken.
 
@@ -178,6 +178,6 @@ class GuardedWorld:
 
 def told(step: Step) -> str:
     """A step on one line, for the log."""
-    parts = [action_of(step)]
+    parts = [get_action(step)]
     parts += [str(value) for name in ("pool", "node", "pod", "owner") if (value := getattr(step, name, ""))]
     return f"{' '.join(parts)}: {step.reason}"

@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.disruption_budget import resident
+from autoscaler.core.disruption_budget import belongs_to_node
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import SCHEDULER
@@ -25,7 +25,7 @@ from isolation.placement.node_rules import kind_of, ours_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from autoscaler.kube.annotations import PodNote
     from isolation.contract.model import Pod
     from isolation.kube.access import Access
@@ -64,7 +64,7 @@ class Owners:
 
     def of(self, pod: Pod) -> Ours:
         """The pod's node's pool decides; of a waiting one every pool that could host it."""
-        if resident(pod):
+        if belongs_to_node(pod):
             return _NOTHING
         if pod.placement is not None:
             machine = self._machines.get(pod.placement.node)

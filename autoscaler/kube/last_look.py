@@ -83,7 +83,7 @@ async def node_of(lists: Lists, machine: str) -> str:
 
 
 class Occupants:
-    """Who would be lost with a machine that somebody else asks to remove; see `autoscaler.apis.rpc.relay.Occupied`."""
+    """Pods that a removal by cluster-autoscaler would end; see `autoscaler.apis.rpc.provider_groups.Occupied`."""
 
     def __init__(self, lists: Lists, wall: Callable[[], float]) -> None:
         self._lists, self._wall = lists, wall

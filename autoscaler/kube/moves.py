@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Reservation as Wanted
     from autoscaler.core.plan import Move
-    from autoscaler.core.snapshot import Reservation as Wanted
     from autoscaler.kube.execution_context import Tools
     from autoscaler.kube.observe.snapshot import Seen
     from isolation.contract.model import Placement, Pod
@@ -101,7 +101,7 @@ class Moves:
 
     async def move(self, step: Move, seen: Seen) -> None:
         """Reserve, see that it holds, evict."""
-        name = await self.reserve(step.home, seen)
+        name = await self.reserve(step.reservation, seen)
         await asyncio.sleep(SEEN_SECONDS)
         try:
             await self.evict(step.pod, step.reason, seen, name)

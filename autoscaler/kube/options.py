@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.app import GROUPS, SERVICE
-from autoscaler.apis.metrics.app import Settings as ApiSettings
-from autoscaler.apis.metrics.registration import Service
-from autoscaler.apis.rpc.ports import Settings as PortSettings
-from autoscaler.apis.rpc.server import Files, Port, ServingError
+from autoscaler.apis.metrics.app import MetricsApiSettings as ApiSettings
+from autoscaler.apis.metrics.registration import ServiceRef
+from autoscaler.apis.rpc.ports import GrpcSettings as PortSettings
+from autoscaler.apis.rpc.server import GrpcPort, ServingError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
+from isolation.host.reloading_tls import CertificateFiles
 from isolation.kube.listen import Address
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Grpc:
         for option, where in (("--grpc-listen", self.listen), ("--expander-listen", self.expander)):
             if where is not None:
                 try:
-                    Port(where.host, where.port, self.files)
+                    GrpcPort(where.host, where.port, self.files)
                 except ServingError as exc:
                     yield f"{option}: {exc} (--grpc-cert, --grpc-key)"
         if self.listen is not None and self.expander is not None and self.listen.host != self.expander.host:
@@ -60,11 +61,11 @@ class Grpc:
             yield "--expander-listen needs --grpc-client-ca to authenticate its clients, or --expander-allow-anonymous"
 
     @property
-    def files(self) -> Files | None:
+    def files(self) -> CertificateFiles | None:
         """The certificate, where there is one."""
         if self.certificate is None or self.key is None:
             return None
-        return Files(self.certificate, self.key, self.client_ca)
+        return CertificateFiles(self.certificate, self.key, self.client_ca)
 
     @property
     def changing(self) -> bool:
@@ -120,7 +121,7 @@ class MetricsApi:
             host=self.listen.host,
             port=self.listen.port,
             authority=self.authority,
-            service=Service(namespace, name),
+            service=ServiceRef(namespace, name),
             enter=self.enter,
         )
 
@@ -153,11 +154,11 @@ class Options:
         yield from self.grpc.problems()
         yield from self.metrics_api.problems()
 
-    def certificates(self) -> dict[str, Files]:
+    def certificates(self) -> dict[str, CertificateFiles]:
         """What is shown, by the port that shows it: as the label `door` of its metric has it."""
         api, found = self.metrics_api, {}
         if api.groups and api.certificate is not None and api.key is not None:
-            found["metrics_api"] = Files(api.certificate, api.key)
+            found["metrics_api"] = CertificateFiles(api.certificate, api.key)
         if self.grpc.files is not None and (self.grpc.listen is not None or self.grpc.expander is not None):
             found["grpc"] = self.grpc.files
         return found

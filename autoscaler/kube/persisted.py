@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.snapshot import Home
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Nomination
 from autoscaler.providers.core import profile
 from isolation.contract.codec.cursor import At, CodecError
 
@@ -33,7 +33,7 @@ class Kept:
     """See the module."""
 
     machines: Mapping[str, Machine] = field(default_factory=dict)
-    homes: Mapping[str, Home] = field(default_factory=dict)
+    homes: Mapping[str, Nomination] = field(default_factory=dict)
     """By UID of waiting pods."""
     profiles: Mapping[str, NodeTemplate] = field(default_factory=dict)
     """By pool, learnt from nodes or told by the provider."""
@@ -47,7 +47,7 @@ class Kept:
         machines = {
             name: [machine.pool, machine.state.value, round(machine.since, 3)]
             for name, machine in sorted(self.machines.items())[:MOST_MACHINES]
-            if machine.state not in (State.READY, State.DELETING, State.GONE)
+            if machine.state not in (MachineState.READY, MachineState.DELETING, MachineState.GONE)
         }
         homes = {uid: [home.machine, list(home.cards)] for uid, home in sorted(self.homes.items())[:MOST_HOMES]}
         missed = {uid: [count, round(at, 3)] for uid, (count, at) in sorted(self.missed.items())[:MOST_HOMES]}
@@ -69,17 +69,17 @@ def _machines(at: At) -> Iterator[Machine]:
     for name, entry in _fields(at, "machines"):
         try:
             pool, state, since = entry.items()
-            yield Machine(name, pool.text(), State(state.text()), _moment(since))
+            yield Machine(name, pool.text(), MachineState(state.text()), _moment(since))
         except (CodecError, ValueError, OverflowError):
             continue
 
 
-def _homes(at: At) -> Iterator[tuple[str, Home]]:
+def _homes(at: At) -> Iterator[tuple[str, Nomination]]:
     for uid, entry in _fields(at, "homes"):
         try:
             machine, cards = entry.items()
             places = tuple(card.integer(0, 0, _MOST_CARDS) for card in cards.items()[:_MOST_CARDS])
-            yield uid, Home(machine.text(), places)
+            yield uid, Nomination(machine.text(), places)
         except (CodecError, ValueError):
             continue
 

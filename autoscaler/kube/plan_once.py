@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.apis.metrics.core.readings import Board
-from autoscaler.apis.rpc.relay import Relay
+from autoscaler.apis.metrics.core.readings import LatestSnapshot
+from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.core.decide import decide
-from autoscaler.core.scale_down import kept
+from autoscaler.core.scale_down import explain_needed
 from autoscaler.kube.composition import opened
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.core.conditions import DoubtError
@@ -64,7 +64,7 @@ async def looked(options: Options, seconds: float = READ_SECONDS) -> Prospect:
     """The plan; CannotTellError, and the errors of the configuration and of the credentials."""
     config = ConfigFile(options.config).first()
     async with Access(options.kubeconfig, options.context) as access:
-        wired = opened(config, access, Relay(()))
+        wired = opened(config, access, ProviderGroups(()))
         try:
             return await _looked(options, access, wired, seconds)
         finally:
@@ -94,7 +94,7 @@ async def _asked(access: Access, seconds: float) -> None:
 
 async def _looked(options: Options, access: Access, wired: Wired, seconds: float) -> Prospect:
     await _asked(access, seconds)
-    sources, board = Sources(access, unit_bytes=options.unit_bytes), Board()
+    sources, board = Sources(access, unit_bytes=options.unit_bytes), LatestSnapshot()
     switch = Switch(access, options.namespace, boottime)
     async with sources.following():
         await switch.look()
@@ -122,8 +122,8 @@ async def _looked(options: Options, access: Access, wired: Wired, seconds: float
         except DoubtError as exc:
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, wired.config.limits, remembered.memory)
-    reading = Reading(seen, memory, wired.config.limits, board.picture(), unanswered=world.unanswered())
-    stay = islice(kept(seen, wired.config.limits).items(), _MOST_KEPT)
+    reading = Reading(seen, memory, wired.config.limits, board.latest(), unanswered=world.unanswered())
+    stay = islice(explain_needed(seen, wired.config.limits).items(), _MOST_KEPT)
     told = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
     doubts = (*_nothing(options, wired), *told, *(doubt.text for doubt in world.doubts()), *trouble)
     silent = world.seen.silent if world.seen is not None else {}

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autoscaler.core.lifecycle import STANDING
-from autoscaler.core.plan import action_of
+from autoscaler.core.plan import get_action
 from autoscaler.kube.core.telemetry_rows import Reading, answer_of, why_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Pr
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
     return Prospect(
-        actions=tuple(StepLine(action_of(step), _what(step, keys), step.reason) for step in steps),
+        actions=tuple(StepLine(get_action(step), _what(step, keys), step.reason) for step in steps),
         pods=tuple(
             PodLine(pod.key, max(0.0, seen.at - pod.created), answer_of(reading, pod.uid), *why_of(reading, pod.uid))
             for pod in seen.pending

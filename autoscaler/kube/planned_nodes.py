@@ -2,7 +2,7 @@
 """
 Places on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
 
-Decides which reservations are stored for them. They follow what is expected (`Home`), so it is the same who bought,
+Decides which reservations are stored for them. They follow the `Nomination`s, so it is the same who bought,
 and a leader that ends between a purchase and its reservations leaves nothing undone: the next one makes them. The
 scheduler chooses the node (`isolation.scheduler.core.planned_nodes`) and deletes what is used up, expired or without a
 pod.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
-    from autoscaler.core.snapshot import Home
+    from autoscaler.core.observation import Nomination
     from autoscaler.kube.execution_context import Tools
     from isolation.contract.model import Pod
 
@@ -58,7 +58,9 @@ class Places:
         self._refused, self._refused_until = 0, 0.0
         """The status with which reservations are refused; 0: they are not."""
 
-    async def keep(self, homes: Mapping[str, Home], machines: Mapping[str, Machine], pods: Mapping[str, Pod]) -> None:
+    async def keep(
+        self, homes: Mapping[str, Nomination], machines: Mapping[str, Machine], pods: Mapping[str, Pod]
+    ) -> None:
         """Store what is missing and delete what is wrong; trouble costs a cycle, and no purchase."""
         now = self._tools.now()
         if now < self._refused_until:
@@ -108,7 +110,7 @@ class Places:
 
     def _missing(
         self,
-        homes: Mapping[str, Home],
+        homes: Mapping[str, Nomination],
         machines: Mapping[str, Machine],
         pods: Mapping[str, Pod],
         known: Mapping[str, Reservation],

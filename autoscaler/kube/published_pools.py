@@ -18,7 +18,7 @@ from isolation.kube.core.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.handover import Ours
     from isolation.kube.access import Access
 

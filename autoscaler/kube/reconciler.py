@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import Evict, Move
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.composition import Wired, offers_of, opened
 from autoscaler.kube.core.conditions import DoubtError
 from autoscaler.kube.core.config import Config
@@ -36,8 +36,8 @@ from isolation.kube.core.errors import ClusterError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.apis.metrics.core.readings import Board
-    from autoscaler.apis.rpc.relay import Relay
+    from autoscaler.apis.metrics.core.readings import LatestSnapshot
+    from autoscaler.apis.rpc.provider_groups import ProviderGroups
     from autoscaler.core.limits import Limits
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
@@ -64,12 +64,12 @@ class Surroundings:
     access: Access
     sources: Sources
     events: Events
-    board: Board
+    board: LatestSnapshot
     telemetry: Telemetry
     election: Election
     switch: Switch
     store: StateStore
-    relay: Relay | None
+    relay: ProviderGroups | None
     """None: nobody listens for cluster-autoscaler."""
     dry_run: bool
     wall: Callable[[], float]
@@ -85,7 +85,7 @@ class Turns:
         self._wired: Wired | None = None
         self.heritage = Heritage(around.store, around.steady)
         self.stopping = False
-        self.memory = Memory()
+        self.memory = AutoscalerState()
         self.last = Turn()
         """The latest turn; without a reading where there was none."""
         self.ended: float | None = None
@@ -233,7 +233,7 @@ class Turns:
         before, limits = self.memory, self.wired.config.limits
         said, self.broken = self.broken, ""
         try:
-            _, memory = await turn(guard, limits, before, guard.decide)
+            _, memory = await reconcile(guard, limits, before, guard.decide)
         except DoubtError:
             # there is no picture: what was seen last is not shown as if it were so now
             guard.turn.seen = None
@@ -344,7 +344,7 @@ class Turns:
         if turned.decided is None or turned.memory is None or self.world is None or epoch is None:
             return
         moves = tuple(step for step in turned.decided.steps if isinstance(step, Evict | Move))
-        memory = turned.memory.acted(replace(turned.decided, steps=moves), self.wired.config.limits)
+        memory = turned.memory.record(replace(turned.decided, steps=moves), self.wired.config.limits)
         await self._leave(Remembered(memory, self.world.kept, epoch))
 
     async def finish(self) -> None:
@@ -352,13 +352,13 @@ class Turns:
         await self._save()
 
 
-def _as_done(guard: GuardedWorld, before: Memory, limits: Limits) -> Memory:
+def _as_done(guard: GuardedWorld, before: AutoscalerState, limits: Limits) -> AutoscalerState:
     """What must not be forgotten of a turn that broke: the steps it had taken."""
     turned = guard.turn
     if turned.decided is None or turned.memory is None:
         return before
     plan = replace(turned.decided, steps=tuple(turned.done))
-    return guard.settled(turned.memory.acted(plan, limits), before)
+    return guard.settled(turned.memory.record(plan, limits), before)
 
 
 def _outcome(turned: Turn) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from autoscaler.providers import scale
-from autoscaler.providers.registry import ConfigError, inner
+from autoscaler.providers.registry import ConfigError, make_provider
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.names import AUTOSCALER
 
@@ -31,8 +31,8 @@ def bounds(pools: Iterable[PoolConfig]) -> dict[str, list[int]]:
     found = {}
     for pool in pools:
         try:
-            source = inner(pool.source)
-            settings = scale.settings_of(source.settings) if source.provider == scale.NAME else None
+            source = make_provider(pool.source)
+            settings = scale.parse_settings(source.settings) if source.provider == scale.NAME else None
         except CodecError as exc:
             raise ConfigError(str(exc)) from None
         if settings is not None:

@@ -20,7 +20,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.persisted import Kept, kept_of
 from isolation.contract.codec.cursor import At, CodecError, decoded, show
 from isolation.contract.names import AUTOSCALER_STATE
@@ -49,7 +49,7 @@ _NOT_FOUND, _CONFLICT, _TOO_LARGE, _UNPROCESSABLE = 404, 409, 413, 422
 class Remembered:
     """What was written, as far as it is believed."""
 
-    memory: Memory = field(default_factory=Memory)
+    memory: AutoscalerState = field(default_factory=AutoscalerState)
     kept: Kept = field(default_factory=Kept)
     epoch: int = 0
     """Of the leader that wrote it."""
@@ -104,7 +104,7 @@ def decode(text: str, now: float) -> Remembered:
         raise memory["removals"].wrong(f"{len(removals)} entries: the maximum is {_MOST_ENTRIES}")
     last_add = memory["last_add"]
     return Remembered(
-        Memory(
+        AutoscalerState(
             unneeded=_times_at(memory["unneeded"], now),
             last_add=_time_at(last_add, now) if last_add else float("-inf"),
             moves=tuple(_time_at(each, now) for each in moves),

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.state_store import Remembered, Saved
 from isolation.contract.codec.cursor import CodecError
@@ -32,7 +32,7 @@ QUIET_SECONDS: Final = 60.0
 class Taken:
     """What to go on with."""
 
-    memory: Memory
+    memory: AutoscalerState
     kept: Kept | None
     """None: the world's own is as good."""
 
@@ -52,7 +52,7 @@ class Heritage:
         """Why nothing may be done because of it; empty: nothing of this kind is in the way."""
         return self._trouble if self.epoch is None or self._steady() < self._quiet_until else ""
 
-    async def taken(self, epoch: int, ours: Memory, now: float) -> Taken | None:
+    async def taken(self, epoch: int, ours: AutoscalerState, now: float) -> Taken | None:
         """What was remembered, read once for each right to act; None: go on with what we have."""
         if epoch == self.epoch:
             return None
@@ -67,7 +67,7 @@ class Heritage:
             self._be_quiet(why, QUIET_SECONDS)
             self._read(epoch, "nothing")
             # whatever was evicted and bought in the last hour is not known: nothing is drained for a while
-            return Taken(Memory(last_add=now), Kept())
+            return Taken(AutoscalerState(last_add=now), Kept())
         overwritten = self._overwritten
         self._read(epoch, "nothing" if found is None else "read")
         if found is None:
@@ -98,7 +98,7 @@ class Heritage:
         return "" if saved is Saved.SAME else saved.value
 
 
-def merged(ours: Memory, theirs: Memory) -> Memory:
+def merged(ours: AutoscalerState, theirs: AutoscalerState) -> AutoscalerState:
     """Both: whoever moved what counts, a rest ends at the later end; for the rest theirs."""
     return replace(
         theirs,

@@ -15,7 +15,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.apis.metrics.core.readings import Place, Sample, Spot, Use
+from autoscaler.apis.metrics.core.readings import CardKey, CardOf, ContainerCardUse, UseSample
 from isolation.contract import metrics
 from isolation.contract.usage_rates import UsageRates
 
@@ -52,7 +52,7 @@ class Row:
 class Measured:
     """The latest of every node."""
 
-    samples: Mapping[Spot, Sample] = field(default_factory=lambda: _EMPTY)
+    samples: Mapping[CardKey, UseSample] = field(default_factory=lambda: _EMPTY)
     measured: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     """By node, when its exporter measured, on the steady clock."""
     heat: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
@@ -61,10 +61,10 @@ class Measured:
     """Nodes whose figures are too old to be acted upon."""
     failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     """Nodes of which nothing could be told now, or only something old, and why."""
-    whole: Mapping[Place, tuple[Use, ...]] = field(default_factory=lambda: _EMPTY)
+    whole: Mapping[CardOf, tuple[ContainerCardUse, ...]] = field(default_factory=lambda: _EMPTY)
     """What pods have and use of whole cards, which only their node's kubelet and exporter know."""
 
-    def used(self, node: str, spots: Sequence[Spot]) -> float | None:
+    def used(self, node: str, spots: Sequence[CardKey]) -> float | None:
         """The most that a pod with these parts of cards uses of the compute of one card; None: that cannot be told."""
         if not spots or not self.samples or node in self.stale:
             return None
@@ -77,9 +77,9 @@ class Measured:
         return max(by_card.values())
 
 
-def spots_of(pod: Pod) -> tuple[Spot, ...]:
+def spots_of(pod: Pod) -> tuple[CardKey, ...]:
     """What exporters call its parts of cards."""
-    return tuple(Spot(pod.namespace, pod.name, hold.container, hold.uuid) for hold in pod.holds)
+    return tuple(CardKey(pod.namespace, pod.name, hold.container, hold.uuid) for hold in pod.holds)
 
 
 class Ages:
@@ -88,7 +88,7 @@ class Ages:
     def __init__(self, stale_seconds: float, window_seconds: float) -> None:
         self.stale_seconds, self._window = stale_seconds, window_seconds
         self._last: dict[str, tuple[float, float]] = {}
-        self._rates: dict[str, UsageRates[Spot | str]] = {}
+        self._rates: dict[str, UsageRates[CardKey | str]] = {}
 
     def joined(
         self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
@@ -98,8 +98,8 @@ class Ages:
 
         `wall`: seconds since the epoch; without it whatever is seen for the first time counts as measured now.
         """
-        samples: dict[Spot, Sample] = {}
-        whole: dict[Place, tuple[Use, ...]] = {}
+        samples: dict[CardKey, UseSample] = {}
+        whole: dict[CardOf, tuple[ContainerCardUse, ...]] = {}
         heat: dict[str, float] = {}
         wrong = dict(failed)
         for node, rows in told.items():
@@ -134,22 +134,24 @@ class Ages:
         return now - self._last[node][1]
 
 
-def _spot(labels: Mapping[str, str]) -> Spot:
-    return Spot(*(labels.get(key, "") for key in ("namespace", "pod", "container", "uuid")))
+def _spot(labels: Mapping[str, str]) -> CardKey:
+    return CardKey(*(labels.get(key, "") for key in ("namespace", "pod", "container", "uuid")))
 
 
-def _samples(rows: Sequence[Row], rates: Mapping[Spot | str, Rate]) -> dict[Spot, Sample]:
-    used: dict[Spot, int] = {}
+def _samples(rows: Sequence[Row], rates: Mapping[CardKey | str, Rate]) -> dict[CardKey, UseSample]:
+    used: dict[CardKey, int] = {}
     for row in rows:
         if row.metric == metrics.CONTAINER_USED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
             used[_spot(row.labels)] = int(row.value)
-    core = {spot: rate for spot, rate in rates.items() if isinstance(spot, Spot)}
-    return {spot: Sample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
+    core = {spot: rate for spot, rate in rates.items() if isinstance(spot, CardKey)}
+    return {spot: UseSample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
 
 
-def _whole(node: str, rows: Sequence[Row], samples: Mapping[Spot, Sample]) -> dict[Place, tuple[Use, ...]]:
+def _whole(
+    node: str, rows: Sequence[Row], samples: Mapping[CardKey, UseSample]
+) -> dict[CardOf, tuple[ContainerCardUse, ...]]:
     """Containers with whole cards, by their pod."""
-    found: dict[Place, dict[Spot, Use]] = {}
+    found: dict[CardOf, dict[CardKey, ContainerCardUse]] = {}
     for row in rows:
         labels = row.labels
         if row.metric not in {metrics.CONTAINER_USED.name, metrics.CONTAINER_ALLOCATED.name}:
@@ -157,18 +159,18 @@ def _whole(node: str, rows: Sequence[Row], samples: Mapping[Spot, Sample]) -> di
         if labels.get("mode") != "exclusive" or not labels.get("card", "").isdecimal():
             continue
         spot = _spot(labels)
-        known = found.setdefault(Place(node, spot.namespace, spot.pod), {})
+        known = found.setdefault(CardOf(node, spot.namespace, spot.pod), {})
         card, measured = int(labels["card"][:4]), samples.get(spot, ())
-        use = known.get(spot) or Use(spot.container, spot.uuid, card, None, 1.0, *measured)
+        use = known.get(spot) or ContainerCardUse(spot.container, spot.uuid, card, None, 1.0, *measured)
         if row.metric == metrics.CONTAINER_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
             use = replace(use, allocated_bytes=int(row.value))
         known[spot] = use
     return {place: tuple(uses.values()) for place, uses in found.items()}
 
 
-def _seconds(rows: Sequence[Row]) -> dict[Spot | str, float]:
+def _seconds(rows: Sequence[Row]) -> dict[CardKey | str, float]:
     """Counters of containers by their spot, of cards by UUID."""
-    found: dict[Spot | str, float] = {}
+    found: dict[CardKey | str, float] = {}
     for row in rows:
         if not (isfinite(row.value) and 0 <= row.value < _LARGEST):
             continue

@@ -16,8 +16,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
-from autoscaler.apis.metrics.core.readings import Board, Picture, pod_uses
+from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
+from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
 from autoscaler.kube.core.conditions import Doubt, DoubtError, Kind
 from autoscaler.kube.execute import Actor
 from autoscaler.kube.execution_context import Tools
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from autoscaler.apis.metrics.core.readings import PodUse
     from autoscaler.core.limits import Limits
-    from autoscaler.core.plan import Buy, Step
-    from autoscaler.core.snapshot import Home, Observation
+    from autoscaler.core.observation import Nomination, Observation
+    from autoscaler.core.plan import ScaleUp, Step
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.execution_context import Events
     from autoscaler.kube.observe.snapshot import Seen
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Sources
-    from autoscaler.providers.registry import Providers, Reading
+    from autoscaler.providers.registry import Providers, ProvidersReading
     from isolation.contract.model import Refusal
     from isolation.kube.access import Access
 
@@ -80,7 +80,7 @@ class Parts:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     steady: Callable[[], float] = boottime
     """Seconds on a clock that nobody can set."""
-    board: Board | None = None
+    board: LatestSnapshot | None = None
     """Where the metrics APIs look."""
     stale_seconds: float = STALE_SECONDS
 
@@ -142,7 +142,7 @@ class KubeWorld:
         self._settled = True
         await self._parts.sleep(seconds)
 
-    async def expect(self, homes: Mapping[str, Home]) -> None:
+    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
         """Remember who goes where; also the moment to tidy away what nobody needs any more."""
         self.kept = replace(self.kept, homes=dict(homes))
         if self.seen is not None:
@@ -157,7 +157,7 @@ class KubeWorld:
         await self._remember()
         return refused
 
-    async def buy(self, steps: Sequence[Buy]) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
         """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.Grouping`."""
         if self.seen is None:
             raise RuntimeError("nothing has been observed yet")
@@ -173,7 +173,7 @@ class KubeWorld:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _snapshot(self, reading: Reading, measured: Measured) -> Snapshot:
+    def _snapshot(self, reading: ProvidersReading, measured: Measured) -> Snapshot:
         sources = self._parts.sources
         return Snapshot(
             at=self.now(),
@@ -189,7 +189,7 @@ class KubeWorld:
             held_still=self._clock_step(),
         )
 
-    async def _catch_up(self, reading: Reading, measured: Measured) -> None:
+    async def _catch_up(self, reading: ProvidersReading, measured: Measured) -> None:
         """Read what has changed bit by bit, so that little is left for the moment that everything is read of."""
         books, fresh = self._books, self._parts.steady() - self._begun >= ANEW_SECONDS
         if fresh:
@@ -244,9 +244,9 @@ class KubeWorld:
                 found.setdefault(namespace, []).extend(uses)
             await asyncio.sleep(0)
         pods = MappingProxyType({namespace: tuple(uses) for namespace, uses in found.items()})
-        rooms = rooms_of(seen)
+        rooms = summarize_pools(seen)
         await asyncio.sleep(0)
-        self._parts.board.put(Picture(at, pods, rooms, waiting_of(seen), frozenset(seen.engine.nodes)))
+        self._parts.board.put(MetricsSnapshot(at, pods, rooms, list_pending(seen), frozenset(seen.engine.nodes)))
 
 
 def batched(things: Iterable[T], size: int) -> Iterator[list[T]]:

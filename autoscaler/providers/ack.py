@@ -27,10 +27,10 @@ from autoscaler.providers.base import (
     ProviderError,
     UnreachableError,
     deadline,
-    raised,
+    raise_target,
 )
-from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, made_by, sdk, texts_of
-from autoscaler.providers.core.stock import out_of_stock, said
+from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, import_sdk, is_raised_by, read_texts
+from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -69,9 +69,9 @@ class AckSettings:
     node_pool: str
 
 
-def settings_of(at: At) -> AckSettings:
+def parse_settings(at: At) -> AckSettings:
     """`region`, `cluster` and `nodePool`; raises CodecError."""
-    return AckSettings(*texts_of(at, NAME, ("region", "cluster", "nodePool")))
+    return AckSettings(*read_texts(at, NAME, ("region", "cluster", "nodePool")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,15 @@ class AckSdk:
     runtime: Any
 
 
-def client(region: str, **config: Any) -> AckSdk:
+def make_client(region: str, **config: Any) -> AckSdk:
     """The SDK's client for this region, every time bounded; MissingError without the SDK."""
-    service = sdk("alibabacloud_cs20151215.client", _EXTRA)
-    models = sdk("alibabacloud_cs20151215.models", _EXTRA)
-    openapi = sdk("alibabacloud_tea_openapi.models", _EXTRA)
-    runtime = sdk("darabonba.runtime", _EXTRA)
+    service = import_sdk("alibabacloud_cs20151215.client", _EXTRA)
+    models = import_sdk("alibabacloud_cs20151215.models", _EXTRA)
+    openapi = import_sdk("alibabacloud_tea_openapi.models", _EXTRA)
+    runtime = import_sdk("darabonba.runtime", _EXTRA)
     connect, answer = int(CONNECT_SECONDS * 1000), int(ANSWER_SECONDS * 1000)
     if "access_key_id" not in config:
-        config["credential"] = sdk("alibabacloud_credentials.client", _EXTRA).Client()
+        config["credential"] = import_sdk("alibabacloud_credentials.client", _EXTRA).Client()
     bounded = openapi.Config(region_id=region, connect_timeout=connect, read_timeout=answer, **config)
     options = runtime.RuntimeOptions(autoretry=False, max_attempts=1, connect_timeout=connect, read_timeout=answer)
     return AckSdk(service.Client(bounded), models, options)
@@ -119,7 +119,7 @@ class AckProvider:
             raise DeniedError(f"{pool}: cannot add {by} nodes; ACK adds 1 to {_MOST_AT_ONCE} nodes in one request")
         async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             look = await self._open(pool)
-            target = raised(look.state, by, seen, "the node pool's maximum")
+            target = raise_target(look.state, by, seen, "the node pool's maximum")
             if look.desired is not None:
                 return await self._resize(pool, target)
             request = self._api.models.ScaleClusterNodePoolRequest(count=by)
@@ -226,7 +226,7 @@ def _look(pool: str, detail: Any, nodes: list[tuple[Instance, str]]) -> _Look:
     words = [text for _, text in nodes]
     if target > standing:
         words += [f"{c.reason or ''}: {c.message or ''}" for c in getattr(status, "conditions", None) or ()]
-    short = next((said(text) for text in words if out_of_stock(text)), "")
+    short = next((shorten_error(text) for text in words if is_out_of_stock(text)), "")
     largest = getattr(detail, "max_nodes", None)
     state = PoolState(name=pool, target=target, nodes=instances, short=short, max_nodes=largest or None)
     return _Look(state, desired, bool(getattr(scaling, "enable", False)), getattr(status, "state", None) or "")
@@ -234,7 +234,7 @@ def _look(pool: str, detail: Any, nodes: list[tuple[Instance, str]]) -> _Look:
 
 def _instance(region: str, node: Any) -> tuple[Instance, str]:
     """One node, and what ACK says went wrong with it."""
-    word, wrong = node.state or "", said(node.error_message or "")
+    word, wrong = node.state or "", shorten_error(node.error_message or "")
     state = _STATES.get(word, InstanceState.RUNNING)
     return Instance(f"{region}.{node.instance_id}", node.node_name or "", state, wrong or word), wrong
 
@@ -245,10 +245,12 @@ def _machine_id(one: Instance) -> str:
 
 def _understood(exc: Exception) -> Exception:
     """An error of the SDK as a provider's; anything else as it is."""
-    if isinstance(exc, ProviderError) or not made_by(exc, "alibabacloud_tea_openapi", "darabonba", "Tea", "aiohttp"):
+    if isinstance(exc, ProviderError) or not is_raised_by(
+        exc, "alibabacloud_tea_openapi", "darabonba", "Tea", "aiohttp"
+    ):
         return exc
     status = getattr(exc, "status_code", None) or getattr(exc, "statusCode", None)
-    text = said(f"{getattr(exc, 'code', '')}: {getattr(exc, 'message', '') or exc}")
+    text = shorten_error(f"{getattr(exc, 'code', '')}: {getattr(exc, 'message', '') or exc}")
     if not isinstance(status, int) or status >= _OWN_TROUBLE or status == _THROTTLED or "Throttling" in text:
         return UnreachableError(text)
-    return OutOfStockError(text) if out_of_stock(text) else DeniedError(text)
+    return OutOfStockError(text) if is_out_of_stock(text) else DeniedError(text)

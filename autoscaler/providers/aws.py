@@ -27,11 +27,18 @@ from autoscaler.providers.base import (
     ProviderError,
     UnreachableError,
     deadline,
-    raised,
+    raise_target,
 )
-from autoscaler.providers.cloud import ANSWER_SECONDS, CONNECT_SECONDS, in_thread, made_by, sdk, texts_of
+from autoscaler.providers.cloud import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    call_in_thread,
+    import_sdk,
+    is_raised_by,
+    read_texts,
+)
 from autoscaler.providers.core.node_description import aws_template
-from autoscaler.providers.core.stock import out_of_stock, said
+from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -69,18 +76,18 @@ class AwsSettings:
     group: str
 
 
-def settings_of(at: At) -> AwsSettings:
+def parse_settings(at: At) -> AwsSettings:
     """`region` and `group`; raises CodecError."""
-    return AwsSettings(*texts_of(at, NAME, ("region", "group")))
+    return AwsSettings(*read_texts(at, NAME, ("region", "group")))
 
 
-def client(region: str) -> Any:
+def make_client(region: str) -> Any:
     """
     boto3's client for this region, with every time bounded; MissingError without boto3.
 
     Nothing is sent twice: a termination that was lost on its way back would lower the group twice.
     """
-    boto3, config = sdk("boto3", _EXTRA), sdk("botocore.config", _EXTRA)
+    boto3, config = import_sdk("boto3", _EXTRA), import_sdk("botocore.config", _EXTRA)
     bounds = config.Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=ANSWER_SECONDS,
@@ -118,7 +125,7 @@ class AwsProvider:
         async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             newest = await self._activities(pool)
             state = await self._fresh(pool)
-            target = raised(state, by, seen, "the group's MaxSize")
+            target = raise_target(state, by, seen, "the group's MaxSize")
             self._before[pool] = str(newest[0].get("ActivityId", "")) if newest else ""
             return await self._set(pool, target)
 
@@ -167,7 +174,7 @@ class AwsProvider:
 
     async def _ask(self, method: str, **given: object) -> dict[str, Any]:
         try:
-            answer = await in_thread(self._threads, WRITE_SECONDS, getattr(self._api, method), **given)
+            answer = await call_in_thread(self._threads, WRITE_SECONDS, getattr(self._api, method), **given)
         except ProviderError:
             raise
         except Exception as exc:
@@ -234,7 +241,7 @@ class AwsProvider:
             if not str(activity.get("Description", "")).startswith("Launching"):
                 continue
             if activity.get("StatusCode") in ("Failed", "Cancelled"):
-                why = said(str(activity.get("StatusMessage", ""))) or "a launch failed"
+                why = shorten_error(str(activity.get("StatusMessage", ""))) or "a launch failed"
                 return PoolState(state.name, state.target, state.nodes, why, state.min_nodes, state.max_nodes)
             break
         return state
@@ -251,7 +258,7 @@ def _state(pool: str, group: Mapping[str, Any]) -> PoolState:
             Instance(
                 f"aws:///{one.get('AvailabilityZone', '')}/{one['InstanceId']}",
                 state=_STATES[_word(one)],
-                note=said(f"{one.get('LifecycleState')}, {one.get('HealthStatus')}"),
+                note=shorten_error(f"{one.get('LifecycleState')}, {one.get('HealthStatus')}"),
             )
             for one in sorted(instances, key=lambda one: str(one["InstanceId"]))
         ),
@@ -269,12 +276,12 @@ def _understood(exc: Exception) -> Exception:
     """An error of the SDK as a provider's; anything else as it is."""
     response = getattr(exc, "response", None)
     if not isinstance(response, dict):
-        return UnreachableError(said(str(exc))) if made_by(exc, "botocore", "boto3", "urllib3") else exc
+        return UnreachableError(shorten_error(str(exc))) if is_raised_by(exc, "botocore", "boto3", "urllib3") else exc
     error = response.get("Error") or {}
-    code, text = str(error.get("Code", "")), said(f"{error.get('Code')}: {error.get('Message')}")
+    code, text = str(error.get("Code", "")), shorten_error(f"{error.get('Code')}: {error.get('Message')}")
     status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode", 0)
     if code in _LATER:
         return ChangedError(text)
     if code in _BUSY or status >= 500:  # noqa: PLR2004 (the server's own trouble)
         return UnreachableError(text)
-    return OutOfStockError(text) if out_of_stock(text) else DeniedError(text)
+    return OutOfStockError(text) if is_out_of_stock(text) else DeniedError(text)

@@ -164,7 +164,7 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         raise UnreachableError(f"{what}: timed out after {seconds:.0f} s") from None
 
 
-def raised(state: PoolState, by: int, seen: int | None, bound: str = "maximum") -> int:
+def raise_target(state: PoolState, by: int, seen: int | None, bound: str = "maximum") -> int:
     """
     The target with so many more.
 

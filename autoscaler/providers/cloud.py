@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 10.0
 """Of one request, below the deadline of a whole call."""
 
 
-def texts_of(at: At, provider: str, keys: Sequence[str]) -> list[str]:
+def read_texts(at: At, provider: str, keys: Sequence[str]) -> list[str]:
     """A pool's settings, which are these and no others; raises CodecError."""
     told = ", ".join(keys)
     for key in keys:
@@ -41,7 +41,7 @@ def texts_of(at: At, provider: str, keys: Sequence[str]) -> list[str]:
     return [at[key].text() for key in keys]
 
 
-def sdk(module: str, extra: str) -> Any:
+def import_sdk(module: str, extra: str) -> Any:
     """An SDK's module; MissingError says how to get it."""
     try:
         return importlib.import_module(module)
@@ -51,7 +51,7 @@ def sdk(module: str, extra: str) -> Any:
         ) from exc
 
 
-async def in_thread(executor: Executor, seconds: float, call: Callable[..., _T], **given: object) -> _T:
+async def call_in_thread(executor: Executor, seconds: float, call: Callable[..., _T], **given: object) -> _T:
     """A blocking call beside the loop; what is not done in time goes on unseen, so its outcome is unknown."""
     try:
         async with asyncio.timeout(seconds):
@@ -60,6 +60,6 @@ async def in_thread(executor: Executor, seconds: float, call: Callable[..., _T],
         raise UnreachableError(f"timed out after {seconds:.0f} s") from None
 
 
-def made_by(exc: Exception, *packages: str) -> bool:
+def is_raised_by(exc: Exception, *packages: str) -> bool:
     """Whether an exception is one of these packages', or the network's; others are faults of ours."""
     return isinstance(exc, OSError) or type(exc).__module__.partition(".")[0] in packages

@@ -47,7 +47,7 @@ class PoolSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProvidersReading:
     """One look at everything."""
 
     states: Mapping[str, PoolState] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class Reading:
     """Pools that cannot be told now, and why: they are neither empty nor as they were."""
 
 
-class Ordering(Protocol):
+class OrderTracker(Protocol):
     """Who makes a pool's provider one that orders of cluster-autoscaler instead of buying."""
 
     def __call__(self, pool: str, provider: Provider) -> Provider:
         """The provider to use instead."""
 
 
-class Naming(Protocol):
+class NodeNaming(Protocol):
     """Who knows which node a machine has become."""
 
     async def of(self, ids: Collection[str]) -> Mapping[str, str]:
@@ -72,14 +72,14 @@ class Naming(Protocol):
 class Providers:
     """Every configured pool; the loop sees no difference between them."""
 
-    def __init__(self, by_pool: Mapping[str, Provider], naming: Naming | None = None) -> None:
+    def __init__(self, by_pool: Mapping[str, Provider], naming: NodeNaming | None = None) -> None:
         self._by_pool = dict(by_pool)
         self._naming = naming
         self._names: dict[str, Mapping[str, str]] = {}
         """Of each pool: nodes by ID, as of the last look."""
         self._locks = {pool: asyncio.Lock() for pool in by_pool}
 
-    async def read(self) -> Reading:
+    async def read(self) -> ProvidersReading:
         """All pools; nodes that a provider does not know by name are named by their `spec.providerID`."""
         groups = {id(provider): provider for provider in self._by_pool.values()}
         answers = await asyncio.gather(*(_asked(provider) for provider in groups.values()))
@@ -99,7 +99,7 @@ class Providers:
                     states[pool] = await self._named(told[pool])
                 except ProviderError as exc:
                     failed[pool] = exc
-        return Reading(states, failed)
+        return ProvidersReading(states, failed)
 
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """As the pool's provider does it, one call at a time."""
@@ -170,7 +170,7 @@ def open_providers(
     sources: Sequence[PoolSource],
     access: Access | None,
     clock: Callable[[], float] = monotonic,
-    order: Ordering | None = None,
+    order: OrderTracker | None = None,
 ) -> Providers:
     """
     A provider for each pool; ConfigError with everything that is wrong, MissingError without the SDK.
@@ -192,11 +192,11 @@ def open_providers(
                 problems.append(f"pool {source.pool}: duplicate name")
             seen.add(source.pool)
             if source.provider == scale.NAME:
-                scaled[source.pool] = scale.settings_of(source.settings)
+                scaled[source.pool] = scale.parse_settings(source.settings)
             elif source.provider == aws.NAME:
-                groups[source.pool] = aws.settings_of(source.settings)
+                groups[source.pool] = aws.parse_settings(source.settings)
             elif source.provider == ack.NAME:
-                node_pools[source.pool] = ack.settings_of(source.settings)
+                node_pools[source.pool] = ack.parse_settings(source.settings)
             else:
                 problems.append(
                     f"pool {source.pool}: unknown provider {show(source.provider)}; providers: {', '.join(NAMES)}"
@@ -216,14 +216,14 @@ def open_providers(
 
 
 def _inner(
-    sources: Sequence[PoolSource], order: Ordering | None, problems: list[str]
-) -> tuple[list[PoolSource], dict[str, Ordering]]:
+    sources: Sequence[PoolSource], order: OrderTracker | None, problems: list[str]
+) -> tuple[list[PoolSource], dict[str, OrderTracker]]:
     """Every pool by the provider that is asked for machines in the end, and which of them are ordered."""
     found: list[PoolSource] = []
-    ordered: dict[str, Ordering] = {}
+    ordered: dict[str, OrderTracker] = {}
     for source in sources:
         try:
-            found.append(inner(source))
+            found.append(make_provider(source))
         except CodecError as exc:
             problems.append(f"pool {source.pool}: {exc}")
             continue
@@ -234,7 +234,7 @@ def _inner(
     return found, ordered
 
 
-def inner(source: PoolSource) -> PoolSource:
+def make_provider(source: PoolSource) -> PoolSource:
     """The pool by the provider that is asked for its machines in the end; CodecError."""
     if source.provider != ORDERED:
         return source
@@ -271,8 +271,8 @@ def _built(
         made |= {pool: scale.ScaleProvider(access, {pool: one}) for pool, one in scaled.items()}
     for region in sorted({one.region for one in groups.values()}):
         mine = {pool: one for pool, one in groups.items() if one.region == region}
-        made |= dict.fromkeys(mine, aws.AwsProvider(aws.client(region), mine))
+        made |= dict.fromkeys(mine, aws.AwsProvider(aws.make_client(region), mine))
     for region in sorted({one.region for one in node_pools.values()}):
-        api = ack.client(region)
+        api = ack.make_client(region)
         made |= {pool: ack.AckProvider(api, {pool: o}) for pool, o in node_pools.items() if o.region == region}
     return made

@@ -23,16 +23,16 @@ from autoscaler.providers.base import (
     PoolState,
     ProviderError,
     deadline,
-    raised,
+    raise_target,
 )
 from autoscaler.providers.core.node_description import capi_template
-from autoscaler.providers.scale_wire import DELETE_MACHINE, NODES, Kind, ScaleClient
+from autoscaler.providers.scale_wire import DELETE_MACHINE, NODES, ScaleClient, ScaledKind
 from isolation.contract.names import AUTOSCALER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autoscaler.providers.scale_wire import Member, Scale
+    from autoscaler.providers.scale_wire import ScaledMember, ScaleStatus
     from isolation.contract.codec.cursor import At
     from isolation.contract.codec.template import NodeTemplate
     from isolation.kube.access import Access
@@ -48,9 +48,9 @@ _NAMESPACE: Final = "default"
 class ScaleSettings:
     """Where one pool's wish stands, and who belongs to it."""
 
-    target: Kind
+    target: ScaledKind
     name: str
-    members: Kind
+    members: ScaledKind
     """What is counted and marked: machines, or the cluster's own nodes."""
     selector: str
     """Of the members; empty: as the Scale says."""
@@ -58,7 +58,7 @@ class ScaleSettings:
     """Annotation by which a member goes first; empty: none is known, and nothing can be given back by name."""
 
 
-def settings_of(at: At) -> ScaleSettings:
+def parse_settings(at: At) -> ScaleSettings:
     """
     A pool's settings; raises CodecError.
 
@@ -67,7 +67,7 @@ def settings_of(at: At) -> ScaleSettings:
     """
     group, _, version = at["apiVersion"].text("cluster.x-k8s.io/v1beta1").rpartition("/")
     namespace = at["namespace"].text(_NAMESPACE)
-    target = Kind(group, version, at["resource"].text("machinedeployments"), namespace)
+    target = ScaledKind(group, version, at["resource"].text("machinedeployments"), namespace)
     name = at["name"].name()
     known = {"apiVersion", "resource", "namespace", "name", "machines", "nodes", "mark", "selector"}
     for key, value in at.fields():
@@ -78,7 +78,7 @@ def settings_of(at: At) -> ScaleSettings:
         if not selector:
             raise at["nodes"].wrong("an empty selector matches every node of the cluster; set a label selector")
         return ScaleSettings(target, name, NODES, selector, at["mark"].text())
-    machines = Kind(group, version, at["machines"].text("machines"), namespace)
+    machines = ScaledKind(group, version, at["machines"].text("machines"), namespace)
     return ScaleSettings(target, name, machines, at["selector"].text(), at["mark"].text(DELETE_MACHINE))
 
 
@@ -86,11 +86,11 @@ def settings_of(at: At) -> ScaleSettings:
 class _Look:
     """One pool: members first, then the wish, so that a wish lowered in between is seen."""
 
-    scale: Scale
-    members: Sequence[Member]
+    scale: ScaleStatus
+    members: Sequence[ScaledMember]
 
     @property
-    def live(self) -> list[Member]:
+    def live(self) -> list[ScaledMember]:
         """Those that count."""
         return [member for member in self.members if member.live]
 
@@ -141,7 +141,7 @@ class ScaleProvider:
             if look.owed:
                 # a higher wish would call the removal off, and no new machine would come
                 raise ChangedError(f"{pool}: {look.owed} members are still being deleted; retry when they are gone")
-            return await self._write(pool, look.scale, raised(_state(pool, look), by, seen))
+            return await self._write(pool, look.scale, raise_target(_state(pool, look), by, seen))
 
     async def cancel(self, pool: str, by: int) -> int:
         """Lower the wish by as many as are missing."""
@@ -218,7 +218,7 @@ class ScaleProvider:
         members = await client.members(settings.members, selector, settings.mark)
         return _Look(await client.scale(), members)
 
-    async def _write(self, pool: str, before: Scale, replicas: int) -> int:
+    async def _write(self, pool: str, before: ScaleStatus, replicas: int) -> int:
         """Over a wish that says the same as when it was read, whatever else changed about the object."""
         client, scale = self._client(pool), before
         for _ in range(_TRIES):
@@ -229,13 +229,13 @@ class ScaleProvider:
                 break
         raise ChangedError(f"{pool}: another client changes the target size, now {scale.replicas}; nothing was written")
 
-    async def _mark(self, pool: str, look: _Look, wanted: Sequence[Member]) -> list[Member]:
+    async def _mark(self, pool: str, look: _Look, wanted: Sequence[ScaledMember]) -> list[ScaledMember]:
         """Mark these; marks of ours that nobody acts on and nobody asks for any more are taken away first."""
         settings, client = self._pool(pool), self._client(pool)
         if not look.still():
             asked = {member.uid for member in wanted}
             await self._unmark(pool, [m for m in look.live if m.ours and m.uid not in asked])
-        done: list[Member] = []
+        done: list[ScaledMember] = []
         try:
             for member in wanted:
                 if member.live and not member.ours:
@@ -246,7 +246,7 @@ class ScaleProvider:
             raise
         return done
 
-    async def _unmark(self, pool: str, members: Sequence[Member]) -> None:
+    async def _unmark(self, pool: str, members: Sequence[ScaledMember]) -> None:
         settings, client = self._pool(pool), self._client(pool)
         for member in members:
             try:

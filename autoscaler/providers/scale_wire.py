@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from autoscaler.providers.base import ChangedError, DeniedError, Instance, InstanceState, UnreachableError
-from autoscaler.providers.core.stock import out_of_stock, said
+from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.names import AUTOSCALER
 from isolation.kube.core.errors import ClusterError, RefusedError
@@ -37,7 +37,7 @@ _MOST_REPLICAS: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ScaledKind:
     """A resource of the API server; namespace empty: cluster-scoped."""
 
     group: str
@@ -57,11 +57,11 @@ class Kind:
         return f"{self.path}/{_safe(name)}"
 
 
-NODES: Final = Kind("", "v1", "nodes")
+NODES: Final = ScaledKind("", "v1", "nodes")
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScaleStatus:
     """The wish as it stands in the store."""
 
     version: str
@@ -71,7 +71,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ScaledMember:
     """One machine, or one node, of a pool."""
 
     object: str
@@ -101,7 +101,7 @@ class Member:
 class ScaleClient:
     """Reads and writes of one pool, each with a deadline and with errors as providers have them."""
 
-    def __init__(self, access: Access, target: Kind, name: str) -> None:
+    def __init__(self, access: Access, target: ScaledKind, name: str) -> None:
         self._access, self._path = access, f"{target.one(name)}/scale"
         self._target, self._name = target, name
 
@@ -110,12 +110,12 @@ class ScaleClient:
         async with _translated(self._target.one(self._name)):
             return _decoded(await self._access.send("GET", self._target.one(self._name)))
 
-    async def scale(self) -> Scale:
+    async def scale(self) -> ScaleStatus:
         """The wish."""
         async with _translated(self._path):
             return _scale(_decoded(await self._access.send("GET", self._path)))
 
-    async def put(self, before: Scale, replicas: int) -> bool:
+    async def put(self, before: ScaleStatus, replicas: int) -> bool:
         """Write another wish over exactly this one; False where it is not the newest any more."""
         meta = {"name": self._name, "resourceVersion": before.version}
         if self._target.namespace:
@@ -130,9 +130,9 @@ class ScaleClient:
                 raise
         return True
 
-    async def members(self, kind: Kind, selector: str, mark: str) -> list[Member]:
+    async def members(self, kind: ScaledKind, selector: str, mark: str) -> list[ScaledMember]:
         """All of them; an unreadable one fails the look, because numbers follow from their count."""
-        found: list[Member] = []
+        found: list[ScaledMember] = []
         token = ""
         while True:
             query = {"labelSelector": selector, "limit": _PAGE} | ({"continue": token} if token else {})
@@ -146,7 +146,7 @@ class ScaleClient:
             if not token:
                 return found
 
-    async def mark(self, kind: Kind, member: Member, key: str, value: str | None) -> None:
+    async def mark(self, kind: ScaledKind, member: ScaledMember, key: str, value: str | None) -> None:
         """Annotate one member, if it is still the same object."""
         body = {"metadata": {"uid": member.uid, "annotations": {key: value}}}
         path = kind.one(member.object)
@@ -165,18 +165,18 @@ def _decoded(text: bytes) -> At:
         raise CodecError((), "response is not JSON") from None
 
 
-def _scale(at: At) -> Scale:
+def _scale(at: At) -> ScaleStatus:
     version = at["metadata"]["resourceVersion"].text()
     if not version:
         raise at["metadata"].wrong("Scale has no resourceVersion")
     replicas = at["spec"]["replicas"].integer(0, 0, _MOST_REPLICAS)
-    return Scale(version, replicas, at["status"]["selector"].text())
+    return ScaleStatus(version, replicas, at["status"]["selector"].text())
 
 
-def _machine(at: At, mark: str) -> Member:
+def _machine(at: At, mark: str) -> ScaledMember:
     meta, status = at["metadata"], at["status"]
     name, node = meta["name"].name(), status["nodeRef"]["name"].text()
-    why = said(status["failureMessage"].text() or _trouble(status["conditions"]))
+    why = shorten_error(status["failureMessage"].text() or _trouble(status["conditions"]))
     phase = status["phase"].text()
     if meta["deletionTimestamp"]:
         state = InstanceState.LEAVING
@@ -186,20 +186,22 @@ def _machine(at: At, mark: str) -> Member:
         state = InstanceState.RUNNING if node else InstanceState.COMING
     ident = at["spec"]["providerID"].text() or f"{meta['namespace'].text()}/{name}"
     note = why or phase
-    short = why if not node and out_of_stock(why) else ""
+    short = why if not node and is_out_of_stock(why) else ""
     return _member(meta, mark, Instance(ident, node, state, note), short)
 
 
-def _node(at: At, mark: str) -> Member:
+def _node(at: At, mark: str) -> ScaledMember:
     meta = at["metadata"]
     name = meta["name"].name()
     state = InstanceState.LEAVING if meta["deletionTimestamp"] else InstanceState.RUNNING
     return _member(meta, mark, Instance(at["spec"]["providerID"].text() or name, name, state), "")
 
 
-def _member(meta: At, mark: str, instance: Instance, short: str) -> Member:
+def _member(meta: At, mark: str, instance: Instance, short: str) -> ScaledMember:
     marked = meta["annotations"][mark].text() if mark else ""
-    return Member(meta["name"].name(), meta["uid"].text(), meta["resourceVersion"].text(), instance, marked, short)
+    return ScaledMember(
+        meta["name"].name(), meta["uid"].text(), meta["resourceVersion"].text(), instance, marked, short
+    )
 
 
 def _trouble(conditions: At) -> str:
@@ -207,7 +209,7 @@ def _trouble(conditions: At) -> str:
     wrong = [c for c in conditions.items() if c["status"].text() == "False"]
     words = [f"{c['reason'].text()}: {c['message'].text()}" for c in wrong]
     main = (text for c, text in zip(wrong, words, strict=True) if c["type"].text() == "InfrastructureReady")
-    return next(filter(out_of_stock, words), "") or next(main, "")
+    return next(filter(is_out_of_stock, words), "") or next(main, "")
 
 
 @contextlib.asynccontextmanager

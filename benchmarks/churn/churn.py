@@ -18,9 +18,9 @@ import numpy as np
 
 from autoscaler.core.disruption_budget import Budget
 from autoscaler.core.limits import Limits
-from autoscaler.core.rebalance.cost import Weights
-from autoscaler.core.scale_down import leaving, superfluous
-from autoscaler.core.snapshot import observation_of
+from autoscaler.core.observation import observe_cluster
+from autoscaler.core.rebalance.cost import DisruptionCost
+from autoscaler.core.scale_down import find_removals, find_unneeded
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
@@ -30,9 +30,9 @@ from isolation.simulator.replay import load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.scale_down import Leaving
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.scale_down import Removal
     from isolation.contract.model import Node
     from isolation.simulator.replay import Trace
 
@@ -98,7 +98,7 @@ def after_churn(trace: Trace, scene: Scene, seed: int) -> Observation:
     pods = _fill(nodes, trace, scene, seed)
     draw = np.random.Generator(np.random.PCG64([seed, 1]))
     kept = np.sort(draw.permutation(len(pods))[: round(len(pods) * (1 - scene.left))]).tolist()
-    return observation_of(Cluster(nodes, tuple(pods[at] for at in kept)), pools, at=NOW)
+    return observe_cluster(Cluster(nodes, tuple(pods[at] for at in kept)), pools, at=NOW)
 
 
 def pooled(nodes: Iterable[Node]) -> tuple[tuple[Pool, ...], tuple[Node, ...]]:
@@ -131,28 +131,28 @@ def _fill(nodes: Sequence[Node], trace: Trace, scene: Scene, seed: int) -> list[
 def _freed(seen: Observation, seed: int, part: float) -> Freed:
     """Plan once, and count on a second book."""
     limits = replace(OPEN, max_moves_per_hour_ratio=part)
-    since = dict.fromkeys(superfluous(seen, limits), 0.0)
-    weights = Weights.of(seen, limits)
+    since = dict.fromkeys(find_unneeded(seen, limits), 0.0)
+    weights = DisruptionCost.of(seen, limits)
     budget = Budget(limits, seen.at, pods=len(seen.pods), replicas=weights.replicas)
-    found = leaving(seen, limits, since, budget, weights)
+    found = find_removals(seen, limits, since, budget, weights)
     _check(seen, found)
-    moved = [each for each in found if each.homes]
+    moved = [each for each in found if each.reservations]
     cards = {name: len(node.cards) for name, node in seen.engine.nodes.items()}
     return Freed(
         seed=seed,
         budget=part,
         pods=len(seen.pods),
-        moves=sum(len(each.homes) for each in moved),
+        moves=sum(len(each.reservations) for each in moved),
         cards=sum(cards[each.node] for each in moved),
         nodes=len(moved),
         empty_cards=sum(cards[name] for name, pods in seen.on.items() if not pods),
     )
 
 
-def _check(seen: Observation, found: Iterable[Leaving]) -> None:
+def _check(seen: Observation, found: Iterable[Removal]) -> None:
     """Every pod has room where the plan has it, on the nodes that stay, by a count that is not the engine's."""
     gone = {each.node for each in found}
-    homes = {home.pod: home.placement for each in found for home in each.homes}
+    homes = {home.pod: home.placement for each in found for home in each.reservations}
     audit = Audit(node for name, node in seen.engine.nodes.items() if name not in gone)
     try:
         for uid, pod in seen.pods.items():

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autoscaler.core.decide import decide
-from autoscaler.core.flapping import Flaps
-from autoscaler.core.fragmented import phantoms
+from autoscaler.core.flapping import FlapDetector
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import STANDING
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Drain, Evict, Keep, Move
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, ScaleUp
 from autoscaler.core.pools import Pool
-from autoscaler.core.templates import templates_of
+from autoscaler.core.templates import get_templates
 from autoscaler.demo.embedded.fleet import Embedded
 from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply
 from benchmarks.churn.node_sums import decide_by_sums
@@ -33,10 +33,10 @@ from benchmarks.churn.reference_count import needed_nodes, served_by_coming
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.reconcile import Decider
-    from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Node
     from isolation.simulator.openb import TracePod
 
@@ -118,7 +118,7 @@ def commonest(nodes: Sequence[Node]) -> Pool:
 def workload(pool: Pool, pods: Sequence[TracePod], course: Course, seed: int) -> Iterable[Arrival]:
     """Pods that a node of the pool can host, drawn from the list, over the span."""
     draw = np.random.Generator(np.random.PCG64([seed, 2]))
-    hosts = templates_of((pool,)).hosts
+    hosts = get_templates((pool,)).hosts
     usable = [
         pod for pod in pods if pod.created is not None and pod.deleted is not None and hosts(pool.name, pod.request)
     ]
@@ -146,15 +146,15 @@ class _Run:
     def __init__(self, name: str, pool: Pool, arrivals: Sequence[Arrival], course: Course, seed: int) -> None:
         self.score = Score(name)
         self._phantom: set[str] = set()
-        self._flaps = Flaps()
+        self._flaps = FlapDetector()
         self._pool = pool
         fleet = Fleet((Supply(pool, boot_seconds=120.0),))
         decider, limits_of = DECIDERS[name]
 
-        def watched(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+        def watched(seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
             plan, after = decider(seen, limits, memory)
             self._count(seen, plan)
-            self._flaps.saw(seen, plan, HOUR)
+            self._flaps.observe(seen, plan, HOUR)
             return plan, after
 
         self._cluster = Embedded(fleet, arrivals, seed=seed, limits=limits_of, decider=watched, done=self._done)
@@ -165,11 +165,11 @@ class _Run:
 
     def _count(self, seen: Observation, plan: Plan) -> None:
         """What a plan buys beside what it should."""
-        bought = sum(isinstance(step, Buy) for step in plan.steps)
+        bought = sum(isinstance(step, ScaleUp) for step in plan.steps)
         needed = needed_nodes(seen, self._pool) if seen.pending else 0
         # a node called back from its drain, or room made by moves, stands for one that is not bought
-        instead = sum(isinstance(step, Keep) for step in plan.steps)
-        instead += len({uid for step in plan.steps if isinstance(step, Move) for uid in step.serves})
+        instead = sum(isinstance(step, CancelDrain) for step in plan.steps)
+        instead += len({uid for step in plan.steps if isinstance(step, Move) for uid in step.pods})
         self.score.short += max(0, needed - bought - instead)
         self.score.over += max(0, bought - needed)
 
@@ -177,10 +177,10 @@ class _Run:
         """What was carried out, and what of it was undone."""
         score = self.score
         for step in plan.steps:
-            score.bought += isinstance(step, Buy)
+            score.bought += isinstance(step, ScaleUp)
             score.drained += isinstance(step, Drain)
             score.moves += isinstance(step, Evict | Move)
-            score.flaps += self._flaps.undone(step, plan.at) is not None
+            score.flaps += self._flaps.record(step, plan.at) is not None
 
     def _sample(self) -> None:
         cluster, score = self._cluster, self.score
@@ -190,7 +190,7 @@ class _Run:
         score.node_hours += standing * hours
         score.pending_pod_hours += len(seen.pending) * hours
         score.longest_wait = max([score.longest_wait, *(seen.at - pod.created for pod in seen.pending)])
-        lost = [pod for pod in phantoms(seen, seen.pending) if seen.at - pod.created > PATIENCE_SECONDS]
+        lost = [pod for pod in find_fragmented(seen, seen.pending) if seen.at - pod.created > PATIENCE_SECONDS]
         if lost:
             coming = served_by_coming(seen, self._pool)
             lost = [pod for pod in lost if pod.uid not in coming]

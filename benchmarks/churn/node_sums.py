@@ -16,18 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import State
-from autoscaler.core.plan import Buy, Delete, Drain, Evict, Plan
-from autoscaler.core.templates import templates_of
+from autoscaler.core.lifecycle import MachineState
+from autoscaler.core.plan import Drain, Evict, Plan, RemoveNode, ScaleUp
+from autoscaler.core.templates import get_templates
 from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
-    from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Node, Pod, Request
 
 LOW_LOAD: Final = 0.5
@@ -77,25 +77,25 @@ class SumPlan(Plan):
 
 
 def _holds(step: Step, fresh: Observation, waiting: set[str]) -> bool:
-    if isinstance(step, Buy):
-        return not waiting.isdisjoint(step.serves)
+    if isinstance(step, ScaleUp):
+        return not waiting.isdisjoint(step.pods)
     machine = fresh.machines.get(step.node)
     here = fresh.on.get(step.node, {})
     if machine is None:
         return False
     if isinstance(step, Drain):
-        return machine.state is State.READY
+        return machine.state is MachineState.READY
     if isinstance(step, Evict):
         return step.pod in here and not here[step.pod].deleting
-    return machine.state is State.DRAINING and not here
+    return machine.state is MachineState.DRAINING and not here
 
 
-def decide_by_sums(seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:  # noqa: ARG001 (a decider's signature; the rules bring their own limits)
+def decide_by_sums(seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:  # noqa: ARG001 (a decider's signature; the rules bring their own limits)
     """What an autoscaler that adds up nodes would do now."""
     rooms = {
         name: Sums(seen.engine.nodes[name], seen.machines[name].pool, pods.values())
         for name, pods in sorted(seen.on.items())
-        if seen.usable(name)
+        if seen.is_usable(name)
     }
     steps: list[Step] = list(_buys(seen, dict(rooms)))
     unneeded = {name: memory.unneeded.get(name, seen.at) for name in rooms if _superfluous(seen, name)}
@@ -105,11 +105,11 @@ def decide_by_sums(seen: Observation, limits: Limits, memory: Memory) -> tuple[P
     return SumPlan(seen.at, tuple(steps)), replace(memory, unneeded=unneeded)
 
 
-def _buys(seen: Observation, rooms: dict[str, Sums]) -> Iterable[Buy]:
+def _buys(seen: Observation, rooms: dict[str, Sums]) -> Iterable[ScaleUp]:
     """Nodes for whoever fits no sum, neither on what stands nor on what is coming."""
     for machine in seen.coming():
         rooms[machine.name] = Sums(seen.pools[machine.pool].template, machine.pool)
-    templates = templates_of(tuple(seen.pools.values()))
+    templates = get_templates(tuple(seen.pools.values()))
     rest = [pod for pod in seen.pending if not _take(rooms.values(), pod.request, templates.hosts)]
     rest.sort(key=lambda pod: (-pod.request.cpu_milli, -pod.request.memory_bytes, pod.uid))
     size = seen.sizes()
@@ -132,7 +132,7 @@ def _buys(seen: Observation, rooms: dict[str, Sums]) -> Iterable[Buy]:
             opened.append(bin_)
         bin_[1].append(pod.uid)
     for room, served in opened:
-        yield Buy(room.pool, tuple(served), f"for {len(served)} pods that fit no node by sum")
+        yield ScaleUp(room.pool, tuple(served), f"for {len(served)} pods that fit no node by sum")
 
 
 def _take(rooms: Iterable[Sums], request: Request, hosts: Callable[[str, Request], bool]) -> bool:
@@ -147,11 +147,11 @@ def _superfluous(seen: Observation, name: str) -> bool:
 def _emptying(seen: Observation) -> Iterable[Step]:
     """Nodes on their way out: all their pods are evicted at once."""
     for name, machine in sorted(seen.machines.items()):
-        if machine.state is State.DRAINING:
+        if machine.state is MachineState.DRAINING:
             pods = [pod for pod in seen.on[name].values() if not pod.deleting]
             yield from (Evict(pod.uid, name, pod.request.owner, f"{name} is being drained") for pod in pods)
             if not seen.on[name]:
-                yield Delete(name, "empty")
+                yield RemoveNode(name, "empty")
 
 
 def _drains(seen: Observation, unneeded: dict[str, float]) -> Iterable[Drain]:
@@ -160,13 +160,13 @@ def _drains(seen: Observation, unneeded: dict[str, float]) -> Iterable[Drain]:
     if empty:
         yield from (Drain(name, (), "empty") for name in empty)
         return
-    hosts = templates_of(tuple(seen.pools.values())).hosts
+    hosts = get_templates(tuple(seen.pools.values())).hosts
     drained = 0
     for name in sorted(due, key=lambda name: (seen.load[name], name)):
         others = [
             Sums(seen.engine.nodes[other], seen.machines[other].pool, seen.on[other].values())
             for other in seen.on
-            if other != name and seen.usable(other)
+            if other != name and seen.is_usable(other)
         ]
         if drained < DRAINED_AT_ONCE and all(_take(others, pod.request, hosts) for pod in seen.on[name].values()):
             drained += 1

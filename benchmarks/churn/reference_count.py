@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Node, Pod
 
 
@@ -51,7 +51,7 @@ def _without_room(seen: Observation) -> list[Pod]:
     kept = [home for home in seen.reserved.values() if home.pod not in seen.pods or seen.pods[home.pod].deleting]
     rest: list[Pod] = []
     for pod in seen.pending:
-        home = next((home for home in kept if home.meant_for(pod)), None)
+        home = next((home for home in kept if home.matches(pod)), None)
         if home is not None:
             kept.remove(home)
             continue

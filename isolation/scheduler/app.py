@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.handover import Ours
 from isolation.contract.metrics import scheduler as catalogue
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
 from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import ClusterError
@@ -39,10 +40,10 @@ from isolation.scheduler.leader_tasks import Errands
 from isolation.scheduler.live_read import Fresh
 from isolation.scheduler.metrics import Metrics, count
 from isolation.scheduler.server import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
-from isolation.scheduler.tls import Certificates
 from isolation.scheduler.writes import Objects
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
     from isolation.contract.metrics import MetricSpec
@@ -79,7 +80,7 @@ class Scheduler:
         self._extender = Extender(self.world)
         self._errands = Errands(self.world, self._objects, self._writer, self.metrics)
         self.admission: Admission | None = None
-        self._certificates: Certificates | None = None
+        self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
         store.listen(self._note)
         self.metrics.watch(self._gauges)
@@ -109,14 +110,17 @@ class Scheduler:
         doors = Doors(Answers(self._extender, self.inspect, self.health, release()), self.metrics)
         if settings.certificate is not None and settings.key is not None:
             if settings.admission is not None:
-                Certificates(settings.certificate, settings.key, settings.admission_client_ca)  # a mistake ends us now
+                # loaded for its error only: the process of the webhook would fail after the start
+                files = CertificateFiles(settings.certificate, settings.key, settings.admission_client_ca)
+                ReloadingTls(files, server_context)
                 sock = stack.enter_context(listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
                 known = Cluster(self.picture, may_grow=settings.growing)
                 self.admission = Admission(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:
-                self._certificates = Certificates(settings.certificate, settings.key, settings.extender_client_ca)
+                files = CertificateFiles(settings.certificate, settings.key, settings.extender_client_ca)
+                self._certificates = ReloadingTls(files, server_context, "extender")
                 await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
                 keep = partial(self.background.keep, "listener-extender-tls")
                 made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
@@ -192,7 +196,7 @@ class Scheduler:
         if self.admission is not None:
             rows |= self.admission.rows()
         if self._certificates is not None:
-            certificate: tuple[float, float | None] | None = self._certificates.loaded, self._certificates.ends
+            certificate: tuple[float, float | None] | None = self._certificates.loaded, self._certificates.end
         else:
             certificate = self.admission.certificate() if self.admission is not None else None
         if certificate is not None:

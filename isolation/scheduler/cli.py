@@ -151,8 +151,8 @@ def serve(settings: Settings) -> None:
     """The process; what keeps it from starting is one line."""
     import uvloop  # noqa: PLC0415 (like numpy and the kernel below, for serving only)
 
+    from isolation.host.reloading_tls import TlsError  # noqa: PLC0415
     from isolation.scheduler import app  # noqa: PLC0415
-    from isolation.scheduler.tls import TlsError  # noqa: PLC0415
 
     try:
         uvloop.run(app.run(settings, _opened))

@@ -25,12 +25,13 @@ from isolation.scheduler.http import body_of, listener
 from isolation.scheduler.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from isolation.host.reloading_tls import ReloadingTls
     from isolation.kube.listen import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
-    from isolation.scheduler.tls import Certificates
 
 log = logging.getLogger(__name__)
 EXTENDER_LIMITS: Final = Limits(connections=256, request_seconds=10.0)
@@ -119,12 +120,12 @@ async def serving(
     app: web.Application,
     address: Address,
     limits: Limits,
-    certificates: Certificates | None = None,
+    certificates: ReloadingTls[ssl.SSLContext] | None = None,
     keep: bounded.Keep = bounded.alone,
 ) -> AsyncIterator[int]:
     """Serve while the block lasts; the port."""
     sock = listener(address)
     port: int = sock.getsockname()[1]
-    context = (lambda: certificates.context) if certificates is not None else None
+    context = (lambda: certificates.current) if certificates is not None else None
     async with bounded.serving(app, sock, limits, log, context, keep=keep):
         yield port

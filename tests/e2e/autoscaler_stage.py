@@ -27,8 +27,8 @@ from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import Doubt, DoubtError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.events import Recorder
@@ -36,7 +36,7 @@ from autoscaler.kube.persisted import kept_of
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, open_providers
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import node_of
@@ -94,7 +94,7 @@ def pool(name: str, *, profile: NodeTemplate | None = None, **more: Any) -> Pool
 
 def profile_of(node: dict[str, Any]) -> NodeTemplate:
     """What an operator would write down of such a node."""
-    return template_of(node_of(node))
+    return make_template(node_of(node))
 
 
 class Growing(Kubelets):
@@ -116,7 +116,7 @@ class Stage:
     configs: tuple[PoolConfig, ...]
     limits: Limits
     world: KubeWorld = field(init=False)
-    memory: Memory = field(default_factory=Memory)
+    memory: AutoscalerState = field(default_factory=AutoscalerState)
     plans: list[Plan] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
     fenced: str = ""
@@ -136,7 +136,7 @@ class Stage:
 
     def reborn(self) -> None:
         """The controller was killed and is back: what it had in memory is gone, what it stored is not."""
-        self.memory = Memory()
+        self.memory = AutoscalerState()
         self.world = self._made(json.dumps(self.world.kept.shown()))
 
     def reopen(self) -> None:
@@ -150,10 +150,10 @@ class Stage:
         parts = Parts(self.access, self.sources, self.providers, self.figures, events, fence, self.now)
         return KubeWorld(parts, self.configs, self.limits, kept_of(At(json.loads(stored))))
 
-    async def turn(self) -> Plan | None:
+    async def reconcile(self) -> Plan | None:
         """One turn; None where nothing was known."""
         try:
-            plan, self.memory = await turn(self.world, self.limits, self.memory, decide)
+            plan, self.memory = await reconcile(self.world, self.limits, self.memory, decide)
         except DoubtError as exc:
             self.doubts += exc.doubts
             return None

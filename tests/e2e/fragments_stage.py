@@ -16,7 +16,7 @@ from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 
 from autoscaler.core.decide import decide
 from autoscaler.core.plan import Move
-from autoscaler.core.reconcile import turn
+from autoscaler.core.reconcile import reconcile
 from autoscaler.kube.state_store import Remembered, decode, encode
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from e2e.plane import ControlPlane
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
-    from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.state import AutoscalerState
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 NODES, CARDS, GIB_EACH, SMALL = 8, 4, 15, 4
@@ -69,12 +69,12 @@ class Fragments:
     """The latest word about each pod that was to move, by UID: also of turns that were cut off."""
     plans: list[Plan] = field(default_factory=list)
 
-    async def turn(self) -> None:
+    async def reconcile(self) -> None:
         """One turn; what was decided is noted before any of it is done."""
         s = self.stage
-        _, s.memory = await turn(s.world, s.limits, s.memory, self._decided)
+        _, s.memory = await reconcile(s.world, s.limits, s.memory, self._decided)
 
-    def _decided(self, seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+    def _decided(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         plan, memory = decide(seen, limits, memory)
         self.plans.append(plan)
         self.said |= {step.pod: step for step in plan.steps if isinstance(step, Move)}

@@ -19,11 +19,18 @@ import yaml
 from e2e.apiclient import RefusedError, connected
 from support.ports import free_port
 
-from autoscaler.apis.metrics.app import Settings, metrics_api
-from autoscaler.apis.metrics.core.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
+from autoscaler.apis.metrics.app import MetricsApiSettings, serve_metrics_api
+from autoscaler.apis.metrics.core.readings import (
+    ContainerCardUse,
+    LatestSnapshot,
+    MetricsSnapshot,
+    PendingPod,
+    PodUse,
+    PoolCapacity,
+)
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, VERSIONS
 from autoscaler.apis.metrics.registration import PATH as APISERVICES
-from autoscaler.apis.metrics.registration import Service
+from autoscaler.apis.metrics.registration import ServiceRef
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.kube.access import Access
@@ -55,12 +62,12 @@ class Figures:
     """What the test claims; a picture of it is put up several times a second."""
 
     def __init__(self, client: ApiClient) -> None:
-        self.board = Board()
+        self.board = LatestSnapshot()
         self.used: Callable[[str], float | None] = lambda _name: 0.5
         """By pod: part of the promise in use; None: not told."""
         self.silent_since: float | None = None
         """Since then the exporter has said nothing (boot clock)."""
-        self.waiting: tuple[Waiting, ...] = ()
+        self.waiting: tuple[PendingPod, ...] = ()
         self.closed = ""
         """Why no figures are told."""
         self.frozen = False
@@ -79,7 +86,7 @@ class Figures:
                     self.board.put(self._picture(pods))
             await asyncio.sleep(0.2)
 
-    def _picture(self, pods: list[dict[str, Any]]) -> Picture:
+    def _picture(self, pods: list[dict[str, Any]]) -> MetricsSnapshot:
         now = boottime()
         measured = now if self.silent_since is None else self.silent_since
         uses = []
@@ -87,19 +94,19 @@ class Figures:
             if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
                 name, part = pod["metadata"]["name"], self.used(pod["metadata"]["name"])
                 used = None if part is None else int(part * PROMISED)
-                use = Use("main", "GPU-0", 0, PROMISED, used_bytes=used, used_core=part)
+                use = ContainerCardUse("main", "GPU-0", 0, PROMISED, used_bytes=used, used_core=part)
                 uses.append(PodUse("default", name, "n1", (use,), pod["metadata"].get("labels", {}), measured))
-        rooms = (PoolRoom("a", 3 * GIB, 4.0, 1.0), PoolRoom("b", 7 * GIB, 4.0, 0.0))
-        return Picture(now, {"default": tuple(uses)}, rooms, self.waiting)
+        rooms = (PoolCapacity("a", 3 * GIB, 4.0, 1.0), PoolCapacity("b", 7 * GIB, 4.0, 0.0))
+        return MetricsSnapshot(now, {"default": tuple(uses)}, rooms, self.waiting)
 
 
-def settings(plane: ControlPlane, *groups: str, name: str = NAME, **more: Any) -> Settings:
+def settings(plane: ControlPlane, *groups: str, name: str = NAME, **more: Any) -> MetricsApiSettings:
     """A server of ours, reached at a free port."""
     port = free_port()
     pair = plane.serving_pair(name, (f"{name}.{SYSTEM_NAMESPACE}.svc",))
     given = {"host": own_address(), "port": port, "authority": plane.ca}
-    service = Service(SYSTEM_NAMESPACE, name)
-    return Settings(pair.certificate, pair.key, frozenset(groups), service=service, **(given | more))
+    service = ServiceRef(SYSTEM_NAMESPACE, name)
+    return MetricsApiSettings(pair.certificate, pair.key, frozenset(groups), service=service, **(given | more))
 
 
 @contextlib.asynccontextmanager
@@ -173,7 +180,7 @@ async def served(plane: ControlPlane, **more: Any) -> AsyncIterator[tuple[ApiCli
                 figures.outage = stack.aclose
                 access = await stack.enter_async_context(Access(account))
                 figures.port = await stack.enter_async_context(
-                    metrics_api(
+                    serve_metrics_api(
                         access, figures.board, wish, Background(), closed=lambda: figures.closed, fresh=lambda: 4.0
                     )
                 )

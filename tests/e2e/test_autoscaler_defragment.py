@@ -13,8 +13,8 @@ from e2e.sharing import PODS
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.pressure import rooms_of
-from autoscaler.core.plan import Buy
+from autoscaler.apis.metrics.core.pressure import summarize_pools
+from autoscaler.core.plan import ScaleUp
 
 NAMED = re.compile(r"frees cards? ([\d, ]+) of (\S+), makes ([\d.]+) stranded idle")
 
@@ -36,7 +36,7 @@ async def pods(s):
 
 async def lost(s):
     """Idle cards that are of no use to the pods that come, as the metric has them."""
-    (room,) = rooms_of(await s.world.observe())
+    (room,) = summarize_pools(await s.world.observe())
     return room.lost_cards
 
 
@@ -99,7 +99,7 @@ def test_the_cards_that_were_named_come_free_though_the_controller_is_killed_at_
             paid = worth - await lost(s)
             ended = {app: len(uids) for app, uids in gone.items() if uids}
             await scaled(s.client, "whole", WHOLE + len(free))
-            bought = [step for plan in f.plans for step in plan.steps if isinstance(step, Buy)]
+            bought = [step for plan in f.plans for step in plan.steps if isinstance(step, ScaleUp)]
             return idle, said, free, paid, ended, (guarded, everybody), deaths, bought
 
     idle, (cards, worth), free, paid, ended, (guarded, everybody), deaths, bought = asyncio.run(story())
@@ -139,7 +139,7 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
             after = await pods(s)
             moved = set().union(*(before[app] - after[app] for app in before))
             steps = [step for plan in f.plans for step in plan.steps]
-            return moved, f.said, [s for s in steps if isinstance(s, Buy)], list(s.memory.demand.capped.values())
+            return moved, f.said, [s for s in steps if isinstance(s, ScaleUp)], list(s.memory.demand.capped.values())
 
     moved, said, bought, capped = asyncio.run(story())
     assert 2 == len(moved)

@@ -13,7 +13,7 @@ from e2e.kubelets import share_pod, shared_node
 from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.core.plan import Drain, Evict, Keep
+from autoscaler.core.plan import CancelDrain, Drain, Evict
 from autoscaler.kube.last_look import lost_with, node_of
 from isolation.contract.names import MOVED
 from isolation.kube.access import Access
@@ -159,7 +159,7 @@ def test_scattered_pods_are_packed_and_as_many_cards_come_free_as_were_promised(
             async with Watcher(s.client, "app=web").watching() as seen:
                 await s.turns(one_left, why="three nodes go")
                 await s.turns(lambda: s.all_bound(8), why="everybody runs")
-            return s.steps(Drain), s.steps(Keep), s.steps(Evict), seen, set((await s.where()).values())
+            return s.steps(Drain), s.steps(CancelDrain), s.steps(Evict), seen, set((await s.where()).values())
 
     drains, kept, evicted, seen, where = asyncio.run(story())
     assert 1 == len(where)

@@ -10,7 +10,7 @@ from e2e.autoscaler_stage import RESERVED, Stage, pool, pool_node, profile_of, q
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 
-from autoscaler.core.plan import Buy
+from autoscaler.core.plan import ScaleUp
 from autoscaler.kube.core.conditions import Kind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
@@ -41,7 +41,7 @@ def test_pods_that_fit_by_node_sum_and_by_no_card_make_the_pool_grow(plane, tmp_
             events = await s.client.get(
                 "/api/v1/namespaces/default/events", fieldSelector="reason=TriggeredScaleUp,involvedObject.name=big"
             )
-            return await s.machines.replicas("gpu-a"), s.steps(Buy), await s.where(), events["items"]
+            return await s.machines.replicas("gpu-a"), s.steps(ScaleUp), await s.where(), events["items"]
 
     replicas, bought, where, events = asyncio.run(story())
     assert 2 == replicas
@@ -79,7 +79,7 @@ def test_one_pod_too_many_brings_one_node_more_from_zero_and_their_end_brings_it
             await s.turns(lambda: s.all_bound(6), why="six still run")
             await scaled(s.client, 0)
             await s.turns(lambda: as_many(0), why="every node goes back")
-            return most, len(s.steps(Buy)), await s.machines.settled("gpu-a")
+            return most, len(s.steps(ScaleUp)), await s.machines.settled("gpu-a")
 
     most, bought, left = asyncio.run(story())
     assert (3, 3) == (most, bought)
@@ -166,7 +166,7 @@ def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
             for _ in range(3):
                 await s.turn()
             wishes = [await s.machines.replicas(name) for name in ("cheap", "dear")]
-            bought = [step.pool for step in s.steps(Buy)]
+            bought = [step.pool for step in s.steps(ScaleUp)]
             return wishes, bought, set(s.memory.closed)
 
     wishes, bought, closed = asyncio.run(story())
@@ -218,7 +218,7 @@ def test_what_the_provider_says_only_after_the_deadline_of_patience_is_given_bac
             await s.turns(resting, why="given up")
             for _ in range(3):
                 await s.turn()
-            return await s.machines.replicas("gpu-a"), len(s.steps(Buy))
+            return await s.machines.replicas("gpu-a"), len(s.steps(ScaleUp))
 
     assert (0, 1) == asyncio.run(story())
 
@@ -257,7 +257,7 @@ def test_replicas_that_spread_over_zones_bring_a_node_to_each_zone(plane, tmp_pa
             # the scheduler knows a zone when it has a node: had one come first, all three might go there
             s.machines.resume()
             await s.turns(lambda: s.all_bound(3), why="all three run")
-            return wishes, [step.pool for step in s.steps(Buy)]
+            return wishes, [step.pool for step in s.steps(ScaleUp)]
 
     wishes, bought = asyncio.run(story())
     assert [1, 1] == wishes
@@ -296,13 +296,13 @@ def test_a_purchase_survives_a_controller_that_forgot_everything(plane, tmp_path
         async with stage(plane, tmp_path, pool("gpu-a", max_nodes=5, profile=TEMPLATE)) as s:
             await s.machines.pause()
             await s.client.create(our_pod("one", 10))
-            await s.turns(lambda: s.steps(Buy), why="bought")
+            await s.turns(lambda: s.steps(ScaleUp), why="bought")
             amnesia = Stage(s.client, s.access, s.sources, s.machines, s.configs, s.limits)
             for _ in range(3):
                 await amnesia.turn()
             s.machines.resume()
             await amnesia.turns(lambda: amnesia.all_bound(1), why="it runs")
-            return await s.machines.replicas("gpu-a"), amnesia.steps(Buy)
+            return await s.machines.replicas("gpu-a"), amnesia.steps(ScaleUp)
 
     assert (1, []) == asyncio.run(story())
 
@@ -353,7 +353,7 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
                 return not (await s.client.get(RESERVED))["items"]
 
             await s.turns(tidied, why="no reservation stays")
-            return early, told, [await s.machines.replicas(name) for name in ("small", "large")], len(s.steps(Buy))
+            return early, told, [await s.machines.replicas(name) for name in ("small", "large")], len(s.steps(ScaleUp))
 
     early, told, replicas, bought = asyncio.run(story())
     assert {"large"} == set(early)

@@ -9,7 +9,7 @@ from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watc
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.core.plan import Buy, Move
+from autoscaler.core.plan import Move, ScaleUp
 from autoscaler.kube.usage import Measured
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
@@ -61,7 +61,7 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
                 await s.turn()
             kept = (await s.client.get(RESERVED))["items"]
             where = await s.where()
-            return where, seen, deaths, kept, s.steps(Buy)
+            return where, seen, deaths, kept, s.steps(ScaleUp)
 
     where, seen, deaths, kept, bought = asyncio.run(story())
     assert 2 == len(set(where.values()))

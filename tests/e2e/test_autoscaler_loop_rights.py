@@ -11,7 +11,7 @@ from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, st
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.sharing import PODS, our_pod, workload
 
-from autoscaler.core.plan import Buy, Delete, Drain, Evict
+from autoscaler.core.plan import Drain, Evict, RemoveNode, ScaleUp
 from isolation.contract.names import AUTOSCALER
 
 GROWN = profile_of(pool_node("any", "gpu-a"))
@@ -60,7 +60,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                     for _ in range(3):
                         await s.turn()
                     left = (await s.client.get(RESERVED))["items"]
-                    return [bool(s.steps(kind)) for kind in (Buy, Drain, Evict, Delete)], s.doubts, left
+                    return [bool(s.steps(kind)) for kind in (ScaleUp, Drain, Evict, RemoveNode)], s.doubts, left
             finally:
                 await forget(admin, "autoscaler-rights")
                 for thing in own:

@@ -10,7 +10,7 @@ from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.core.plan import Buy, Drain
+from autoscaler.core.plan import Drain, ScaleUp
 from autoscaler.kube.core.conditions import Kind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
@@ -54,9 +54,9 @@ def test_with_more_than_a_third_of_the_nodes_unready_nothing_is_done(plane, tmp_
             await asyncio.sleep(0.3)
             await waits(s)
             await turns(s)
-            early, doubts = s.steps(Buy), {d.kind for d in s.doubts}
+            early, doubts = s.steps(ScaleUp), {d.kind for d in s.doubts}
             await ready("True")
-            await s.turns(lambda: s.steps(Buy), why="bought now")
+            await s.turns(lambda: s.steps(ScaleUp), why="bought now")
             return early, doubts
 
     early, doubts = asyncio.run(story())
@@ -78,7 +78,7 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
                     await s.turn()
             finally:
                 plane.thaw("kube-apiserver")
-            silent, doubts = s.steps(Buy), {d.kind for d in s.doubts}
+            silent, doubts = s.steps(ScaleUp), {d.kind for d in s.doubts}
             await s.turns(lambda: s.all_bound(1), why="it goes on")
             return silent, doubts, await s.machines.replicas("gpu-a")
 
@@ -181,7 +181,7 @@ def test_who_may_not_write_any_more_writes_nothing(plane, tmp_path):
             await waits(s)
             s.fenced = "the Lease is somebody else's"
             await turns(s, 3)
-            return await s.machines.replicas("gpu-a"), len(s.steps(Buy)), {d.kind for d in s.doubts}
+            return await s.machines.replicas("gpu-a"), len(s.steps(ScaleUp)), {d.kind for d in s.doubts}
 
     replicas, planned, doubts = asyncio.run(story())
     assert 0 == replicas

@@ -19,10 +19,10 @@ from e2e.certificates import Authority
 from support.builders import node
 from support.rpc_world import Pools
 
-from autoscaler.apis.rpc.core.state import Group
-from autoscaler.apis.rpc.ports import Settings, ports
-from autoscaler.apis.rpc.server import Files
+from autoscaler.apis.rpc.core.node_groups import NodeGroup
+from autoscaler.apis.rpc.ports import GrpcSettings, serve_ports
 from isolation.contract.names import ACK, CARD_UNITS
+from isolation.host.reloading_tls import CertificateFiles
 
 pytestmark = pytest.mark.e2e
 MODULE = Path(__file__).parent / "clusterautoscaler"
@@ -65,12 +65,14 @@ def test_one_loop_over_mutual_tls(program, tmp_path):
     authority = Authority(tmp_path, "ca")
     server = authority.issue("server", hosts=("localhost", "127.0.0.1"))
     authority.issue("cluster-autoscaler")
-    files = Files(server.certificate, server.key, authority.certificate)
-    settings = Settings(number=0, expander_number=0, files=files, anyone_asks=True)  # as CA's own client shows nothing
-    pools = Pools(Group("shared", 1, 5, target=1, commanded=3, template=node("t", 2, 16, cpu_milli=3500)))
+    files = CertificateFiles(server.certificate, server.key, authority.certificate)
+    settings = GrpcSettings(
+        number=0, expander_number=0, files=files, anyone_asks=True
+    )  # as CA's own client shows nothing
+    pools = Pools(NodeGroup("shared", 1, 5, target=1, commanded=3, template=node("t", 2, 16, cpu_milli=3500)))
 
     async def run():
-        async with ports(settings, state=pools, known=Unknown()) as opened:
+        async with serve_ports(settings, state=pools, known=Unknown()) as opened:
             asked = [program, tmp_path, str(opened.number), str(opened.expander_number), "12", "20"]
             process = await asyncio.create_subprocess_exec(*asked, stdout=asyncio.subprocess.PIPE)
             said, _ = await asyncio.wait_for(process.communicate(), 60)

@@ -20,7 +20,7 @@ from e2e.manifest_files import BASE, Cluster, documents
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
-from isolation.kube.certificate import ends
+from isolation.host.core.certificate import ends
 
 SCRIPT = BASE.parent / "certificate.sh"
 SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{SCHEDULER}-tls"

@@ -14,11 +14,11 @@ from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.metrics_stand import ACCOUNT, APISERVICES, NAME, PODS, granted, leads_here, own_address, served, settings
 from e2e.sharing import clear, untainted
 
-from autoscaler.apis.metrics.app import metrics_api
-from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.metrics.app import serve_metrics_api
+from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
-from autoscaler.apis.metrics.registration import Service as Leads
-from autoscaler.apis.metrics.registration import wanted
+from autoscaler.apis.metrics.registration import ServiceRef as Leads
+from autoscaler.apis.metrics.registration import build_api_services
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.kube.access import Access
 from isolation.kube.background import Background
@@ -149,15 +149,15 @@ def test_an_api_that_somebody_else_serves_is_left_alone(plane):
     """
 
     async def story():
-        theirs = wanted({CUSTOM}, Leads("monitoring", "adapter"), None)[0]
+        theirs = build_api_services({CUSTOM}, Leads("monitoring", "adapter"), None)[0]
         async with connected(plane) as client, granted(client):
             wish = settings(plane, CUSTOM, EXTERNAL)
             async with leads_here(client, wish.port), Access(plane.kubeconfig_for(ACCOUNT)) as access:
                 await client.create(theirs)
-                async with metrics_api(access, Board(), wish, Background()) as port:
+                async with serve_metrics_api(access, LatestSnapshot(), wish, Background()) as port:
                     said = await readiness(plane, wish.host, port)
                     left = await client.get(APISERVICES)
-                async with metrics_api(access, Board(), settings(plane, EXTERNAL), Background()):
+                async with serve_metrics_api(access, LatestSnapshot(), settings(plane, EXTERNAL), Background()):
                     entered = await client.get(APISERVICES)
                 return said, left["items"], entered["items"]
 
@@ -183,7 +183,9 @@ def test_our_account_enters_nothing_but_our_own(plane):
 
     async def story():
         ours = Leads(SYSTEM_NAMESPACE, NAME)
-        mine, theirs = (wanted({CUSTOM}, where, b"x")[1] for where in (ours, Leads("monitoring", "adapter")))
+        mine, theirs = (
+            build_api_services({CUSTOM}, where, b"x")[1] for where in (ours, Leads("monitoring", "adapter"))
+        )
         other = {**mine, "metadata": {"name": "v9.batch"}, "spec": mine["spec"] | {"group": "batch", "version": "v9"}}
         async with connected(plane) as client, granted(client), connected(plane, ACCOUNT) as account:
             for _ in range(3000):  # until the policy is in force

@@ -11,7 +11,7 @@ from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, object_metric, pods_metric, served
 from e2e.sharing import clear, untainted, workload
 
-from autoscaler.apis.metrics.core.readings import Waiting
+from autoscaler.apis.metrics.core.readings import PendingPod
 from isolation.contract.quantity import GIB
 from isolation.kube.election import boottime
 
@@ -89,12 +89,17 @@ def test_a_deployment_follows_what_its_namespace_waits_for_up_and_down(swift):
 
     async def story():
         async with scaled(swift, external_metric("gpu_mem_pending_bytes", "4Gi", selector)) as (client, figures):
-            elsewhere, nowhere = Waiting("other", "a", 100 * GIB), Waiting("default", "", 100 * GIB)
-            figures.waiting = (Waiting("default", "a", 6 * GIB), Waiting("default", "b", 6 * GIB), elsewhere, nowhere)
+            elsewhere, nowhere = PendingPod("other", "a", 100 * GIB), PendingPod("default", "", 100 * GIB)
+            figures.waiting = (
+                PendingPod("default", "a", 6 * GIB),
+                PendingPod("default", "b", 6 * GIB),
+                elsewhere,
+                nowhere,
+            )
             await replicas(client, 3)
             figures.waiting = (elsewhere, nowhere)
             await replicas(client, 1)
-            figures.waiting = (Waiting("default", "b", 8 * GIB),)
+            figures.waiting = (PendingPod("default", "b", 8 * GIB),)
             await replicas(client, 2)
             figures.frozen = True  # whoever reads the cluster has stopped, and so has all it says about pending pods
             told = await says(client, "FailedGetExternalMetric")

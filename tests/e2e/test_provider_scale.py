@@ -12,7 +12,7 @@ from e2e.machine_deployments import DELETE, ROOT, MachineDeployments
 
 from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, UnreachableError
 from autoscaler.providers.registry import PoolSource, open_providers
-from autoscaler.providers.scale import ScaleProvider, settings_of
+from autoscaler.providers.scale import ScaleProvider, parse_settings
 from isolation.contract.codec.cursor import At
 from isolation.kube.access import Access
 
@@ -26,7 +26,7 @@ async def pool(plane, name, replicas=0, **annotations):
         MachineDeployments(client).running() as world,
     ):
         await world.create(name, replicas, **annotations)
-        yield client, world, ScaleProvider(access, {name: settings_of(At({"name": name}))})
+        yield client, world, ScaleProvider(access, {name: parse_settings(At({"name": name}))})
 
 
 async def short_of_stock(provider):
@@ -320,8 +320,8 @@ def test_an_object_without_machines_is_counted_by_its_nodes_and_marks_them(plane
                     {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"fleet": "plain"}}}
                 )
             asked = {"name": "plain", "nodes": "fleet=plain"}
-            blunt = ScaleProvider(access, {"plain": settings_of(At(asked))})
-            able = ScaleProvider(access, {"plain": settings_of(At(asked | {"mark": "example.com/first"}))})
+            blunt = ScaleProvider(access, {"plain": parse_settings(At(asked))})
+            able = ScaleProvider(access, {"plain": parse_settings(At(asked | {"mark": "example.com/first"}))})
             try:
                 with pytest.raises(DeniedError, match="set `mark`"):
                     await blunt.remove("plain", ["plain-b"])
@@ -353,7 +353,7 @@ def test_a_template_from_zero_is_read_from_the_objects_annotations(plane):
         async with pool(plane, "told", **said) as (_, world, provider):
             await world.create("silent")
             told = await provider.template("told")
-            other = ScaleProvider(provider._clients["told"]._access, {"silent": settings_of(At({"name": "silent"}))})
+            other = ScaleProvider(provider._clients["told"]._access, {"silent": parse_settings(At({"name": "silent"}))})
             return told, await other.template("silent")
 
     told, silent = asyncio.run(story())

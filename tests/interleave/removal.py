@@ -26,8 +26,8 @@ from interleave.wire import Net, Weather, Wire
 from support.kube_world_stand import Silent, a_node, a_pod
 
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube import watches
 from autoscaler.kube.core.conditions import DoubtError
 from autoscaler.kube.core.config import PoolConfig
@@ -35,7 +35,7 @@ from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import node_of
@@ -273,7 +273,7 @@ class Run:
         """From nothing but what is stored."""
         wire = Late(self._net, "autoscaler", self._lag)
         shown = a_node("any")
-        config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=template_of(node_of(shown)))
+        config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=make_template(node_of(shown)))
         followed = Sources(wire)
         parts = Parts(
             access=wire,  # type: ignore[arg-type]
@@ -285,12 +285,12 @@ class Run:
             now=lambda: EPOCH + self.loop.time(),
             steady=self.loop.time,
         )
-        world, memory = KubeWorld(parts, (config,), LIMITS), Memory()
+        world, memory = KubeWorld(parts, (config,), LIMITS), AutoscalerState()
         async with followed.following():
             await followed.synced()
             while True:
                 try:
-                    plan, memory = await turn(world, LIMITS, memory)
+                    plan, memory = await reconcile(world, LIMITS, memory)
                 except (DoubtError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:

@@ -2,8 +2,8 @@
 """
 One seed, one story beside a cluster-autoscaler: pods come and go, and whatever can go wrong does.
 
-Real are the autoscaler's loop, deciders, world and watches, the orders (`Relay`, `Commanding`), the answers on the gRPC
-ports without the sockets, and the stand-in's loop and deciders. Around them: a server, two pools with boot times and
+Real are the autoscaler's loop, deciders, world and watches, orders (`ProviderGroups`, `OrderingProvider`), answers of
+gRPC without its sockets, and the stand-in's loop and deciders. Around them: a server, two pools with boot times and
 stock-outs, and our scheduler's books (`placing`) without its processes. Leader and cluster-autoscaler are killed and
 frozen, the connection between them breaks, certificates are rotated (another authority, which cluster-autoscaler does
 not know until its restart), the scheduler's leader changes, pods are deleted while they wait.
@@ -41,9 +41,9 @@ from support.kube_world_stand import Silent, a_pod
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
+from autoscaler.core.reconcile import reconcile
 from autoscaler.kube import watches
 from autoscaler.kube.composition import KnownPools
 from autoscaler.kube.core.conditions import DoubtError
@@ -54,7 +54,7 @@ from autoscaler.kube.state_store import Remembered, decode, encode
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
 from autoscaler.kube.world import KubeWorld, Parts
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec import decode_allocation, encode_allocation, encode_cards
 from isolation.contract.codec.cursor import At
@@ -372,9 +372,9 @@ class Story:
     async def _leader(self, process: Process) -> None:
         """`gpushare autoscaler` from what is stored."""
         wire = Late(self._net, "autoscaler", 2.0)
-        relay = Relay((), Occupants(wire, lambda: EPOCH + self.loop.time()), self.loop.time)  # type: ignore[arg-type]
+        relay = ProviderGroups((), Occupants(wire, lambda: EPOCH + self.loop.time()), self.loop.time)  # type: ignore[arg-type]
         known = KnownPools()
-        ordering = Commanding(relay, self.market)  # type: ignore[arg-type]
+        ordering = OrderingProvider(relay, self.market)  # type: ignore[arg-type]
         followed = Sources(wire)  # type: ignore[arg-type]
         parts = Parts(
             access=wire,  # type: ignore[arg-type]
@@ -392,7 +392,7 @@ class Story:
                 PoolSource(name, "memory", At({})),
                 max_nodes=MOST_NODES,
                 price=float(cards),
-                profile=template_of(shared_node_of(self._node(name, f"{name}-any"))),
+                profile=make_template(shared_node_of(self._node(name, f"{name}-any"))),
             )
             for name, (cards, _, _) in SHAPES.items()
         )
@@ -407,7 +407,7 @@ class Story:
             while True:
                 began = self.loop.time()
                 try:
-                    plan, memory = await turn(world, LIMITS, memory)
+                    plan, memory = await reconcile(world, LIMITS, memory)
                 except (DoubtError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
@@ -422,13 +422,13 @@ class Story:
                 self._stored = encode(Remembered(memory, world.kept, self._epoch))
                 await asyncio.sleep(max(0.0, began + LIMITS.scan_interval_seconds - self.loop.time()))
 
-    def _offer(self, relay: Relay, configs: Iterable[PoolConfig], seen: Any) -> None:
+    def _offer(self, relay: ProviderGroups, configs: Iterable[PoolConfig], seen: Any) -> None:
         offers = []
         for one in configs:
             shaped = seen.pools[one.name].template if seen is not None and one.name in seen.pools else None
             fresh = one.shaped(None)
             template = shaped or (None if fresh is None else fresh.node(one.name))
-            offers.append(Offer(one.name, self.market, one.min_nodes, one.max_nodes, template))  # type: ignore[arg-type]
+            offers.append(OfferedPool(one.name, self.market, one.min_nodes, one.max_nodes, template))  # type: ignore[arg-type]
         relay.offer(offers)
 
     async def _cluster_autoscaler(self, _process: Process) -> None:

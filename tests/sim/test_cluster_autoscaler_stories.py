@@ -15,7 +15,7 @@ import pytest
 from interleave.stories import play
 from support.budget import examples
 
-from autoscaler.apis.rpc.relay import Commanding
+from autoscaler.apis.rpc.provider_groups import OrderingProvider
 from isolation.scheduler.core.cache import Books
 
 BLOCKS = 20
@@ -98,7 +98,7 @@ def test_the_judge_sees_orders_that_outlive_their_pods(monkeypatch):
     async def kept(*_):
         return 0
 
-    monkeypatch.setattr(Commanding, "take_back", kept)
+    monkeypatch.setattr(OrderingProvider, "take_back", kept)
     stories = (play(seed) for seed in (STALE, *range(20)))
     assert any(story.spare for story in stories)
 

@@ -12,8 +12,8 @@ from support.builders import ask
 from support.embedded_fleet import QUICK, a_few, check_frame, check_homes, check_room, check_served, counts, live
 from support.pools_builder import arrival, fleet, pool
 
-from autoscaler.core.plan import Drain, Keep
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
+from autoscaler.core.plan import CancelDrain, Drain
 from autoscaler.demo.embedded.fleet import Embedded
 from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
@@ -130,7 +130,7 @@ def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
         drive(world.apply(Drain(pod.placement.node, (Reservation(pod.uid, pod.request, placed, 0, until),), "test")))
 
     drain(embedded.now + 5)
-    drive(world.apply(Keep(pod.placement.node, "test")))
+    drive(world.apply(CancelDrain(pod.placement.node, "test")))
     drain(embedded.now + 60)
     world.agenda.run_until(embedded.now + 6)
 

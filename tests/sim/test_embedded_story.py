@@ -14,7 +14,7 @@ from support.builders import ask, node
 from support.embedded_fleet import QUICK, check_frame, check_homes, check_room, counts, live
 from support.pools_builder import arrival, fleet, pool
 
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from autoscaler.demo.embedded.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of
 from autoscaler.demo.embedded.workload import whole
 from exporter.pipeline.families import card_families

@@ -10,8 +10,8 @@ from dataclasses import replace
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.limits import Limits
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain
-from autoscaler.core.snapshot import Reservation
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
@@ -22,7 +22,7 @@ from autoscaler.providers.base import (
     InstanceState,
     PoolState,
 )
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec import encode_allocation, encode_cards
 from isolation.contract.codec.cursor import At
@@ -235,7 +235,7 @@ class Stand:
         self.sources = Sources(api)
         described = a_node("any")
         described["metadata"]["labels"]["disk"] = "fast"
-        profile = template_of(node_of(described))
+        profile = make_template(node_of(described))
         config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=5, profile=profile)
         providers = Providers({"a": machines})
         parts = Parts(

@@ -10,7 +10,7 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.state import Memory
+from autoscaler.core.state import AutoscalerState
 
 NOW = 10_000.0
 LIMITS = Limits(min_replicas=1, pod_restart_seconds=30)
@@ -30,7 +30,7 @@ def two_nodes(*, small=4, free=4):
 
 def steps_of(observation, limits=LIMITS, memory=None):
     """What is decided."""
-    return decide(observation, limits, memory or Memory())[0].steps
+    return decide(observation, limits, memory or AutoscalerState())[0].steps
 
 
 def waiting_for_six(**rest):

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from support.builders import node
 
+from autoscaler.core.observation import observe_cluster
 from autoscaler.core.pools import Pool
-from autoscaler.core.snapshot import observation_of
 from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply
 from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
 
 if TYPE_CHECKING:
     from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Node
 
 _serial = count()
@@ -59,7 +59,7 @@ def seen(
     at: float = 0,
 ) -> Observation:
     """What the autoscaler would observe."""
-    return observation_of(Cluster(tuple(nodes or ()), tuple(pods)), pools, machines, at)
+    return observe_cluster(Cluster(tuple(nodes or ()), tuple(pods)), pools, machines, at)
 
 
 def arrival(at: float, name: str, request: Request, lifetime: float | None = None, **rest: object) -> Arrival:

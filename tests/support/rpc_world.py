@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A few pools in memory behind `autoscaler.apis.rpc.core.state.State`, and real gRPC clients of either generation.
+A few pools in memory behind `autoscaler.apis.rpc.core.node_groups.State`, and real gRPC clients of either generation.
 
 The clients' messages are typed here anew, as each generation of cluster-autoscaler declares them, so that a
 number that is wrong in the server is not wrong in the same way in its test.
@@ -14,8 +14,8 @@ from dataclasses import replace
 import grpc
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.rpc.core.state import Group, Instance, Standing
-from autoscaler.apis.rpc.server import Port, serving
+from autoscaler.apis.rpc.core.node_groups import GroupInstance, InstancePhase, NodeGroup
+from autoscaler.apis.rpc.server import GrpcPort, serve
 from isolation.contract.protobuf import Wire
 
 PROVIDER = "clusterautoscaler.cloudprovider.v1.externalgrpc"
@@ -144,7 +144,7 @@ GENERATIONS = (Generation("messages", _WITH_MESSAGES), Generation("bytes", _WITH
 class Pools:
     """Pools in memory; machines come when the test says so."""
 
-    def __init__(self, *groups: Group):
+    def __init__(self, *groups: NodeGroup):
         self._groups = {group.name: group for group in groups}
         self.fails = None
         self.asked = []
@@ -163,7 +163,7 @@ class Pools:
 
     def arrive(self, name, *nodes):
         """Machines have come and run."""
-        coming = tuple(Instance(f"test://{node}", node, Standing.RUNNING) for node in nodes)
+        coming = tuple(GroupInstance(f"test://{node}", node, InstancePhase.RUNNING) for node in nodes)
         self.change(name, instances=self._groups[name].instances + coming)
 
     async def refresh(self):
@@ -195,7 +195,7 @@ class Pools:
 @asynccontextmanager
 async def channel_to(*services, port=None, credentials=None, options=()):
     """A server on this machine and a client's connection to it."""
-    async with serving(port or Port("127.0.0.1", 0), services) as number:
+    async with serve(port or GrpcPort("127.0.0.1", 0), services) as number:
         where = f"127.0.0.1:{number}"
         opened = (
             grpc.aio.insecure_channel(where, options=options)

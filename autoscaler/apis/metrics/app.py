@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from autoscaler.apis.metrics import registration
-from autoscaler.apis.metrics.core.answer import Moment
+from autoscaler.apis.metrics.core.answer import Clocks
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
-from autoscaler.apis.metrics.front_proxy import CONFIG_MAP, NAMESPACE, TrustError, trust_of
-from autoscaler.apis.metrics.registration import Service, TakenError
-from autoscaler.apis.metrics.rights import Rights
-from autoscaler.apis.metrics.server import Server, listening
-from autoscaler.apis.metrics.tls import Door, TlsError
+from autoscaler.apis.metrics.front_proxy import CONFIG_MAP, NAMESPACE, TrustError, parse_trust
+from autoscaler.apis.metrics.registration import ServedElsewhereError, ServiceRef
+from autoscaler.apis.metrics.rights import Authorizer
+from autoscaler.apis.metrics.server import MetricsApiServer, serve
+from autoscaler.apis.metrics.tls import MetricsTls
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
+from isolation.host.reloading_tls import CertificateFiles, TlsError
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
 from isolation.kube.writes import object_of
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from autoscaler.apis.metrics.core.readings import Readings
+    from autoscaler.apis.metrics.core.readings import SnapshotSource
     from isolation.kube.access import Access
     from isolation.kube.background import Background
 
 log = logging.getLogger(__name__)
 GROUPS: Final = {"custom": CUSTOM, "external": EXTERNAL}
 """What `--metrics-api` may name."""
-SERVICE: Final = Service(SYSTEM_NAMESPACE, f"{AUTOSCALER}-metrics")
+SERVICE: Final = ServiceRef(SYSTEM_NAMESPACE, f"{AUTOSCALER}-metrics")
 FILES_SECONDS: Final = 1.0
 TRUST_SECONDS: Final = 10.0
 ENTRY_SECONDS: Final = 60.0
@@ -53,11 +54,11 @@ _READ_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 5.0
 """After something went wrong."""
 _NEVER: Final = float("-inf")
-_WRONG: Final = (ClusterError, TrustError, TlsError, TakenError, OSError)
+_WRONG: Final = (ClusterError, TrustError, TlsError, ServedElsewhereError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MetricsApiSettings:
     """How the APIs are served."""
 
     certificate: Path
@@ -68,16 +69,16 @@ class Settings:
     port: int = 8444
     authority: Path | None = None
     """Who signed our certificate, for the APIServices; None: they have it by other means (cert-manager)."""
-    service: Service = SERVICE
+    service: ServiceRef = SERVICE
     enter: bool = True
     """Whether the APIServices that are missing are made; else they are looked at only."""
 
 
-class _Care:
+class _Checks:
     """What is looked at again and again."""
 
-    def __init__(self, access: Access, door: Door, settings: Settings) -> None:
-        self._access, self._door, self._settings = access, door, settings
+    def __init__(self, access: Access, tls: MetricsTls, settings: MetricsApiSettings) -> None:
+        self._access, self._tls, self._settings = access, tls, settings
         self.wrong = {"trust": "front proxy CA not read yet", "entry": "APIServices not checked yet"}
 
     def unready(self) -> str:
@@ -86,15 +87,15 @@ class _Care:
     async def trust(self) -> None:
         """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
         found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
-        self._door.believe(trust_of(found))
+        self._tls.set_trust(parse_trust(found))
         self.wrong["trust"] = ""
 
     async def entry(self) -> None:
         """That the APIs are ours; raises ClusterError, TakenError, OSError."""
         settings = self._settings
         authority = None if settings.authority is None else await asyncio.to_thread(settings.authority.read_bytes)
-        wish = registration.wanted(settings.groups, settings.service, authority)
-        missing = await registration.enter(self._access, wish, settings.service, write=settings.enter)
+        wish = registration.build_api_services(settings.groups, settings.service, authority)
+        missing = await registration.register(self._access, wish, settings.service, write=settings.enter)
         self.wrong["entry"] = f"missing APIServices: {', '.join(missing)}" if missing else ""
 
     async def start(self) -> None:
@@ -112,7 +113,7 @@ class _Care:
         last = dict.fromkeys(due, time.monotonic())
         while True:
             await asyncio.sleep(FILES_SECONDS)
-            if self._door.refresh():
+            if self._tls.refresh():
                 last["entry"] = _NEVER  # kube-apiserver must know the authority of what it is shown
             for name, look in looks.items():
                 pause = _AGAIN_SECONDS if self.wrong[name] else due[name]
@@ -124,16 +125,16 @@ class _Care:
                     last[name] = time.monotonic()
 
     def _note(self, name: str, exc: Exception) -> None:
-        if isinstance(exc, TakenError) or self.wrong[name]:
+        if isinstance(exc, ServedElsewhereError) or self.wrong[name]:
             self.wrong[name] = str(exc)
         log.warning("metrics API check failed: check=%s: %s", name, exc)
 
 
 @contextlib.asynccontextmanager
-async def metrics_api(
+async def serve_metrics_api(
     access: Access,
-    readings: Readings,
-    settings: Settings,
+    readings: SnapshotSource,
+    settings: MetricsApiSettings,
     background: Background,
     *,
     closed: Callable[[], str] = str,
@@ -145,18 +146,18 @@ async def metrics_api(
     `closed`: why no figures are told, empty: they are; discovery is answered all the same. `fresh`: seconds, older
     figures are not told.
     """
-    door = Door(settings.certificate, settings.key)
-    care = _Care(access, door, settings)
-    rights = Rights(access, boottime)
-    server = Server(
-        door,
+    tls = MetricsTls(CertificateFiles(settings.certificate, settings.key))
+    care = _Checks(access, tls, settings)
+    rights = Authorizer(access, boottime)
+    server = MetricsApiServer(
+        tls,
         rights,
         readings,
         settings.groups,
-        now=lambda: Moment(boottime(), time.time(), fresh()),
+        now=lambda: Clocks(boottime(), time.time(), fresh()),
         unready=care.unready,
         closed=closed,
     )
     await care.start()
-    async with listening(server, door, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
+    async with serve(server, tls, settings.host, settings.port) as port, background.keep("metrics-api", care.run):
         yield port

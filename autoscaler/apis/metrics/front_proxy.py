@@ -35,7 +35,7 @@ class TrustError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class FrontProxyTrust:
     """Who may vouch, and in which headers."""
 
     authority: str
@@ -68,7 +68,7 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def trust_of(config_map: object) -> Trust:
+def parse_trust(config_map: object) -> FrontProxyTrust:
     """From the ConfigMap's JSON; raises TrustError."""
     data = config_map.get("data") if isinstance(config_map, dict) else None
     if not isinstance(data, dict):
@@ -79,8 +79,8 @@ def trust_of(config_map: object) -> Trust:
             f"{NAMESPACE}/{CONFIG_MAP} has no requestheader-client-ca-file: the aggregation layer is off; "
             "start kube-apiserver with --requestheader-client-ca-file and --proxy-client-cert-file"
         )
-    plain = Trust(authority)
-    return Trust(
+    plain = FrontProxyTrust(authority)
+    return FrontProxyTrust(
         authority,
         frozenset(_names(data, "requestheader-allowed-names", ())),
         _names(data, "requestheader-username-headers", plain.user),
@@ -90,7 +90,7 @@ def trust_of(config_map: object) -> Trust:
     )
 
 
-def user_of(trust: Trust, headers: Iterable[tuple[str, str]]) -> User | None:
+def parse_user(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> User | None:
     """Whom the headers name; None where they name nobody, or too much."""
     given: dict[str, list[str]] = {}
     for key, value in headers:

@@ -4,8 +4,8 @@ Which server each metrics API has: ours is entered where there is none, and nobo
 
 A cluster has one server for each of these groups, for all its versions: whoever adds a newer version of a
 group takes the clients of the older one with it. So a group of which anybody else serves any version is
-left alone, with an error that says who has it. `wanted`, `judge` are pure; `enter` asks and writes: it
-creates what is absent, and renews the authority of what is ours.
+left alone, with an error that says who has it. `register` creates
+what is absent, and renews the authority of what is ours.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PRIORITY: Final = 100
 """As every server of these groups has it."""
 
 
-class TakenError(Exception):
+class ServedElsewhereError(Exception):
     """Somebody else serves a group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceRef:
     """Where kube-apiserver finds us."""
 
     namespace: str
@@ -46,7 +46,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RegistrationChange:
     """One write."""
 
     name: str
@@ -55,7 +55,7 @@ class Change:
     new: bool
 
 
-def wanted(groups: Iterable[str], service: Service, authority: bytes | None) -> list[dict[str, Any]]:
+def build_api_services(groups: Iterable[str], service: ServiceRef, authority: bytes | None) -> list[dict[str, Any]]:
     """The APIServices that make us the server of these groups."""
     made = []
     for group in sorted(groups):
@@ -83,7 +83,9 @@ def wanted(groups: Iterable[str], service: Service, authority: bytes | None) -> 
     return made
 
 
-def judge(existing: Iterable[Mapping[str, Any]], wish: Iterable[Mapping[str, Any]], service: Service) -> list[Change]:
+def plan_changes(
+    existing: Iterable[Mapping[str, Any]], wish: Iterable[Mapping[str, Any]], service: ServiceRef
+) -> list[RegistrationChange]:
     """What to write; raises TakenError."""
     wish = list(wish)
     groups = {each["spec"]["group"] for each in wish}
@@ -94,29 +96,29 @@ def judge(existing: Iterable[Mapping[str, Any]], wish: Iterable[Mapping[str, Any
             continue
         server = spec.get("service") or {}
         if (server.get("namespace"), server.get("name")) != (service.namespace, service.name):
-            raise TakenError(_taken(spec["group"], name, server, service))
+            raise ServedElsewhereError(_taken(spec["group"], name, server, service))
         ours[name] = found
     changes = []
     for each in wish:
         name = each["metadata"]["name"]
         if name not in ours:
-            changes.append(Change(name, each, new=True))
+            changes.append(RegistrationChange(name, each, new=True))
             continue
         bundle, spec = each["spec"].get("caBundle"), ours[name]["spec"]
         if bundle is not None and spec.get("caBundle") != bundle:
             version = ours[name]["metadata"].get("resourceVersion")
             patch = {"metadata": {"resourceVersion": version}, "spec": {"caBundle": bundle}}
-            changes.append(Change(name, patch, new=False))
+            changes.append(RegistrationChange(name, patch, new=False))
     return changes
 
 
-async def enter(access: Access, wish: list[dict[str, Any]], service: Service, *, write: bool) -> list[str]:
+async def register(access: Access, wish: list[dict[str, Any]], service: ServiceRef, *, write: bool) -> list[str]:
     """
     See that nobody else has the groups, and enter ourselves where `write`; the names of what is still missing.
 
     Raises TakenError, ClusterError.
     """
-    changes = judge(await _existing(access), wish, service)
+    changes = plan_changes(await _existing(access), wish, service)
     if not write:
         return [change.name for change in changes if change.new]
     for change in changes:
@@ -129,7 +131,7 @@ async def enter(access: Access, wish: list[dict[str, Any]], service: Service, *,
             if exc.status != _CONFLICT:
                 raise
             # somebody was faster: another replica of ours, or another server, which this says
-            judge(await _existing(access), wish, service)
+            plan_changes(await _existing(access), wish, service)
     return []
 
 
@@ -143,7 +145,7 @@ async def _existing(access: Access) -> list[dict[str, Any]]:
     return items
 
 
-def _taken(group: str, name: str, server: Mapping[str, Any], service: Service) -> str:
+def _taken(group: str, name: str, server: Mapping[str, Any], service: ServiceRef) -> str:
     who = f"{server.get('namespace')}/{server.get('name')}" if server else "the API server itself"
     short = group.partition(".")[0]
     return (

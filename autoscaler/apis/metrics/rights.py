@@ -18,7 +18,7 @@ from isolation.kube.core.errors import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.apis.metrics.core.request import Attributes
+    from autoscaler.apis.metrics.core.request import ResourceAttributes
     from autoscaler.apis.metrics.front_proxy import User
     from isolation.kube.access import Access
 
@@ -29,16 +29,16 @@ _ASK_SECONDS: Final = 3.0
 _MOST_AT_ONCE: Final = 16
 
 
-class Rights:
+class Authorizer:
     """Answers about rights, as they were at most ten seconds ago."""
 
     def __init__(self, access: Access, clock: Callable[[], float]) -> None:
         self._access, self._clock = access, clock
-        self._kept: OrderedDict[tuple[User, Attributes], tuple[float, str | None]] = OrderedDict()
-        self._asking: dict[tuple[User, Attributes], asyncio.Task[str | None]] = {}
+        self._kept: OrderedDict[tuple[User, ResourceAttributes], tuple[float, str | None]] = OrderedDict()
+        self._asking: dict[tuple[User, ResourceAttributes], asyncio.Task[str | None]] = {}
         self._gate = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def refusal(self, user: User, wish: Attributes) -> str | None:
+    async def refusal(self, user: User, wish: ResourceAttributes) -> str | None:
         """Why not; None: allowed. Raises ClusterError where nobody could tell."""
         key = (user, wish)
         kept = self._kept.get(key)
@@ -51,7 +51,7 @@ class Rights:
         # one that hangs up must not take the answer from the others
         return await asyncio.shield(task)
 
-    def _asked(self, key: tuple[User, Attributes], done: asyncio.Task[str | None]) -> None:
+    def _asked(self, key: tuple[User, ResourceAttributes], done: asyncio.Task[str | None]) -> None:
         self._asking.pop(key, None)
         if done.cancelled() or done.exception() is not None:
             return
@@ -60,13 +60,13 @@ class Rights:
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
 
-    async def _ask(self, user: User, wish: Attributes) -> str | None:
+    async def _ask(self, user: User, wish: ResourceAttributes) -> str | None:
         async with self._gate:
-            text = await self._access.send("POST", PATH, review(user, wish), seconds=_ASK_SECONDS)
-        return verdict(text)
+            text = await self._access.send("POST", PATH, build_review(user, wish), seconds=_ASK_SECONDS)
+        return parse_review(text)
 
 
-def review(user: User, wish: Attributes) -> dict[str, Any]:
+def build_review(user: User, wish: ResourceAttributes) -> dict[str, Any]:
     """The question, as kube-apiserver takes it."""
     attributes = {
         "verb": wish.verb,
@@ -85,7 +85,7 @@ def review(user: User, wish: Attributes) -> dict[str, Any]:
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
 
 
-def verdict(text: bytes) -> str | None:
+def parse_review(text: bytes) -> str | None:
     """Why not; None: allowed, said in so many words. Raises MalformedError."""
     try:
         status = json.loads(text)["status"]

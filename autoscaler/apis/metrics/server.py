@@ -18,21 +18,21 @@ from weakref import WeakSet
 
 from aiohttp import web
 
-from autoscaler.apis.metrics.core.answer import answer
-from autoscaler.apis.metrics.core.request import Discovery, attributes_of, question_of
-from autoscaler.apis.metrics.core.responses import Problem, Reply
-from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, user_of
+from autoscaler.apis.metrics.core.answer import build_reply
+from autoscaler.apis.metrics.core.request import DiscoveryRequest, make_attributes, parse_request
+from autoscaler.apis.metrics.core.responses import JsonReply, StatusReply
+from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, parse_user
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.malformed_requests import bounded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from autoscaler.apis.metrics.core.answer import Moment
-    from autoscaler.apis.metrics.core.readings import Readings
+    from autoscaler.apis.metrics.core.answer import Clocks
+    from autoscaler.apis.metrics.core.readings import SnapshotSource
     from autoscaler.apis.metrics.front_proxy import User
-    from autoscaler.apis.metrics.rights import Rights
-    from autoscaler.apis.metrics.tls import Door
+    from autoscaler.apis.metrics.rights import Authorizer
+    from autoscaler.apis.metrics.tls import MetricsTls
 
 log = logging.getLogger(__name__)
 _PROBES: Final = ("/healthz", "/livez", "/readyz")
@@ -43,28 +43,28 @@ _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0
 _HEADERS: Final = MOST_GROUPS + 256
 """Every group of a user is a header of its own."""
-_NOBODY: Final = Problem(
+_NOBODY: Final = StatusReply(
     HTTPStatus.UNAUTHORIZED,
     "send the request through kube-apiserver: its front proxy certificate and X-Remote-User identify the user",
 )
 
 
-class Server:
+class MetricsApiServer:
     """Answers requests from one source of readings."""
 
     def __init__(
         self,
-        door: Door,
-        rights: Rights,
-        readings: Readings,
+        tls: MetricsTls,
+        rights: Authorizer,
+        readings: SnapshotSource,
         groups: Collection[str],
         *,
-        now: Callable[[], Moment],
+        now: Callable[[], Clocks],
         unready: Callable[[], str],
         closed: Callable[[], str] = str,
     ) -> None:
         """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
-        self._door, self._rights, self._readings = door, rights, readings
+        self._tls, self._rights, self._readings = tls, rights, readings
         self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
         self.heard: WeakSet[object] = WeakSet()
         """Connections that have asked something."""
@@ -79,45 +79,45 @@ class Server:
             wrong = self._unready() if request.path == "/readyz" else ""
             status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
             return web.Response(text=f"{wrong or 'ok'}\n", status=status)
-        if self._door.outdated(transport.get_extra_info("ssl_object")):
+        if self._tls.is_outdated(transport.get_extra_info("ssl_object")):
             transport.abort()  # the front proxy comes again, and is checked anew
             return _response(_NOBODY)
         return _response(await self._answered(request))
 
-    async def _answered(self, request: web.BaseRequest) -> Reply | Problem:
+    async def _answered(self, request: web.BaseRequest) -> JsonReply | StatusReply:
         user = self._user(request)
         if user is None:
             return _NOBODY
         if request.method != "GET":
-            return Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method[:20]} is not allowed; use GET")
-        asked = question_of(request.raw_path, self._groups)
-        if isinstance(asked, Problem):
+            return StatusReply(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method[:20]} is not allowed; use GET")
+        asked = parse_request(request.raw_path, self._groups)
+        if isinstance(asked, StatusReply):
             return asked
-        if not isinstance(asked, Discovery):
-            wish = attributes_of(asked)
+        if not isinstance(asked, DiscoveryRequest):
+            wish = make_attributes(asked)
             try:
                 refused = await self._rights.refusal(user, wish)
             except ClusterError as exc:
                 log.warning("cannot check authorization: %s", exc)
-                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")
+                return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")
             if refused is not None:
                 resource = "/".join(filter(None, (wish.resource, wish.subresource)))
                 where = f'in namespace "{wish.namespace}"' if wish.namespace else "at the cluster scope"
                 text = f'user "{user.name}" cannot {wish.verb} {resource}.{wish.group} {where}'
-                return Problem(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
+                return StatusReply(HTTPStatus.FORBIDDEN, f"{text}: {refused}")
             if why := self._closed():
-                return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)
-        return answer(asked, self._readings.picture(), self._now())
+                return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        return build_reply(asked, self._readings.latest(), self._now())
 
     def _user(self, request: web.BaseRequest) -> User | None:
-        trust, transport = self._door.trust, request.transport
+        trust, transport = self._tls.trust, request.transport
         if trust is None or transport is None or not trust.allows(transport.get_extra_info("peercert")):
             return None
-        return user_of(trust, request.headers.items())
+        return parse_user(trust, request.headers.items())
 
 
 @contextlib.asynccontextmanager
-async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIterator[int]:
+async def serve(server: MetricsApiServer, tls: MetricsTls, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the block lasts; the port. What is being answered at the end is answered."""
     web_server = web.Server(
         server.handle,
@@ -135,7 +135,7 @@ async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIt
         return made
 
     sockets = await loop.create_server(
-        connected, host, port, ssl=door.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
+        connected, host, port, ssl=tls.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=128
     )
     try:
         yield sockets.sockets[0].getsockname()[1]
@@ -150,6 +150,6 @@ def _end_silent(heard: WeakSet[object], connection: web.RequestHandler) -> None:
         connection.force_close()
 
 
-def _response(said: Reply | Problem) -> web.Response:
-    reply = said.reply() if isinstance(said, Problem) else said
+def _response(said: JsonReply | StatusReply) -> web.Response:
+    reply = said.reply() if isinstance(said, StatusReply) else said
     return web.Response(body=reply.body, status=reply.status, content_type="application/json")

@@ -1,105 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-TLS for the metrics APIs: the certificate that is shown, and whose certificates may vouch for users.
+TLS of the metrics APIs: the serving certificate, and the CA whose certificates may name users.
 
-Both change while we run: the pair with its files, the authority with the cluster's ConfigMap. Decides
-which pair is good enough to take, and whether a connection was made under the authority that counts now;
-what a certificate's owner may say is decided in `front_proxy`. Certificates of clients are asked for and
-checked, but not demanded: probes have none.
+Both change while the server runs: the certificate with its files, the CA with the cluster's ConfigMap. Decides whether
+a connection was made under the CA that is in force now; what a certificate's owner may say is decided in `front_proxy`.
+Client certificates are requested and verified, but not required: probes have none.
 """
 
 from __future__ import annotations
 
-import logging
 import ssl
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from isolation.kube import certificate_files
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from autoscaler.apis.metrics.front_proxy import Trust
-
-log = logging.getLogger(__name__)
+    from autoscaler.apis.metrics.front_proxy import FrontProxyTrust
 
 
-class TlsError(Exception):
-    """The files make no usable certificate."""
+class MetricsTls:
+    """One listening socket's TLS; TlsError where the files make no certificate."""
 
-
-class Door:
-    """One listening socket's TLS."""
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._certificate, self._key = certificate, key
-        self._trust: Trust | None = None
-        self._under: WeakKeyDictionary[ssl.SSLContext, Trust] = WeakKeyDictionary()
-        self._stamp = self._look()
-        try:
-            self._current = self._load()
-            self.context = self._load()
-        except (OSError, ssl.SSLError, ValueError) as exc:
-            raise TlsError(f"cannot use certificate {certificate} with key {key}: {exc}") from exc
-        # For the listening socket: hands every connection what is in force.
+    def __init__(self, files: CertificateFiles) -> None:
+        self._trust: FrontProxyTrust | None = None
+        self._trust_of: WeakKeyDictionary[ssl.SSLContext, FrontProxyTrust] = WeakKeyDictionary()
+        self._reloading = ReloadingTls(files, self._build, "metrics API")
+        # The listening socket keeps its context for good, so it is one of its own that gives each connection the
+        # one in force.
+        self.context = self._build(files)
         self.context.sni_callback = self._choose
 
     @property
-    def trust(self) -> Trust | None:
-        """Who may vouch now; None: nobody yet."""
+    def trust(self) -> FrontProxyTrust | None:
+        """The CA and names in force; None: not known yet, no certificate is accepted."""
         return self._trust
 
-    def believe(self, trust: Trust) -> None:
-        """From now on these may vouch; raises TlsError, and keeps the ones before, where the authority is none."""
+    def set_trust(self, trust: FrontProxyTrust) -> None:
+        """Replace the CA; raises TlsError, and keeps the previous one, where the new one is unusable."""
         if trust == self._trust:
             return
         before, self._trust = self._trust, trust
         try:
-            self._current = self._load()
-        except (OSError, ssl.SSLError, ValueError) as exc:
+            self._reloading.rebuild()
+        except TlsError as exc:
             self._trust = before
             raise TlsError(f"cannot use the CA of the front proxy or the serving certificate: {exc}") from exc
 
     def refresh(self) -> bool:
-        """Take what is in the files now, if it has changed and is whole; whether it was taken."""
-        stamp = self._look()
-        if stamp == self._stamp:
-            return False
-        try:
-            fresh = self._load()
-        except (OSError, ssl.SSLError, ValueError) as exc:
-            log.warning("cannot load the changed metrics API certificate: keeping the previous one: %s", exc)
-            return False
-        # Changed again while it was read: what was read may be of two generations.
-        if self._look() != stamp:
-            return False
-        self._stamp, self._current = stamp, fresh
-        log.info("reloaded metrics API certificate")
-        return True
+        """Reload the certificate if its files have changed; whether it was reloaded."""
+        return self._reloading.refresh()
 
-    def outdated(self, connection: ssl.SSLObject | None) -> bool:
-        """Whether a connection was made under another authority than today's: its certificate proves nothing."""
-        made = None if connection is None else self._under.get(connection.context)
+    def is_outdated(self, connection: ssl.SSLObject | None) -> bool:
+        """Whether a connection was made under another CA than the one in force: its certificate proves nothing."""
+        then = None if connection is None else self._trust_of.get(connection.context)
         now = None if self._trust is None else self._trust.authority
-        return (None if made is None else made.authority) != now
+        return (None if then is None else then.authority) != now
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
+        connection.context = self._reloading.current
 
-    def _look(self) -> certificate_files.Stamp:
-        return certificate_files.stamp((self._certificate, self._key))
-
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A session that is taken up again would bring along a certificate that was checked under an older authority.
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
-        context.load_cert_chain(self._certificate, self._key, password=certificate_files.no_password)
-        # The mode is the listening socket's for good; without an authority no certificate passes.
+    def _build(self, files: CertificateFiles) -> ssl.SSLContext:
+        context = server_context(files, ssl.TLSVersion.TLSv1_2)
+        # without a CA no certificate passes
         context.verify_mode = ssl.CERT_OPTIONAL
         if self._trust is not None:
             context.load_verify_locations(cadata=self._trust.authority)
-            self._under[context] = self._trust
+            self._trust_of[context] = self._trust
         return context

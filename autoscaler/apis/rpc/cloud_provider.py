@@ -17,10 +17,18 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.apis.rpc.core.state import Standing
-from autoscaler.apis.rpc.core.templates import template_bytes
+from autoscaler.apis.rpc.core.node_groups import InstancePhase
+from autoscaler.apis.rpc.core.templates import encode_template
 from autoscaler.apis.rpc.core.wire import cloud as wire
-from autoscaler.apis.rpc.handler import INVALID, NOT_FOUND, REFUSED, UNIMPLEMENTED, Manners, Said, Service
+from autoscaler.apis.rpc.handler import (
+    INVALID,
+    NOT_FOUND,
+    REFUSED,
+    UNIMPLEMENTED,
+    CallPolicy,
+    MethodHandlers,
+    StatusError,
+)
 from isolation.contract.codec.cursor import show
 from isolation.contract.model import Mode
 from isolation.contract.names import WHOLE_CARDS
@@ -28,24 +36,24 @@ from isolation.contract.names import WHOLE_CARDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoscaler.apis.rpc.core.state import Group, Instance, State
+    from autoscaler.apis.rpc.core.node_groups import GroupInstance, NodeGroup, NodeGroups
 
 _STATES: Final = {
-    Standing.UNKNOWN: wire.UNSPECIFIED,
-    Standing.RUNNING: wire.RUNNING,
-    Standing.CREATING: wire.CREATING,
-    Standing.DELETING: wire.DELETING,
+    InstancePhase.UNKNOWN: wire.UNSPECIFIED,
+    InstancePhase.RUNNING: wire.RUNNING,
+    InstancePhase.CREATING: wire.CREATING,
+    InstancePhase.DELETING: wire.DELETING,
 }
 
 
 class CloudProvider:
     """Answers 12 of the 15 methods; the other three say UNIMPLEMENTED."""
 
-    def __init__(self, state: State, manners: Manners | None = None) -> None:
+    def __init__(self, state: NodeGroups, manners: CallPolicy | None = None) -> None:
         self._state = state
-        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._index = Index(())
+        self._index = GroupIndex(())
 
     def handler(self) -> Any:
         """For the server."""
@@ -74,11 +82,11 @@ class CloudProvider:
 
     # -- what there is -------------------------------------------------------------------------
 
-    def _indexed(self) -> Index:
+    def _indexed(self) -> GroupIndex:
         """Of the groups as they are now: made once for as long as they stay the same."""
         groups = self._state.groups()
         if groups is not self._index.groups:
-            self._index = Index(groups)
+            self._index = GroupIndex(groups)
         return self._index
 
     async def _groups(self, _request: Any) -> Any:
@@ -113,16 +121,16 @@ class CloudProvider:
         return _answer("NodeGroupNodes", instances=instances)
 
     async def _template(self, request: Any) -> Any:
-        raw = template_bytes(self._group(request.id))
+        raw = encode_template(self._group(request.id))
         if raw is None:
-            raise Said(
+            raise StatusError(
                 UNIMPLEMENTED,
                 f"pool {show(request.id)} has no node to learn from yet and no profile in the configuration",
             )
         return _answer("NodeGroupTemplateNodeInfo", nodeInfo=raw, nodeBytes=raw)
 
     async def _not_served(self, _request: Any) -> Any:
-        raise Said(UNIMPLEMENTED, "not implemented by design: cluster-autoscaler uses its own flags")
+        raise StatusError(UNIMPLEMENTED, "not implemented by design: cluster-autoscaler uses its own flags")
 
     # -- what is done --------------------------------------------------------------------------
 
@@ -130,9 +138,9 @@ class CloudProvider:
         async with self._one_at_a_time[self._group(request.id).name]:
             group, by = self._group(request.id), request.delta
             if by <= 0:
-                raise Said(INVALID, f"delta is {by}; it must be 1 or more")
+                raise StatusError(INVALID, f"delta is {by}; it must be 1 or more")
             if group.target + by > group.max_nodes:
-                raise Said(
+                raise StatusError(
                     REFUSED,
                     f"{_name(group)}: target size {group.target} plus {by} exceeds its maximum {group.max_nodes}",
                 )
@@ -143,10 +151,10 @@ class CloudProvider:
         async with self._one_at_a_time[self._group(request.id).name]:
             group = self._group(request.id)
             leaving = _leaving(group, request.nodes)
-            running = sum(not one.trouble and one.standing is not Standing.DELETING for one in leaving)
+            running = sum(not one.trouble and one.standing is not InstancePhase.DELETING for one in leaving)
             if running and group.target - len(leaving) < group.min_nodes:
                 why = f"target size {group.target} minus {len(leaving)} is below its minimum {group.min_nodes}"
-                raise Said(REFUSED, f"{_name(group)}: {why}")
+                raise StatusError(REFUSED, f"{_name(group)}: {why}")
             if leaving:
                 await self._state.remove(group.name, leaving)
         return _answer("NodeGroupDeleteNodes")
@@ -155,28 +163,28 @@ class CloudProvider:
         async with self._one_at_a_time[self._group(request.id).name]:
             group, by = self._group(request.id), -request.delta
             if by <= 0:
-                raise Said(INVALID, f"delta is {request.delta}; it must be negative")
-            there = sum(one.standing is not Standing.DELETING and not one.trouble for one in group.instances)
+                raise StatusError(INVALID, f"delta is {request.delta}; it must be negative")
+            there = sum(one.standing is not InstancePhase.DELETING and not one.trouble for one in group.instances)
             if group.target - by < there:
-                raise Said(REFUSED, f"{_name(group)} has {there} existing nodes; name the nodes to delete")
+                raise StatusError(REFUSED, f"{_name(group)} has {there} existing nodes; name the nodes to delete")
             await self._state.lower(group.name, by)
         return _answer("NodeGroupDecreaseTargetSize")
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str) -> NodeGroup:
         found = self._indexed().by_group.get(name)
         if found is None:
-            raise Said(NOT_FOUND, f"pool {show(name)} does not exist")
+            raise StatusError(NOT_FOUND, f"pool {show(name)} does not exist")
         return found
 
 
-class Index:
+class GroupIndex:
     """
     Which group a node belongs to, as `Group.find` of one group after the other would say, in one step.
 
     cluster-autoscaler asks in every loop for every node of the cluster, up to nine times for one of no group.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[NodeGroup]) -> None:
         self.groups = groups
         self.by_group = {group.name: group for group in reversed(groups)}
         self._answers = [_answer("NodeGroupForNode", nodeGroup=_group_message(group)) for group in groups]
@@ -198,19 +206,19 @@ class Index:
         return self._answers[min(self._by_id.get(provider_id, nobody), self._by_name.get(name, nobody))]
 
 
-def _leaving(group: Group, nodes: Sequence[Any]) -> list[Instance]:
+def _leaving(group: NodeGroup, nodes: Sequence[Any]) -> list[GroupInstance]:
     """The machines meant, each once, all of this group; one that is being deleted already needs nothing."""
-    found: dict[str, Instance] = {}
+    found: dict[str, GroupInstance] = {}
     for node in nodes:
         instance = group.find(node.providerID, node.name)
         if instance is None:
-            raise Said(NOT_FOUND, f"node {show(node.name)} is not in {_name(group)}; no node was deleted")
-        if instance.standing is not Standing.DELETING:
+            raise StatusError(NOT_FOUND, f"node {show(node.name)} is not in {_name(group)}; no node was deleted")
+        if instance.standing is not InstancePhase.DELETING:
             found[instance.id] = instance
     return list(found.values())
 
 
-def _name(group: Group) -> str:
+def _name(group: NodeGroup) -> str:
     return f"pool {show(group.name)}"
 
 
@@ -218,13 +226,13 @@ def _answer(method: str, **fields: Any) -> Any:
     return wire.METHODS[method][1](**fields)
 
 
-def _group_message(group: Group) -> Any:
+def _group_message(group: NodeGroup) -> Any:
     commanded = f", scaling up to {group.floor}" if group.floor > group.min_nodes else ""
     debug = f"{group.name}: target size {group.target}, {len(group.instances)} instances{commanded}"
     return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.max_nodes, debug=debug)
 
 
-def _instance_message(one: Instance) -> Any:
+def _instance_message(one: GroupInstance) -> Any:
     status: dict[str, Any] = {"instanceState": _STATES[one.standing]}
     if one.trouble:
         # trouble without a state is dropped on the other side, and only of a machine that is coming is it read

@@ -14,10 +14,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from autoscaler.apis.rpc.core.options import Option, Verdict, best
+from autoscaler.apis.rpc.core.options import ExpansionOption, OptionScore, score_options
 from autoscaler.apis.rpc.core.wire import expander as wire
 from autoscaler.apis.rpc.core.wire.core import UnreadableError, node_json, pod_json
-from autoscaler.apis.rpc.handler import Manners, Service
+from autoscaler.apis.rpc.handler import CallPolicy, MethodHandlers
 from isolation.contract.codec.cursor import CodecError, show
 from isolation.contract.codec.node import node_of
 from isolation.contract.codec.request import request_of
@@ -34,7 +34,7 @@ MOST_BYTES: Final = 64 << 20
 """Of one question: some ten thousand pods, each named again in every option that would help it."""
 
 
-class Known(Protocol):
+class ExpanderPools(Protocol):
     """What we know of the pools ourselves."""
 
     def pools(self) -> Mapping[str, Pool]:
@@ -44,9 +44,9 @@ class Known(Protocol):
 class Expander:
     """Answers BestOptions."""
 
-    def __init__(self, known: Known, manners: Manners | None = None) -> None:
+    def __init__(self, known: ExpanderPools, manners: CallPolicy | None = None) -> None:
         self._known = known
-        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
 
     def handler(self) -> Any:
         """For the server."""
@@ -66,7 +66,7 @@ class Expander:
         return answer(options=[wire.Option(nodeGroupId=v.group, nodeCount=v.nodes, debug=v.reason) for v in chosen])
 
 
-def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[Verdict, ...], tuple[Verdict, ...]]:
+def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[OptionScore, ...], tuple[OptionScore, ...]]:
     nodes = {**request.nodeMap, **request.nodeBytesMap}
     read: dict[bytes, Request | Refusal | None] = {}
     options = []
@@ -74,7 +74,7 @@ def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[Verdict, ...
         pool = pools.get(one.nodeGroupId)
         asked = list(_requests(one.podBytes or one.pod, read))
         options.append(
-            Option(
+            ExpansionOption(
                 group=one.nodeGroupId,
                 node=_node(nodes.get(one.nodeGroupId, b"")) if pool is None else pool.template,
                 # what no fleet could serve helps nobody, wherever it is bought
@@ -84,7 +84,7 @@ def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[Verdict, ...
                 price=1.0 if pool is None else pool.price,
             )
         )
-    return best(options)
+    return score_options(options)
 
 
 def _requests(pods: Iterable[bytes], read: dict[bytes, Request | Refusal | None]) -> Iterable[Request | Refusal | None]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is loaded; else it writes into our log
 import grpc
 
-from autoscaler.apis.rpc.core.state import OutOfStockError, StateError, UnreachableError
+from autoscaler.apis.rpc.core.node_groups import NodeGroupError, NoStockError, OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -39,7 +39,7 @@ UNIMPLEMENTED: Final = grpc.StatusCode.UNIMPLEMENTED
 UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
-class Said(Exception):  # noqa: N818 (an answer on its way to the wire, not an error)
+class StatusError(Exception):
     """The answer is this status."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
@@ -47,7 +47,7 @@ class Said(Exception):  # noqa: N818 (an answer on its way to the wire, not an e
         self.code = code
 
 
-class Tally(Protocol):
+class CallCounter(Protocol):
     """Where it is noted how questions were answered."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
@@ -55,13 +55,13 @@ class Tally(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class CallPolicy:
     """How a port answers."""
 
     seconds: float = ANSWER_SECONDS
     callers: frozenset[str] | None = None
     """Names in client certificates that may ask; None: whoever reaches the port."""
-    tally: Tally | None = None
+    tally: CallCounter | None = None
 
     def serves(self, callers: Mapping[str, Any]) -> bool:
         """Whether the peer with this authentication may ask."""
@@ -71,10 +71,10 @@ class Manners:
         return any(name.decode(errors="replace") in self.callers for name in found)
 
 
-class Service:
-    """One service: methods by name, each with what it takes; answers through `Manners`."""
+class MethodHandlers:
+    """One service: methods by name, each with what it takes; answers through `CallPolicy`."""
 
-    def __init__(self, name: str, methods: Mapping[str, tuple[Any, Any]], manners: Manners) -> None:
+    def __init__(self, name: str, methods: Mapping[str, tuple[Any, Any]], manners: CallPolicy) -> None:
         self.name, self._methods, self._manners = name, methods, manners
         self._under_way: set[asyncio.Task[Any]] = set()
 
@@ -129,7 +129,7 @@ class Service:
 
     def _check(self, context: Any) -> None:
         if not self._manners.serves(context.auth_context()):
-            raise Said(
+            raise StatusError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "the client certificate has no name that is allowed to call this method",
             )
@@ -152,13 +152,13 @@ def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
     # what a provider said may be anything: it ends up in logs and Events of others
     why = "".join(letter if letter.isprintable() else " " for letter in str(exc)[:_LONGEST_SAID])
     match exc:
-        case Said():
+        case StatusError():
             return exc.code, why
-        case OutOfStockError():
+        case NoStockError():
             return grpc.StatusCode.RESOURCE_EXHAUSTED, why
-        case UnreachableError():
+        case OutcomeUnknownError():
             return UNAVAILABLE, why
-        case StateError():
+        case NodeGroupError():
             return REFUSED, why
         case TimeoutError():
             return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: timed out; the operation may still complete"

@@ -18,16 +18,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.rpc.core.trigger import METRICS, Trigger, TriggerError, Unknown, figure_of, trigger_of
+from autoscaler.apis.metrics.core.answer import Clocks
+from autoscaler.apis.rpc.core.keda_trigger import (
+    METRICS,
+    KedaTrigger,
+    TriggerError,
+    UnknownValue,
+    compute_value,
+    parse_trigger,
+)
 from autoscaler.apis.rpc.core.wire import keda as wire
-from autoscaler.apis.rpc.handler import INVALID, UNAVAILABLE, Manners, Said, Service
+from autoscaler.apis.rpc.handler import INVALID, UNAVAILABLE, CallPolicy, MethodHandlers, StatusError
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from autoscaler.apis.metrics.core.readings import Readings
+    from autoscaler.apis.metrics.core.readings import SnapshotSource
 
 FRESH_SECONDS: Final = 45.0
 """Three scrapes of 15 s, where nobody says how often is scraped."""
@@ -42,15 +49,15 @@ class ExternalScaler:
 
     def __init__(
         self,
-        readings: Readings,
-        manners: Manners | None = None,
+        readings: SnapshotSource,
+        manners: CallPolicy | None = None,
         *,
         fresh_seconds: float = FRESH_SECONDS,
         look_seconds: float = LOOK_SECONDS,
         steady: Callable[[], float] = boottime,
     ) -> None:
         self._readings, self._fresh, self._look, self._steady = readings, fresh_seconds, look_seconds, steady
-        self._service = Service(wire.SERVICE, wire.METHODS, manners or Manners())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
         self._streams = 0
 
     def handler(self) -> Any:
@@ -69,9 +76,9 @@ class ExternalScaler:
     async def _spec(self, request: Any) -> Any:
         try:
             trigger = _trigger(request)
-        except Said:
+        except StatusError:
             metric = dict(request.scalerMetadata).get("metric")
-            trigger = Trigger(request.namespace, metric if metric in METRICS else REFUSED_METRIC, 1.0)
+            trigger = KedaTrigger(request.namespace, metric if metric in METRICS else REFUSED_METRIC, 1.0)
         # a whole target of 0 would be no target: readers of the old field get 1 at least
         spec = {
             "metricName": trigger.metric,
@@ -83,7 +90,7 @@ class ExternalScaler:
     async def _metrics(self, request: Any) -> Any:
         trigger = _trigger(request.scaledObjectRef)
         if request.metricName not in ("", trigger.metric):
-            raise Said(INVALID, f"metricName does not match the trigger: its metric is {trigger.metric}")
+            raise StatusError(INVALID, f"metricName does not match the trigger: its metric is {trigger.metric}")
         value = self._figure(trigger)
         told = {"metricName": trigger.metric, "metricValue": math.ceil(value), "metricValueFloat": value}
         return _answer("GetMetrics", metricValues=[told])
@@ -91,7 +98,7 @@ class ExternalScaler:
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
         trigger, told = _trigger(request), None
         if self._streams >= MOST_STREAMS:
-            raise Said(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{MOST_STREAMS} streams are open, the maximum; use trigger type external",
             )
@@ -99,28 +106,28 @@ class ExternalScaler:
         try:
             while True:
                 value = self._now(trigger)
-                if not isinstance(value, Unknown) and (value > trigger.activation) is not told:
+                if not isinstance(value, UnknownValue) and (value > trigger.activation) is not told:
                     told = value > trigger.activation
                     yield _answer("StreamIsActive", result=told)
                 await asyncio.sleep(self._look)
         finally:
             self._streams -= 1
 
-    def _figure(self, trigger: Trigger) -> float:
+    def _figure(self, trigger: KedaTrigger) -> float:
         value = self._now(trigger)
-        if isinstance(value, Unknown):
-            raise Said(UNAVAILABLE, f"{trigger.metric}: {value.reason}")
+        if isinstance(value, UnknownValue):
+            raise StatusError(UNAVAILABLE, f"{trigger.metric}: {value.reason}")
         return value
 
-    def _now(self, trigger: Trigger) -> float | Unknown:
-        return figure_of(trigger, self._readings.picture(), Moment(self._steady(), 0.0, self._fresh))
+    def _now(self, trigger: KedaTrigger) -> float | UnknownValue:
+        return compute_value(trigger, self._readings.latest(), Clocks(self._steady(), 0.0, self._fresh))
 
 
-def _trigger(reference: Any) -> Trigger:
+def _trigger(reference: Any) -> KedaTrigger:
     try:
-        return trigger_of(reference.namespace, dict(reference.scalerMetadata))
+        return parse_trigger(reference.namespace, dict(reference.scalerMetadata))
     except TriggerError as exc:
-        raise Said(INVALID, str(exc)) from None
+        raise StatusError(INVALID, str(exc)) from None
 
 
 def _answer(method: str, **fields: Any) -> Any:

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import MOST_BYTES as EXPANDER_BYTES
 from autoscaler.apis.rpc.expander import Expander
-from autoscaler.apis.rpc.handler import Manners
+from autoscaler.apis.rpc.handler import CallPolicy
 from autoscaler.apis.rpc.keda_scaler import FRESH_SECONDS, MOST_STREAMS, ExternalScaler
-from autoscaler.apis.rpc.server import Files, Port, ServingError, serving
+from autoscaler.apis.rpc.server import GrpcPort, ServingError, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from autoscaler.apis.metrics.core.readings import Readings
-    from autoscaler.apis.rpc.core.state import State
-    from autoscaler.apis.rpc.expander import Known
-    from autoscaler.apis.rpc.handler import Tally
-    from autoscaler.apis.rpc.server import Answerer
+    from autoscaler.apis.metrics.core.readings import SnapshotSource
+    from autoscaler.apis.rpc.core.node_groups import NodeGroups
+    from autoscaler.apis.rpc.expander import ExpanderPools
+    from autoscaler.apis.rpc.handler import CallCounter
+    from autoscaler.apis.rpc.server import GrpcService
+    from isolation.host.reloading_tls import CertificateFiles
 
 CHANGING_PORT: Final = 8086
 EXPANDER_PORT: Final = 8087
@@ -38,14 +39,14 @@ _CALLS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GrpcSettings:
     """From flags."""
 
     host: str = "127.0.0.1"
     """Beyond this machine only with `files`, and the cloud provider only with an authority for clients too."""
     number: int = CHANGING_PORT
     expander_number: int = EXPANDER_PORT
-    files: Files | None = None
+    files: CertificateFiles | None = None
     provider_callers: frozenset[str] = frozenset({"cluster-autoscaler"})
     """Names in certificates (common or alternative) that may change pools."""
     figures_callers: frozenset[str] = frozenset({"keda-operator"})
@@ -56,7 +57,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenPorts:
     """Numbers of the ports that are served; None: that one is not."""
 
     number: int | None
@@ -64,39 +65,39 @@ class Open:
 
 
 @asynccontextmanager
-async def ports(
-    settings: Settings,
+async def serve_ports(
+    settings: GrpcSettings,
     *,
-    state: State | None = None,
-    known: Known | None = None,
-    readings: Readings | None = None,
-    tally: Tally | None = None,
-) -> AsyncIterator[Open]:
+    state: NodeGroups | None = None,
+    known: ExpanderPools | None = None,
+    readings: SnapshotSource | None = None,
+    tally: CallCounter | None = None,
+) -> AsyncIterator[OpenPorts]:
     """Serve what is given for as long as this lasts; ServingError."""
-    named = settings.files is not None and settings.files.clients is not None
+    named = settings.files is not None and settings.files.client_ca is not None
     if state is not None and settings.files is not None and not named:
         raise ServingError("the cloud provider can delete nodes: set --grpc-client-ca to authenticate its clients")
-    services: list[Answerer] = []
+    services: list[GrpcService] = []
     if state is not None:
         services.append(
-            CloudProvider(state, Manners(callers=settings.provider_callers if named else None, tally=tally))
+            CloudProvider(state, CallPolicy(callers=settings.provider_callers if named else None, tally=tally))
         )
     if readings is not None:
         callers = settings.figures_callers if named else None
-        manners = Manners(callers=callers, tally=tally)
+        manners = CallPolicy(callers=callers, tally=tally)
         services.append(ExternalScaler(readings, manners, fresh_seconds=settings.fresh_seconds))
-    first = Port(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
+    first = GrpcPort(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
     files = settings.files
     if files is not None and settings.anyone_asks:
-        files = replace(files, clients=None)
+        files = replace(files, client_ca=None)
     elif files is not None and known is not None and not named:
         raise ServingError(
             "the expander has no --grpc-client-ca to authenticate its clients; set it, or --expander-allow-anonymous"
         )
     advised = settings.provider_callers if named and not settings.anyone_asks else None
-    second = Port(settings.host, settings.expander_number, files, EXPANDER_BYTES, most_calls=4)
+    second = GrpcPort(settings.host, settings.expander_number, files, EXPANDER_BYTES, most_calls=4)
     async with AsyncExitStack() as stack:
-        number = await stack.enter_async_context(serving(first, services)) if services else None
-        expander = Expander(known, Manners(callers=advised, tally=tally)) if known is not None else None
-        other = await stack.enter_async_context(serving(second, [expander])) if expander is not None else None
-        yield Open(number, other)
+        number = await stack.enter_async_context(serve(first, services)) if services else None
+        expander = Expander(known, CallPolicy(callers=advised, tally=tally)) if known is not None else None
+        other = await stack.enter_async_context(serve(second, [expander])) if expander is not None else None
+        yield OpenPorts(number, other)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.limits import Limits
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Pod
 
 COST_WEIGHT: Final = 2.0**27
@@ -31,7 +31,7 @@ LIGHTEST: Final = 0.1
 HEAVIEST: Final = 10.0
 
 
-def disruption(pod: Pod, limits: Limits, cost: int = 0) -> float:
+def disruption_seconds(pod: Pod, limits: Limits, cost: int = 0) -> float:
     """Seconds that a pod is away when it moves, weighed by how much it matters."""
     away = (
         limits.pod_restart_seconds + pod.request.cards * pod.request.card_bytes / limits.memory_reload_bytes_per_second
@@ -43,7 +43,7 @@ def disruption(pod: Pod, limits: Limits, cost: int = 0) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class DisruptionCost:
     """The fleet as a whole, counted once in a turn."""
 
     limits: Limits
@@ -57,7 +57,7 @@ class Weights:
     costs: Mapping[str, int]
 
     @classmethod
-    def of(cls, seen: Observation, limits: Limits) -> Weights:
+    def of(cls, seen: Observation, limits: Limits) -> DisruptionCost:
         """One pass over what runs."""
         replicas: Counter[str] = Counter()
         total = 0.0
@@ -65,24 +65,26 @@ class Weights:
             for uid, pod in pods.items():
                 if not pod.deleting:
                     replicas[pod.request.owner] += 1
-                    total += disruption(pod, limits, seen.deletion_cost.get(uid, 0))
+                    total += disruption_seconds(pod, limits, seen.deletion_cost.get(uid, 0))
         standing = (machine.pool for machine in seen.machines.values() if machine.state in STANDING)
         price = sum(seen.pools[pool].price for pool in standing if pool in seen.pools)
         cards = sum(len(node.cards) for node in seen.engine.nodes.values())
         return cls(limits, price, cards, total, replicas, seen.deletion_cost)
 
-    def of_pods(self, pods: Iterable[Pod]) -> float:
+    def pods_ratio(self, pods: Iterable[Pod]) -> float:
         """The part of all disruption that moving these pods is."""
-        return sum(disruption(pod, self.limits, self.costs.get(pod.uid, 0)) for pod in pods) / (self.disruption or 1.0)
+        return sum(disruption_seconds(pod, self.limits, self.costs.get(pod.uid, 0)) for pod in pods) / (
+            self.disruption or 1.0
+        )
 
-    def worth(self, saving: float, pods: Iterable[Pod]) -> bool:
+    def is_worth(self, saving: float, pods: Iterable[Pod]) -> bool:
         """Whether a part saved of what the fleet costs outweighs moving these pods."""
-        return saving * self.limits.disruption_cost_ratio >= self.of_pods(pods)
+        return saving * self.limits.disruption_cost_ratio >= self.pods_ratio(pods)
 
-    def part_of_price(self, price: float) -> float:
+    def price_ratio(self, price: float) -> float:
         """A price as a part of what the fleet costs; 1 where the fleet costs nothing yet."""
         return min(1.0, price / self.price) if self.price > 0 else 1.0
 
-    def part_of_cards(self, cards: float) -> float:
+    def cards_ratio(self, cards: float) -> float:
         """So many cards as a part of the fleet's."""
         return min(1.0, cards / self.cards) if self.cards else 0.0

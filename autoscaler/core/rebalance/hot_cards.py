@@ -13,50 +13,50 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from autoscaler.core.limits import Limits
-    from autoscaler.core.rebalance.inputs import Situation
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
+    from autoscaler.core.rebalance.inputs import RebalanceInputs
     from isolation.contract.model import Placement, Pod
     from isolation.placement.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Relief:
+class HotCardMove:
     """One pod that leaves a hot card, and its quieter home."""
 
     pod: Pod
-    home: Reservation
+    reservation: Reservation
     card: str
     heat: float
     seconds: float
     """How long the card has been hot."""
 
 
-def hot_since(seen: Observation, limits: Limits, before: Mapping[str, float]) -> dict[str, float]:
+def track_hot_cards(seen: Observation, limits: Limits, before: Mapping[str, float]) -> dict[str, float]:
     """Since when each card has been hot; one that was not measured begins anew."""
     return {
         uuid: before.get(uuid, seen.at)
-        for uuid, heat in sorted(seen.heat.items())
+        for uuid, heat in sorted(seen.card_utilization.items())
         if heat > limits.hot_card_threshold_ratio
     }
 
 
-def reliefs(now: Situation, most: int, since: Mapping[str, float]) -> list[Relief]:
+def find_hot_card_moves(now: RebalanceInputs, most: int, since: Mapping[str, float]) -> list[HotCardMove]:
     """The moves of one turn, the card that has been hot longest first: one for each node, and one to each."""
     seen, limits = now.seen, now.limits
     due = {uuid: at for uuid, at in since.items() if seen.at - at >= limits.hot_card_seconds}
     if not due or most < 1:
         return []
     owners, nodes, trial = set(now.owners_moving), set[str](), seen.engine.fork()
-    heat = dict(seen.heat)
+    heat = dict(seen.card_utilization)
     here = _on_cards(seen, due)
-    found: list[Relief] = []
+    found: list[HotCardMove] = []
     for uuid, at in sorted(due.items(), key=lambda item: (item[1], item[0])):
         for pod in _candidates(now, here.get(uuid, []), heat[uuid]):
             place = None
@@ -69,8 +69,8 @@ def reliefs(now: Situation, most: int, since: Mapping[str, float]) -> list[Relie
             owners.add(pod.request.owner)
             nodes |= {pod.placement.node, place.node}
             for part in place.slices:
-                heat[part.uuid] += seen.busy[pod.uid]
-            found.append(Relief(pod, home, uuid, heat[uuid], seen.at - at))
+                heat[part.uuid] += seen.pod_utilization[pod.uid]
+            found.append(HotCardMove(pod, home, uuid, heat[uuid], seen.at - at))
             break
         if len(found) == most:
             break
@@ -81,7 +81,7 @@ def _on_cards(seen: Observation, uuids: Collection[str]) -> dict[str, list[Pod]]
     """Who is on these cards."""
     found: dict[str, list[Pod]] = {}
     for name, pods in seen.on.items():
-        if seen.usable(name):
+        if seen.is_usable(name):
             for pod in pods.values():
                 for part in pod.placement.slices if pod.placement is not None else ():
                     if part.uuid in uuids:
@@ -89,15 +89,15 @@ def _on_cards(seen: Observation, uuids: Collection[str]) -> dict[str, list[Pod]]
     return found
 
 
-def _candidates(now: Situation, pods: list[Pod], heat: float) -> list[Pod]:
+def _candidates(now: RebalanceInputs, pods: list[Pod], heat: float) -> list[Pod]:
     """
     Whose leaving would cool the card and is worth it, the lightest first; alone on a card nobody is in the way.
 
     What is saved is the card: whoever stays on it has its time again.
     """
     seen, budget, weights = now.seen, now.budget, now.weights
-    measured = [pod for pod in pods if pod.uid in seen.busy]
-    if sum(seen.busy[pod.uid] > 0 for pod in measured) < 2:  # noqa: PLR2004 (a pod that is alone does not mind)
+    measured = [pod for pod in pods if pod.uid in seen.pod_utilization]
+    if sum(seen.pod_utilization[pod.uid] > 0 for pod in measured) < 2:  # noqa: PLR2004 (a pod that is alone does not mind)
         return []
     movable = [
         pod
@@ -105,22 +105,24 @@ def _candidates(now: Situation, pods: list[Pod], heat: float) -> list[Pod]:
         if not pod.deleting
         and pod.uid not in seen.reserved
         and pod.request.shared
-        and heat - seen.busy[pod.uid] <= budget.limits.hot_card_threshold_ratio
-        and not budget.protected(pod)
-        and weights.worth(weights.part_of_cards(heat), (pod,))
+        and heat - seen.pod_utilization[pod.uid] <= budget.limits.hot_card_threshold_ratio
+        and not budget.is_protected(pod)
+        and weights.is_worth(weights.cards_ratio(heat), (pod,))
     ]
-    return sorted(movable, key=lambda pod: (weights.of_pods((pod,)), pod.uid))
+    return sorted(movable, key=lambda pod: (weights.pods_ratio((pod,)), pod.uid))
 
 
 def _quiet(
-    trial: Engine, now: Situation, pod: Pod, heat: Mapping[str, float], taken: Collection[str]
+    trial: Engine, now: RebalanceInputs, pod: Pod, heat: Mapping[str, float], taken: Collection[str]
 ) -> Placement | None:
     """The best place whose every card stays quiet with the pod on it."""
-    most = now.limits.hot_card_target_ratio - now.seen.busy[pod.uid]
+    most = now.limits.hot_card_target_ratio - now.seen.pod_utilization[pod.uid]
     names = [
         name
         for name, node in trial.nodes.items()
-        if name not in taken and now.seen.usable(name) and any(heat.get(card.uuid, 2.0) <= most for card in node.cards)
+        if name not in taken
+        and now.seen.is_usable(name)
+        and any(heat.get(card.uuid, 2.0) <= most for card in node.cards)
     ]
     scores, _ = trial.rate(pod.request, names)
     for at in np.argsort(scores, kind="stable").tolist():

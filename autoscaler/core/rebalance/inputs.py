@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autoscaler.core.disruption_budget import Budget
     from autoscaler.core.limits import Limits
-    from autoscaler.core.rebalance.cost import Weights
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
+    from autoscaler.core.rebalance.cost import DisruptionCost
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class RebalanceInputs:
     """One turn as rebalancing sees it."""
 
     seen: Observation
     budget: Budget
-    weights: Weights
+    weights: DisruptionCost
 
     @property
     def limits(self) -> Limits:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from autoscaler.core.bin_packing import Shape, largest_first, shape_of
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.bin_packing import Shape, get_shape, largest_first
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import FULL_CORE, Refusal, Why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoscaler.core.rebalance.inputs import Situation
+    from autoscaler.core.rebalance.inputs import RebalanceInputs
     from isolation.contract.model import Placement, Pod, Request
     from isolation.placement.engine import Engine
 
@@ -34,7 +34,7 @@ _SHORT: Final = (Why.FRAGMENTED, Why.CARDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class MadeRoom:
     """One waiting pod, and who makes room for it."""
 
     pod: Pod
@@ -60,10 +60,10 @@ class _Part(NamedTuple):
     core: int
 
 
-class Rescuer:
+class RoomMaker:
     """A what-if in which pods that wait get room, one after the other."""
 
-    def __init__(self, now: Situation) -> None:
+    def __init__(self, now: RebalanceInputs) -> None:
         self._seen, self._budget, self._weights = now.seen, now.budget, now.weights
         self._limits = now.limits
         self._trial: Engine = now.seen.engine.fork()
@@ -74,16 +74,16 @@ class Rescuer:
         self.left = min(now.budget.free, now.limits.max_moves_per_cycle)
         """Moves that this turn still has."""
 
-    def all_of(self, pods: Sequence[Pod], saving: float) -> tuple[Rescue, ...]:
+    def all_of(self, pods: Sequence[Pod], saving: float) -> tuple[MadeRoom, ...]:
         """A rescue for each of the pods, worth it together, or none for any of them."""
-        found: list[Rescue] = []
+        found: list[MadeRoom] = []
         for pod in pods:
             rescue = self._one(pod, self.left - sum(len(each.moves) for each in found))
             moving = [mover for each in found for mover, _ in each.moves]
             if rescue is None:
                 break
             found.append(rescue)
-            if not self._weights.worth(saving, [*moving, *(mover for mover, _ in rescue.moves)]):
+            if not self._weights.is_worth(saving, [*moving, *(mover for mover, _ in rescue.moves)]):
                 break
         else:
             self.left -= sum(len(each.moves) for each in found)
@@ -92,9 +92,9 @@ class Rescuer:
             self._undo(rescue)
         return ()
 
-    def _one(self, pod: Pod, left: int) -> Rescue | None:
+    def _one(self, pod: Pod, left: int) -> MadeRoom | None:
         """The cheapest rescue that works."""
-        most, key = min(left, self._limits.make_room_max_moves_per_pod), shape_of(pod.request)
+        most, key = min(left, self._limits.make_room_max_moves_per_pod), get_shape(pod.request)
         if (
             most < 1
             or key in self._hopeless
@@ -110,7 +110,7 @@ class Rescuer:
 
     def _options(self, request: Request, most: int) -> list[_Option]:
         """Nodes where so few have to leave, the cheapest first; the emptiest nodes are looked at."""
-        names = [name for name in self._seen.on if self._seen.usable(name) and name in self._trial.nodes]
+        names = [name for name in self._seen.on if self._seen.is_usable(name) and name in self._trial.nodes]
         whys = self._trial.why_not(request, names) if names else {}
         load = self._seen.load
         short = sorted((load.get(name, 1.0), name) for why in _SHORT for name in whys.get(why, ()))
@@ -143,7 +143,7 @@ class Rescuer:
             found = self._parts[name] = {}
             for pod in self._seen.on[name].values():
                 if pod.placement is not None and pod.placement.slices and self._movable(pod):
-                    cost = self._weights.of_pods((pod,))
+                    cost = self._weights.pods_ratio((pod,))
                     for part in pod.placement.slices:
                         found.setdefault(part.uuid, []).append(_Part(cost, pod, part.bytes, part.core))
             for parts in found.values():
@@ -156,10 +156,10 @@ class Rescuer:
             pod.deleting
             or pod.uid in self._seen.reserved
             or pod.request.owner in self._restless
-            or self._budget.protected(pod)
+            or self._budget.is_protected(pod)
         )
 
-    def _try(self, pod: Pod, option: _Option) -> Rescue | None:
+    def _try(self, pod: Pod, option: _Option) -> MadeRoom | None:
         """Whether the pod really fits then, and everybody who leaves has a home now."""
         trial, node = self._trial, option.node
         for mover in option.pods:
@@ -175,7 +175,7 @@ class Rescuer:
         for mover in sorted(option.pods, key=lambda each: (largest_first(each.request), each.uid)):
             home = trial.place(mover.request)
             if isinstance(home, Refusal):
-                self._undo(Rescue(pod, node, tuple(moves)))
+                self._undo(MadeRoom(pod, node, tuple(moves)))
                 return None
             kept = Reservation(
                 mover.uid, mover.request, home, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
@@ -183,9 +183,9 @@ class Rescuer:
             trial.hold(kept.hold, mover.request, home)
             self._restless.add(mover.request.owner)
             moves.append((mover, kept))
-        return Rescue(pod, node, tuple(moves))
+        return MadeRoom(pod, node, tuple(moves))
 
-    def _undo(self, rescue: Rescue) -> None:
+    def _undo(self, rescue: MadeRoom) -> None:
         self._trial.release(rescue.pod.uid)
         for mover, home in rescue.moves:
             self._trial.release(home.hold)

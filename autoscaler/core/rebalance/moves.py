@@ -12,63 +12,66 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.expander import Market
+from autoscaler.core.expander import PoolExpander
 from autoscaler.core.plan import Move
-from autoscaler.core.rebalance.defragment import fragmented, shifts
-from autoscaler.core.rebalance.hot_cards import hot_since, reliefs
-from autoscaler.core.rebalance.make_room import Rescuer
-from autoscaler.core.templates import templates_of
+from autoscaler.core.rebalance.defragment import find_defragment_moves, should_defragment
+from autoscaler.core.rebalance.hot_cards import find_hot_card_moves, track_hot_cards
+from autoscaler.core.rebalance.make_room import RoomMaker
+from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
-    from autoscaler.core.demand import Demand, Lot
-    from autoscaler.core.rebalance.defragment import Shift
-    from autoscaler.core.rebalance.inputs import Situation
-    from autoscaler.core.rebalance.make_room import Rescue
-    from autoscaler.core.snapshot import Observation, Reservation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.observation import Observation, Reservation
+    from autoscaler.core.rebalance.defragment import DefragmentMove
+    from autoscaler.core.rebalance.inputs import RebalanceInputs
+    from autoscaler.core.rebalance.make_room import MadeRoom
+    from autoscaler.core.scale_up import Demand, PlannedNode
+    from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Pod
 
 
-def rescued(now: Situation, want: Demand) -> tuple[tuple[Move, ...], Demand]:
+def plan_make_room(now: RebalanceInputs, want: Demand) -> tuple[tuple[Move, ...], Demand]:
     """Moves that make a purchase unnecessary, and the demand that is left."""
-    if not (want.lots or want.capped) or now.budget.free < 1:
+    if not (want.planned_nodes or want.capped) or now.budget.free < 1:
         return (), want
-    rescuer = Rescuer(now)
+    rescuer = RoomMaker(now)
     moves: list[Move] = []
-    spared: list[Lot] = []
+    spared: list[PlannedNode] = []
     # the last node bought is the emptiest: it is the one most likely to be spared
-    for lot in reversed(want.lots):
-        if len(lot.serves) <= rescuer.left:
-            found = rescuer.all_of(lot.serves, now.weights.part_of_price(now.seen.pools[lot.pool].price))
+    for lot in reversed(want.planned_nodes):
+        if len(lot.pods) <= rescuer.left:
+            found = rescuer.all_of(lot.pods, now.weights.price_ratio(now.seen.pools[lot.pool].price))
             moves += [move for each in found for move in _moves(each, f"instead of adding a node to pool {lot.pool}")]
             spared += [lot] * bool(found)
     saved = set[str]()
     for pod in (pod for pod in now.seen.pending if pod.uid in want.capped):
-        found = rescuer.all_of((pod,), now.weights.part_of_price(_value(now.seen, pod)))
+        found = rescuer.all_of((pod,), now.weights.price_ratio(_value(now.seen, pod)))
         moves += [move for each in found for move in _moves(each, "because no pool can scale up for it")]
         saved |= {each.pod.uid for each in found}
     if not moves:
         return (), want
-    fits = [*want.fits, *(pod.uid for lot in spared for pod in lot.serves), *sorted(saved)]
-    lots = [lot for lot in want.lots if lot not in spared]
+    fits = [*want.fits, *(pod.uid for lot in spared for pod in lot.pods), *sorted(saved)]
+    lots = [lot for lot in want.planned_nodes if lot not in spared]
     capped = {uid: why for uid, why in want.capped.items() if uid not in saved}
-    return tuple(moves), replace(want, lots=lots, fits=fits, capped=capped)
+    return tuple(moves), replace(want, planned_nodes=lots, fits=fits, capped=capped)
 
 
-def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tuple[tuple[Move, ...], Memory]:
+def plan_rebalance(
+    now: RebalanceInputs, memory: AutoscalerState, most: int, *, defragment: bool
+) -> tuple[tuple[Move, ...], AutoscalerState]:
     """Relief and defragmentation, while nothing else goes on."""
-    since = hot_since(now.seen, now.limits, memory.hot)
-    broken = fragmented(now.seen, now.budget, before=memory.defragmenting)
+    since = track_hot_cards(now.seen, now.limits, memory.hot)
+    broken = should_defragment(now.seen, now.budget, before=memory.defragmenting)
     memory = replace(memory, hot=since, defragmenting=broken)
     moves = [
         _move(
             each.pod,
-            each.home,
+            each.reservation,
             "mitigate_hot_card",
-            f"to the less busy {each.home.placement.node}: its card is hot ({each.heat:.0%} for {each.seconds:.0f} s)",
+            f"to the less busy {each.reservation.placement.node}: "
+            f"its card is hot ({each.heat:.0%} for {each.seconds:.0f} s)",
             card=each.card,
         )
-        for each in reliefs(now, most, since)
+        for each in find_hot_card_moves(now, most, since)
     ]
     # half of the hour is kept for what gives nodes back
     most = min(most, now.budget.free - now.budget.hourly // 2)
@@ -76,21 +79,21 @@ def calmly(now: Situation, memory: Memory, most: int, *, defragment: bool) -> tu
         moves = [
             _move(
                 each.pod,
-                each.home,
+                each.reservation,
                 "defragment",
-                f"to {each.home.placement.node}: {_frees(each)}makes {each.gain:.2f} stranded idle cards usable",
+                f"to {each.reservation.placement.node}: {_frees(each)}makes {each.gain:.2f} stranded idle cards usable",
             )
-            for each in shifts(now, most)
+            for each in find_defragment_moves(now, most)
         ]
     return tuple(moves), memory
 
 
-def watched(now: Situation, memory: Memory) -> Memory:
+def remember_hot_cards(now: RebalanceInputs, memory: AutoscalerState) -> AutoscalerState:
     """What to remember of a turn in which nothing is rebalanced."""
-    return replace(memory, hot=hot_since(now.seen, now.limits, memory.hot))
+    return replace(memory, hot=track_hot_cards(now.seen, now.limits, memory.hot))
 
 
-def _frees(shift: Shift) -> str:
+def _frees(shift: DefragmentMove) -> str:
     """Which cards will have nobody on them, by name: a promise that can be checked."""
     source = shift.pod.placement
     if source is None or not shift.frees:
@@ -101,13 +104,13 @@ def _frees(shift: Shift) -> str:
 
 def _value(seen: Observation, pod: Pod) -> float:
     """What the room that a pod waits for costs where it is cheapest."""
-    templates = templates_of(tuple(seen.pools.values()))
-    market = Market(seen.pools, frozenset(), templates)
+    templates = get_templates(tuple(seen.pools.values()))
+    market = PoolExpander(seen.pools, frozenset(), templates)
     prices = [pool.price for name, pool in seen.pools.items() if templates.hosts(name, pod.request)]
     return min(prices, default=0.0) * market.weigh(pod.request)
 
 
-def _moves(rescue: Rescue, why: str) -> list[Move]:
+def _moves(rescue: MadeRoom, why: str) -> list[Move]:
     return [
         _move(
             mover,

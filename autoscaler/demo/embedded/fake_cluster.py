@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.pools import load_of
+from autoscaler.core.pools import compute_load
 from isolation.contract.model import Phase
 from isolation.placement.engine import Engine
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Reservation
+    from autoscaler.core.observation import Reservation
     from isolation.contract.model import Node, Placement, Pod
 
 
@@ -92,5 +92,5 @@ class Book:
 
     def _weigh(self, name: str) -> None:
         held = [(pod.request, pod.placement) for pod in self.on[name].values() if pod.placement is not None]
-        self.load[name] = load_of(self.engine.nodes[name], held)
+        self.load[name] = compute_load(self.engine.nodes[name], held)
         self.changed.add(name)

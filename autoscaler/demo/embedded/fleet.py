@@ -11,12 +11,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autoscaler.core.decide import decide, named
-from autoscaler.core.demand import gist
-from autoscaler.core.fragmented import phantoms
+from autoscaler.core.decide import decide, list_names
+from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.limits import Limits
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.scale_up import shorten
+from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.life import used_byte_seconds
 from autoscaler.demo.embedded.profiles import demo_fleet, demo_limits, fleet_of
 from autoscaler.demo.embedded.readings import Viewer
@@ -64,10 +64,10 @@ class Embedded:
         # a trace names no controllers: each of its pods stands for a replica that may move
         self.limits = limits or Limits(min_replicas=1)
         self.world = World(fleet, workload, seed=seed, policy=policy)
-        self.memory = Memory()
+        self.memory = AutoscalerState()
         self._decider, self._done = decider, done
         self._viewer = Viewer(self.world)
-        self._turning: Coroutine[Any, Any, tuple[Plan, Memory]] | None = None
+        self._turning: Coroutine[Any, Any, tuple[Plan, AutoscalerState]] | None = None
         self._told: set[str] = set()
         self.world.agenda.after(self.limits.scan_interval_seconds, self._turn)
 
@@ -112,10 +112,10 @@ class Embedded:
         self.world.agenda.after(self.limits.scan_interval_seconds, self._turn)
         # with a settle time longer than the period a turn may still wait: turns never overlap
         if self._turning is None:
-            self._turning = turn(self.world, self.limits, self.memory, self._decider)
+            self._turning = reconcile(self.world, self.limits, self.memory, self._decider)
             self._go_on(self._turning)
 
-    def _go_on(self, turning: Coroutine[Any, Any, tuple[Plan, Memory]]) -> None:
+    def _go_on(self, turning: Coroutine[Any, Any, tuple[Plan, AutoscalerState]]) -> None:
         """Run a turn to its next wait, which takes the fleet's time."""
         try:
             seconds = turning.send(None)
@@ -132,7 +132,7 @@ class Embedded:
         want = self.memory.demand
         if want is None:
             return
-        for kind, found, counted in (("refuse", want.hopeless, ("pods_refused",)), ("wait", want.capped, ())):
+        for kind, found, counted in (("refuse", want.unplaceable, ("pods_refused",)), ("wait", want.capped, ())):
             # one line for all that wait for the same reason: a thousand replicas are one piece of news
             news: dict[str, list[Pod]] = {}
             for uid, refusal in found.items():
@@ -140,21 +140,21 @@ class Embedded:
                     self._told.add(uid)
                     news.setdefault(refusal.reason, []).append(self.world.book.pods[uid])
             for reason, pods in news.items():
-                self.world.ledger.say(kind, named(pods), reason, *counted * len(pods))
+                self.world.ledger.say(kind, list_names(pods), reason, *counted * len(pods))
 
     def _waiting(self, pod: Pod) -> Waiting:
         seconds, want = self.now - pod.created, self.memory.demand
         refusal = self.world.scheduler.refusal(pod.request)
         if want is not None:
-            refusal = want.hopeless.get(pod.uid) or want.capped.get(pod.uid) or refusal
+            refusal = want.unplaceable.get(pod.uid) or want.capped.get(pod.uid) or refusal
         if refusal is None:
             return Waiting(pod.key, seconds, "scheduling", "waiting for the next scheduling cycle")
-        home = None if want is None else want.homes.get(pod.uid)
-        reason = refusal.reason if home is None else f"node {home.machine} is being added for it: {gist(refusal)}"
+        home = None if want is None else want.nominations.get(pod.uid)
+        reason = refusal.reason if home is None else f"node {home.machine} is being added for it: {shorten(refusal)}"
         return Waiting(pod.key, seconds, refusal.why.value, reason)
 
     def _phantoms(self) -> int:
-        return len(phantoms(self.world.seen(), self.world.scheduler.pending))
+        return len(find_fragmented(self.world.seen(), self.world.scheduler.pending))
 
     def _unserved(self) -> int:
         """Pods that some pool could host and for which nothing is coming: must never be."""
@@ -163,4 +163,4 @@ class Embedded:
         late = (pod.uid for pod in self.world.scheduler.pending if self.now - pod.created > patience)
         if want is None:
             return 0
-        return len(set(late) - want.answered() - (set(want.fits) if self.world.pass_due else set()))
+        return len(set(late) - want.answered_pods() - (set(want.fits) if self.world.pass_due else set()))

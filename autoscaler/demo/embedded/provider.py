@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import COMING, Machine, State
+from autoscaler.core.lifecycle import COMING, Machine, MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +35,15 @@ class Provider:
         self.pools = {name: supply.pool for name, supply in self._supplies.items()}
         self.machines: dict[str, Machine] = {}
         for node in fleet.nodes:
-            self.machines[node.name] = Machine(node.name, node.pool, State.READY)
+            self.machines[node.name] = Machine(node.name, node.pool, MachineState.READY)
             book.open(node)
 
     def buy(self, pool: str, reason: str) -> str:
         """Order one machine; returns its name."""
         supply = self._supplies[pool]
         name = self._name(pool)
-        have = sum(1 for m in self.machines.values() if m.pool == pool and m.state is not State.FAILED)
-        self.machines[name] = Machine(name, pool, State.REQUESTED, self._agenda.now)
+        have = sum(1 for m in self.machines.values() if m.pool == pool and m.state is not MachineState.FAILED)
+        self.machines[name] = Machine(name, pool, MachineState.REQUESTED, self._agenda.now)
         self._book.changed.add(name)
         self._ledger.say("scale_up", name, reason, "nodes_added")
         answer = supply.boot_seconds * ANSWER_RATIO
@@ -51,33 +51,35 @@ class Provider:
             self._agenda.after(answer, partial(self._none_left, name))
             return name
         # put down now, checked then: a machine given up meanwhile is left where it is
-        self._agenda.after(answer, partial(self._pass, name, State.REQUESTED, State.BOOTING))
-        self._agenda.after(supply.boot_seconds, partial(self._pass, name, State.BOOTING, State.NO_DEVICES))
+        self._agenda.after(answer, partial(self._pass, name, MachineState.REQUESTED, MachineState.BOOTING))
+        self._agenda.after(
+            supply.boot_seconds, partial(self._pass, name, MachineState.BOOTING, MachineState.NO_DEVICES)
+        )
         self._agenda.after(supply.boot_seconds + supply.max_device_registration_seconds, partial(self._usable, name))
         return name
 
     def drain(self, name: str) -> None:
         """No new pods from now on."""
-        self._move(name, State.DRAINING)
+        self._move(name, MachineState.DRAINING)
         self._book.cordon(name, cordoned=True)
 
     def keep(self, name: str) -> None:
         """Pods are welcome again."""
-        self._move(name, State.READY)
+        self._move(name, MachineState.READY)
         self._book.cordon(name, cordoned=False)
         self._ready()
 
     def delete(self, name: str) -> None:
         """Give a drained, empty node back."""
-        self._move(name, State.DELETING)
+        self._move(name, MachineState.DELETING)
         self._book.close(name)
         self._agenda.after(self._supplies[self.machines[name].pool].return_seconds, partial(self._gone, name))
 
     def discard(self, name: str, reason: str) -> None:
         """Give up on a machine that is no node yet."""
         if self.machines[name].state in COMING:
-            self._move(name, State.FAILED)
-        self._move(name, State.DELETING)
+            self._move(name, MachineState.FAILED)
+        self._move(name, MachineState.DELETING)
         self._ledger.say("provisioning_failed", name, reason, "nodes_failed")
         self._agenda.after(self._supplies[self.machines[name].pool].return_seconds, partial(self._gone, name))
 
@@ -88,11 +90,11 @@ class Provider:
             if name not in self.machines:
                 return name
 
-    def _move(self, name: str, state: State) -> None:
+    def _move(self, name: str, state: MachineState) -> None:
         self.machines[name] = self.machines[name].to(state, self._agenda.now)
         self._book.changed.add(name)
 
-    def _step(self, name: str, before: State, after: State) -> bool:
+    def _step(self, name: str, before: MachineState, after: MachineState) -> bool:
         """One step of a boot; False where somebody gave the machine up meanwhile."""
         machine = self.machines.get(name)
         if machine is None or machine.state is not before:
@@ -100,12 +102,12 @@ class Provider:
         self._move(name, after)
         return True
 
-    def _pass(self, name: str, before: State, after: State) -> None:
+    def _pass(self, name: str, before: MachineState, after: MachineState) -> None:
         self._step(name, before, after)
 
     def _usable(self, name: str) -> None:
         """The cards are registered: pods may come."""
-        if self._step(name, State.NO_DEVICES, State.READY):
+        if self._step(name, MachineState.NO_DEVICES, MachineState.READY):
             pool = self.pools[self.machines[name].pool]
             self._book.open(pool.node(name))
             cards = len(pool.template.cards)
@@ -114,13 +116,13 @@ class Provider:
             self._ready()
 
     def _none_left(self, name: str) -> None:
-        if self._step(name, State.REQUESTED, State.FAILED):
+        if self._step(name, MachineState.REQUESTED, MachineState.FAILED):
             stock = self._supplies[self.machines[name].pool].stock
             self._ledger.say(
                 "out_of_stock", name, f"out of stock: the provider has only {stock} machines for this pool"
             )
 
     def _gone(self, name: str) -> None:
-        self._move(name, State.GONE)
+        self._move(name, MachineState.GONE)
         del self.machines[name]
         self._ledger.count("nodes_removed")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from autoscaler.core.lifecycle import COMING, State
+from autoscaler.core.lifecycle import COMING, MachineState
 from autoscaler.demo.embedded.life import promises
 from autoscaler.demo.embedded.usage import within
 from isolation.contract.model import FULL_CORE, Mode
@@ -82,7 +82,11 @@ class Viewer:
         return tuple(
             PoolReading(
                 name=name,
-                nodes=sum(1 for m in machines if m.pool == name and m.state in (*COMING, State.READY, State.DRAINING)),
+                nodes=sum(
+                    1
+                    for m in machines
+                    if m.pool == name and m.state in (*COMING, MachineState.READY, MachineState.DRAINING)
+                ),
                 booting=sum(1 for m in machines if m.pool == name and m.state in COMING),
                 min_nodes=pool.min_nodes,
                 max_nodes=pool.max_nodes,

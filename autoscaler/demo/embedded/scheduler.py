@@ -12,8 +12,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from autoscaler.core.bin_packing import shape_of
-from autoscaler.core.lifecycle import State
+from autoscaler.core.bin_packing import get_shape
+from autoscaler.core.lifecycle import MachineState
 from isolation.contract.model import Refusal
 from isolation.placement.engine import PlacementError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.bin_packing import Shape
     from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.snapshot import Home, Reservation
+    from autoscaler.core.observation import Nomination, Reservation
     from autoscaler.demo.embedded.fake_cluster import Book
     from isolation.contract.model import Placement, Pod, Request
 
@@ -41,7 +41,7 @@ class Scheduler:
         self._heaps: dict[Shape, list[tuple[Turn, Pod]]] = {}
         self._waiting: dict[str, Pod] = {}
         self._pending: tuple[Pod, ...] | None = ()
-        self.homes: dict[str, Home] = {}
+        self.homes: dict[str, Nomination] = {}
         """Where waiting pods go on machines that are still coming, by UID."""
         self.refusals: dict[Shape, Refusal] = {}
         """Why each shape that waits was refused last."""
@@ -55,12 +55,12 @@ class Scheduler:
 
     def refusal(self, request: Request) -> Refusal | None:
         """Why the last pass refused such a request; None where no pass has."""
-        return self.refusals.get(shape_of(request))
+        return self.refusals.get(get_shape(request))
 
     def add(self, pod: Pod) -> None:
         """A pod waits from now on."""
         self._waiting[pod.uid] = pod
-        heapq.heappush(self._heaps.setdefault(shape_of(pod.request), []), (_turn(pod), pod))
+        heapq.heappush(self._heaps.setdefault(get_shape(pod.request), []), (_turn(pod), pod))
         self._pending = None
 
     def run(self) -> None:
@@ -103,7 +103,7 @@ class Scheduler:
             moving = self._book.pods.get(home.pod)
             if moving is not None and not moving.deleting:
                 continue
-            pod = next((pod for pod in self.pending if home.meant_for(pod)), None)
+            pod = next((pod for pod in self.pending if home.matches(pod)), None)
             if pod is not None:
                 self._use(home, pod)
 
@@ -115,7 +115,7 @@ class Scheduler:
         """Pods for which a machine was bought go where the plan packed them, if it is still so."""
         for uid, home in tuple(self.homes.items()):
             pod, machine = self._waiting.get(uid), self._machines.get(home.machine)
-            if pod is None or machine is None or machine.state is not State.READY:
+            if pod is None or machine is None or machine.state is not MachineState.READY:
                 continue
             node = self._book.engine.nodes.get(home.machine)
             place = None if node is None else home.on(node, pod.request)

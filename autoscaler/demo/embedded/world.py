@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move
-from autoscaler.core.snapshot import Home, Observation
+from autoscaler.core.observation import Nomination, Observation
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.demo.embedded.accounting import Ledger
 from autoscaler.demo.embedded.clock import Agenda
 from autoscaler.demo.embedded.fake_cluster import Book
@@ -30,8 +30,8 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
+    from autoscaler.core.observation import Reservation
     from autoscaler.core.plan import Step
-    from autoscaler.core.snapshot import Reservation
     from autoscaler.demo.embedded.supply import Arrival, Fleet
     from isolation.contract.model import Placement
 
@@ -87,50 +87,50 @@ class World:
             pools=self.provider.pools,
             pending=self.scheduler.pending,
             reserved=self.book.reserved,
-            homes=self.scheduler.homes,
+            nominations=self.scheduler.homes,
         )
 
     async def settle(self, seconds: float) -> None:
         """The fleet's time passes, not the caller's."""
         await Pause(seconds)
 
-    async def expect(self, homes: Mapping[str, Home]) -> None:
+    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
         """Kept for the scheduler."""
         self.scheduler.homes = dict(homes)
 
     async def apply(self, step: Step) -> None:
         """Do one thing."""
-        if isinstance(step, Buy):
-            self.ledger.count(*("fragmented_pods_placed",) * step.phantoms)
+        if isinstance(step, ScaleUp):
+            self.ledger.count(*("fragmented_pods_placed",) * step.fragmented_pods)
             name = self.provider.buy(step.pool, step.reason)
-            homes = (Home(name, cards) for cards in step.places)
-            self.scheduler.homes.update(zip(step.serves, homes, strict=False))
+            homes = (Nomination(name, cards) for cards in step.places)
+            self.scheduler.homes.update(zip(step.pods, homes, strict=False))
         elif isinstance(step, Drain):
             self._drain(step)
         elif isinstance(step, Evict):
             self._evict(step)
         elif isinstance(step, Move):
-            self._reserve(step.home)
+            self._reserve(step.reservation)
             self._evict(step)
-        elif isinstance(step, Keep):
+        elif isinstance(step, CancelDrain):
             self._keep(step)
-        elif isinstance(step, Delete):
+        elif isinstance(step, RemoveNode):
             self.ledger.say("scale_down", step.node, step.reason)
             self.provider.delete(step.node)
-        elif isinstance(step, Discard):
+        elif isinstance(step, RemoveFailedNode):
             self.provider.discard(step.node, step.reason)
 
     def _drain(self, step: Drain) -> None:
         self.ledger.say("drain", step.node, step.reason, "nodes_drained")
         self.provider.drain(step.node)
-        for home in step.homes:
+        for home in step.reservations:
             self._reserve(home)
 
     def _reserve(self, home: Reservation) -> None:
         self.book.reserve(home)
         self.agenda.at(home.until, partial(self._expire, home))
 
-    def _keep(self, step: Keep) -> None:
+    def _keep(self, step: CancelDrain) -> None:
         self.ledger.say("cancel_drain", step.node, step.reason, "drains_cancelled")
         for uid in self.book.on[step.node]:
             self._lapse(uid)

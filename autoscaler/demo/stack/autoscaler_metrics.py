@@ -14,8 +14,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
-from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from autoscaler.kube.telemetry.metrics import Telemetry
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
-    from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.state import AutoscalerState
     from autoscaler.demo.embedded.fleet import Embedded
     from isolation.contract.metrics import MetricSpec
 
@@ -48,7 +48,7 @@ class Turns:
         self._ended: float | None = None
         self._before: Observation | None = None
 
-    def decide(self, seen: Observation, limits: Limits, memory: Memory) -> tuple[Plan, Memory]:
+    def decide(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         """The autoscaler's own decision, timed."""
         begun = time.perf_counter()
         plan, after = decide(seen, limits, memory)
@@ -71,7 +71,7 @@ class Turns:
             return
         self._looked = now
         seen = world.world.seen()
-        picture = Picture(now, {}, rooms_of(seen), waiting_of(seen))
+        picture = MetricsSnapshot(now, {}, summarize_pools(seen), list_pending(seen))
         budget = world.memory.budget(seen, world.limits, {})
         reading = Reading(seen, world.memory, world.limits, picture, targets=seen.sizes(), left=budget.left)
         yes, no = _one(1.0), _one(0.0)

@@ -13,8 +13,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import BOUNDS, Limits, LimitsError
-from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.kube.config.yaml_lines import document
 from autoscaler.kube.core.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.providers.registry import PoolSource

@@ -31,8 +31,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits
-from autoscaler.core.scale_down_rules import DrainRules
 from isolation.contract.handover import Ours, Scaler
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.fragmented import phantoms
-from autoscaler.core.lifecycle import State
+from autoscaler.core.fragmentation import find_fragmented
+from autoscaler.core.lifecycle import MachineState
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.model import Why
@@ -21,17 +21,17 @@ from isolation.contract.model import Why
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.apis.metrics.core.readings import Picture
+    from autoscaler.apis.metrics.core.readings import MetricsSnapshot
     from autoscaler.core.limits import Limits
-    from autoscaler.core.snapshot import Observation
-    from autoscaler.core.state import Memory
+    from autoscaler.core.observation import Observation
+    from autoscaler.core.state import AutoscalerState
     from isolation.contract.metrics import MetricSpec
     from isolation.contract.model import Refusal
 
     Labels = tuple[str, ...]
     Rows = dict[MetricSpec, Mapping[Labels, float]]
 
-_STATES: Final = tuple(state for state in State if state is not State.GONE)
+_STATES: Final = tuple(state for state in MachineState if state is not MachineState.GONE)
 SCHEDULING: Final = "scheduling"
 """Of a pod for which there is room: the scheduler has not looked at it yet."""
 UNMODELLED: Final = "unsupported"
@@ -44,9 +44,9 @@ class Reading:
     """What is shown of one turn."""
 
     seen: Observation
-    memory: Memory
+    memory: AutoscalerState
     limits: Limits
-    picture: Picture
+    picture: MetricsSnapshot
     targets: Mapping[str, int] = field(default_factory=dict)
     """Machines asked of each pool's provider, as far as it can be told."""
     unknown: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ def why_of(reading: Reading, uid: str) -> tuple[str, str]:
     want = reading.memory.demand
     refusal: Refusal | None = None
     if want is not None:
-        refusal = want.hopeless.get(uid) or want.capped.get(uid) or want.refusals.get(uid)
+        refusal = want.unplaceable.get(uid) or want.capped.get(uid) or want.refusals.get(uid)
     if refusal is None:
         return SCHEDULING, "a node has room; waiting for the scheduler"
     return refusal.why.value, refusal.reason
@@ -104,7 +104,7 @@ def answer_of(reading: Reading, uid: str) -> str:
         return "unsupported"
     if want is None or uid in want.fits:
         return "fits"
-    if uid in want.hopeless:
+    if uid in want.unplaceable:
         return "unsatisfiable"
     if uid in want.capped:
         return "pool_limited"
@@ -123,7 +123,7 @@ def _pending(reading: Reading) -> Rows:
     return {
         metrics.PENDING: {(reason,): float(number) for reason, number in reasons.items()},
         metrics.PENDING_LONGEST: {_NONE: max(0.0, longest)},
-        metrics.PHANTOMS: {_NONE: float(len(phantoms(seen, seen.pending)))},
+        metrics.PHANTOMS: {_NONE: float(len(find_fragmented(seen, seen.pending)))},
         catalogue.ANSWERS: {(answer,): float(number) for answer, number in answers.items()},
         catalogue.PENDING_BYTES: {(one.namespace, one.pool): float(one.bytes) for one in reading.picture.waiting},
     }

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.disruption_budget import resident
-from autoscaler.core.scale_down_rules import DrainRules, blocks_of, kept_by
+from autoscaler.core.disruption_budget import belongs_to_node
+from autoscaler.core.drain_rules import DrainRules, explain_block, find_blocks
 from autoscaler.kube.annotations import PodNote
 from autoscaler.kube.observe.capacity import Kinds, Room
 from autoscaler.kube.observe.pods import guarded, movable
@@ -24,8 +24,8 @@ from isolation.contract.names import SCHEDULER
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from autoscaler.apis.metrics.core.readings import Spot
-    from autoscaler.core.scale_down_rules import Block
+    from autoscaler.apis.metrics.core.readings import CardKey
+    from autoscaler.core.drain_rules import DrainBlock
     from autoscaler.kube.observe.snapshot import Snapshot
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Budget
@@ -45,7 +45,7 @@ class Read:
     note: PodNote
     pod: Pod
     """As to who may be moved, what is known here."""
-    spots: tuple[Spot, ...] = ()
+    spots: tuple[CardKey, ...] = ()
     """What exporters call its parts of cards."""
 
 
@@ -63,7 +63,7 @@ class Books:
         self._measured: Measured | None = None
         self._busy: dict[str, float] = {}
         self._gone_at: dict[str, float] = {}
-        self._blocks: dict[str, tuple[Block, ...]] = {}
+        self._blocks: dict[str, tuple[DrainBlock, ...]] = {}
         self.queue: dict[str, Pod] = {}
         """Pods that wait for cards, by UID."""
         self.cost: dict[str, int] = {}
@@ -132,7 +132,7 @@ class Books:
         usual, found = DrainRules(), {}
         for uid, blocks in self._blocks.items():
             placement = self._reads[uid].pod.placement
-            why = kept_by(blocks, rules.get(placement.node, usual) if placement is not None else usual)
+            why = explain_block(blocks, rules.get(placement.node, usual) if placement is not None else usual)
             if why:
                 found[uid] = why
         return found
@@ -167,7 +167,7 @@ class Books:
         if pod.placement is not None and pod.evictable and not movable(pod, note, self._schedulers):
             pod = replace(pod, evictable=False)
         self._reads[uid] = Read(found, note, pod, spots_of(pod))
-        blocks = blocks_of(pod.request.owner, note.said) if pod.evictable and pod.placement is not None else ()
+        blocks = find_blocks(pod.request.owner, note.said) if pod.evictable and pod.placement is not None else ()
         if blocks:
             self._blocks[uid] = blocks
         if note.gone_at:
@@ -208,7 +208,7 @@ class Books:
         """Another set of pods, never the old one changed."""
         if here:
             self._on[node] = here
-            self._moving[node] = any(not resident(pod) for pod in here.values())
+            self._moving[node] = any(not belongs_to_node(pod) for pod in here.values())
         else:
             self._on.pop(node, None)
             self._moving.pop(node, None)

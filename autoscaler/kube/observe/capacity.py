@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.pools import load_of
+from autoscaler.core.pools import compute_load
 from autoscaler.kube.annotations import ours
 from autoscaler.kube.observe.pools import kind_of
-from autoscaler.providers.core.profile import template_of, whole
+from autoscaler.providers.core.profile import is_complete, make_template
 from isolation.contract.names import ACK, CONTROL_PLANE
 from isolation.placement.engine import Engine
 
@@ -148,7 +148,7 @@ class Room:
                 engine.release(uid)
             # booked even where it over-commits a card: reality is not refused
             engine.hold(uid, pod.request, pod.placement, force=True)
-        load = load_of(node, [(pod.request, pod.placement) for pod in here.values() if pod.placement is not None])
+        load = compute_load(node, [(pod.request, pod.placement) for pod in here.values() if pod.placement is not None])
         self._seats[name] = Seat(usable, node, here, load)
 
 
@@ -186,8 +186,8 @@ class Kinds:
 
     def _read(self, pool: str, node: Node, here: Mapping[str, Pod]) -> NodeTemplate | None:
         shown = kind_of(node, pool, here.values())
-        if not whole(shown):
+        if not is_complete(shown):
             return None
-        one = template_of(shown)
+        one = make_template(shown)
         key = (one.mode, one.choice, one.cards, one.cpu_milli, one.memory_bytes, one.pods, one.taints)
         return self._same.setdefault((*key, frozenset(one.labels.items())), one)

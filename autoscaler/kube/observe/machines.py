@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.lifecycle import COMING, STANDING, Machine, State
+from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
 from autoscaler.kube.annotations import NodeNote, ours, taken_by
 from autoscaler.providers.base import InstanceState
 from isolation.contract.model import Mode
@@ -72,7 +72,7 @@ class Standing:
     def put(self, fleet: Fleet, machine: Machine) -> None:
         """With the time since when it has been so: as remembered, else its own where it was never seen before."""
         before, since = self.before.get(machine.name), machine.since
-        if machine.state is not State.DRAINING:
+        if machine.state is not MachineState.DRAINING:
             if before is None:
                 since = since if since > 0 else self.at
             else:
@@ -94,14 +94,14 @@ def fleet_of(
     for name, node in now.nodes.items():
         # nodes of nobody's pool take pods and are never given back
         if name not in known and node.cards and not _why_lost(node, now.note(name)):
-            fleet.machines[name] = Machine(name, "", State.READY, now.note(name).created)
+            fleet.machines[name] = Machine(name, "", MachineState.READY, now.note(name).created)
     return fleet
 
 
 def _pool(fleet: Fleet, now: Standing, state: PoolState, by_id: Mapping[str, str], shape: Mode | None) -> None:
     before = sorted((m for m in now.before.values() if m.pool == state.name), key=lambda m: (m.since, m.name))
-    asked = [m.name for m in before if m.state is State.REQUESTED]
-    gone = {m.name for m in before if m.state is State.BOOTING}
+    asked = [m.name for m in before if m.state is MachineState.REQUESTED]
+    gone = {m.name for m in before if m.state is MachineState.BOOTING}
     fresh: list[str] = []
     for one in state.nodes:
         name = one.node or by_id.get(one.id, "") or one.id
@@ -120,7 +120,7 @@ def _pool(fleet: Fleet, now: Standing, state: PoolState, by_id: Mapping[str, str
         stay.append(_slot(state.name, {*now.before, *fleet.machines, *stay}, number))
     fleet.slots.update(stay)
     for name in stay:
-        kind = State.FAILED if state.short else State.REQUESTED
+        kind = MachineState.FAILED if state.short else MachineState.REQUESTED
         if state.short:
             fleet.trouble[name] = state.short
         now.put(fleet, Machine(name, state.name, kind, now.at))
@@ -137,15 +137,15 @@ def _instance(fleet: Fleet, now: Standing, state: PoolState, named: tuple[Instan
     one, name = named
     node = now.nodes.get(name)
     if one.state is InstanceState.LEAVING:
-        now.put(fleet, Machine(name, state.name, State.DELETING, now.at))
+        now.put(fleet, Machine(name, state.name, MachineState.DELETING, now.at))
     elif one.state is InstanceState.FAILED and (node is None or not _marked(node, now)):
         fleet.trouble[name] = one.note
-        now.put(fleet, Machine(name, state.name, State.FAILED, now.at))
+        now.put(fleet, Machine(name, state.name, MachineState.FAILED, now.at))
     elif node is None:
         dry = bool(state.short) and one.note == state.short and one.state is InstanceState.COMING
         if dry:
             fleet.trouble[name] = state.short
-        now.put(fleet, Machine(name, state.name, State.FAILED if dry else State.BOOTING, now.at))
+        now.put(fleet, Machine(name, state.name, MachineState.FAILED if dry else MachineState.BOOTING, now.at))
     else:
         _node(fleet, now, node, state.name, shape)
 
@@ -154,18 +154,20 @@ def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None
     note = now.note(node.name)
     if _marked(node, now):
         # half a mark, left by a crash or a stranger's hand, is an overdue drain: it is called off
-        now.put(fleet, Machine(node.name, pool, State.DRAINING, note.drain.since if note.drain is not None else 0.0))
+        now.put(
+            fleet, Machine(node.name, pool, MachineState.DRAINING, note.drain.since if note.drain is not None else 0.0)
+        )
         return
     registered = _registered(node, shape)
     why = _why_lost(node, note) if registered else "its cards are no longer registered"
     if why and _rising(now, node, note, registered=registered):
-        now.put(fleet, Machine(node.name, pool, State.NO_DEVICES, note.created))
+        now.put(fleet, Machine(node.name, pool, MachineState.NO_DEVICES, note.created))
     elif why:
         fleet.lost[node.name] = why
         fleet.count[pool] = fleet.count.get(pool, 0) + 1
-        now.put(fleet, Machine(node.name, pool, State.DELETING, now.at))
+        now.put(fleet, Machine(node.name, pool, MachineState.DELETING, now.at))
     else:
-        now.put(fleet, Machine(node.name, pool, State.READY, note.created))
+        now.put(fleet, Machine(node.name, pool, MachineState.READY, note.created))
 
 
 def _marked(node: Node, now: Standing) -> bool:
@@ -208,7 +210,7 @@ def _unknown(fleet: Fleet, now: Standing, pool: str, shape: Mode | None) -> None
             node = now.nodes.get(machine.name)
             if node is not None:
                 _node(fleet, now, node, pool, shape)
-            elif machine.state in STANDING and machine.state not in (State.READY, State.DRAINING):
+            elif machine.state in STANDING and machine.state not in (MachineState.READY, MachineState.DRAINING):
                 fleet.machines[machine.name] = machine
     for name, node in now.nodes.items():
         if node.pool == pool and name not in fleet.machines:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import STANDING, State
-from autoscaler.core.snapshot import Home, Reservation
+from autoscaler.core.lifecycle import STANDING, MachineState
+from autoscaler.core.observation import Nomination, Reservation
 from autoscaler.kube.nominations import homes_of
 from isolation.contract.model import Request
 from isolation.placement.engine import PlacementError
@@ -95,19 +95,19 @@ def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Requ
 
 def expected_of(
     fleet: Fleet, kept: Kept, pods: Mapping[str, Pod], at: float
-) -> tuple[dict[str, Home], dict[str, tuple[int, float]]]:
+) -> tuple[dict[str, Nomination], dict[str, tuple[int, float]]]:
     """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
-    found: dict[str, Home] = {}
+    found: dict[str, Nomination] = {}
     missed = {uid: seen for uid, seen in kept.missed.items() if uid in pods and pods[uid].placement is None}
     for uid, home in kept.homes.items():
         name = fleet.renamed.get(home.machine, home.machine)
         machine, pod = fleet.machines.get(name), pods.get(uid)
         if machine is None or pod is None or pod.placement is not None or machine.state not in STANDING:
             continue
-        if machine.state is State.READY and at - machine.since > HOME_SECONDS:
+        if machine.state is MachineState.READY and at - machine.since > HOME_SECONDS:
             missed[uid] = missed.get(uid, (0, 0.0))[0] + 1, at
             continue
-        found[uid] = home if name == home.machine else Home(name, home.cards)
+        found[uid] = home if name == home.machine else Nomination(name, home.cards)
     return found, missed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.disruption_budget import resident
+from autoscaler.core.disruption_budget import belongs_to_node
 from autoscaler.core.lifecycle import STANDING
 from autoscaler.core.pools import Pool
 from isolation.contract.codec.template import NodeTemplate
@@ -33,7 +33,7 @@ def mode_of(one: PoolConfig, profiles: Mapping[str, NodeTemplate]) -> Mode | Non
 
 def kind_of(node: Node, pool: str, here: Iterable[Pod]) -> Node:
     """A node that shows its pool's kind: less what goes with every node of it (agents, exporters)."""
-    own = [pod.request for pod in here if resident(pod)]
+    own = [pod.request for pod in here if belongs_to_node(pod)]
     return replace(
         node,
         pool=pool,
@@ -54,7 +54,7 @@ def bounds_of(
         return size, size
     min_nodes = max(one.min_nodes, state.min_nodes or 0)
     if one.spare_nodes:
-        used = sum(any(not resident(pod) for pod in on.get(machine.name, {}).values()) for machine in mine)
+        used = sum(any(not belongs_to_node(pod) for pod in on.get(machine.name, {}).values()) for machine in mine)
         min_nodes = max(min_nodes, used + one.spare_nodes)
     most = one.max_nodes if state.max_nodes is None else min(one.max_nodes, state.max_nodes)
     max_nodes = max(0, most - fleet.count.get(one.name, 0))
@@ -68,7 +68,7 @@ def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int
         return None
     template = _labelled((shaped or NodeTemplate()).node(one.name))
     return Pool(
-        one.name, template, min_nodes, max_nodes, one.price, buys=one.ours.buys, drains=one.ours.drains, told=told
+        one.name, template, min_nodes, max_nodes, one.price, buys=one.ours.buys, drains=one.ours.drains, known=told
     )
 
 

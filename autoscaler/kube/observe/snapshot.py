@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.scale_down_rules import DrainRules
-from autoscaler.core.snapshot import Observation
+from autoscaler.core.drain_rules import DrainRules
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Observation
 from autoscaler.kube.nominations import used_by
 from autoscaler.kube.observe.cache import Books
 from autoscaler.kube.observe.capacity import Usable
@@ -130,7 +130,7 @@ def observing(
     found = waiting(queue, pods.values(), now.notes.of_pod, books.room.nodes, tuple(pools.values()))
     yield
     engine = books.room.engine()
-    draining = {name for name, machine in fleet.machines.items() if machine.state is State.DRAINING}
+    draining = {name for name, machine in fleet.machines.items() if machine.state is MachineState.DRAINING}
     left = _left(configs, fleet, now.notes)
     used = used_by(now.reservations, (pod for uid, pod in books.arrived.items() if uid in pods))
     reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
@@ -147,11 +147,11 @@ def observing(
             pools=pools,
             pending=found.pods,
             reserved=reserved,
-            homes=homes,
+            nominations=homes,
             guarded=books.guarded(pods, now.held_still),
             deletion_cost=dict(books.cost),
-            heat=now.measured.heat,
-            busy=books.busy(pods),
+            card_utilization=now.measured.heat,
+            pod_utilization=books.busy(pods),
             blocked=_theirs(left, on) | books.blocked(_rules(configs, fleet)),
             long_terminating=books.long_terminating(now.at),
             ordered={name: state.ordered for name, state in now.states.items() if state.ordered},
@@ -177,7 +177,7 @@ def observing(
 def _will_not_sell(fleet: Fleet, now: Snapshot) -> None:
     """A machine that failed at once: the plan gives it up, and with it the pool for a while."""
     for name, said in now.dry.items():
-        fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, State.FAILED, now.at)
+        fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, MachineState.FAILED, now.at)
         fleet.trouble[f"{name}/dry"] = said
 
 
@@ -187,16 +187,18 @@ def _standing(
     """Nodes that show what fresh ones of their pools are like."""
     for name, machine in fleet.machines.items():
         node = nodes.get(name)
-        if node is not None and machine.pool and machine.state is State.READY:
+        if node is not None and machine.pool and machine.state is MachineState.READY:
             yield machine.pool, node, on.get(name, _EMPTY)
 
 
 def _usable(fleet: Fleet, nodes: Mapping[str, Node], notes: Notes) -> dict[str, Usable]:
     """Nodes whose room is room: usable ones, and those being drained, unless their removal may have been ordered."""
     return {
-        name: Usable(nodes[name], machine.pool, machine.state is State.DRAINING)
+        name: Usable(nodes[name], machine.pool, machine.state is MachineState.DRAINING)
         for name, machine in sorted(fleet.machines.items())
-        if name in nodes and machine.state in (State.READY, State.DRAINING) and not _sealed(notes.of_node.get(name))
+        if name in nodes
+        and machine.state in (MachineState.READY, MachineState.DRAINING)
+        and not _sealed(notes.of_node.get(name))
     }
 
 

@@ -1,50 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Until when the certificates that we show are valid, by the port that shows them.
+Until when the serving certificates are valid, by the port that has them.
 
-Read again when a file changes, at a scrape. Decides as the ports do what counts as a pair: half of one on its way to
-the disk keeps the old one in force, and what is told of it. What cannot be read is absent.
+Reloaded at a scrape, by the rules by which the ports reload theirs. What cannot be read is absent.
 """
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING
 
 from isolation.contract.metrics import autoscaler as catalogue
-from isolation.kube import certificate_files
-from isolation.kube.certificate import first_end
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
-    from autoscaler.apis.rpc.server import Files
     from isolation.contract.metrics import MetricSpec
 
 
 class Certificates:
     """Those of every port that speaks TLS."""
 
-    def __init__(self, pairs: Mapping[str, Files]) -> None:
+    def __init__(self, files: Mapping[str, CertificateFiles]) -> None:
         """By the label `door`."""
-        self._pairs = pairs
-        self._stamps: dict[str, certificate_files.Stamp] = {}
-        self._ends: dict[str, float] = {}
+        # whom clients are signed by is not this metric's business
+        self._files = {door: CertificateFiles(pair.certificate, pair.key) for door, pair in files.items()}
+        self._loaded: dict[str, ReloadingTls[ssl.SSLContext]] = {}
 
     def __call__(self) -> Mapping[MetricSpec, Mapping[tuple[str, ...], float]]:
         """For a scrape."""
-        for door, pair in self._pairs.items():
-            stamp = certificate_files.stamp((pair.certificate, pair.key))
-            if self._stamps.get(door) == stamp:
+        for door, files in self._files.items():
+            if door in self._loaded:
+                self._loaded[door].refresh()
                 continue
-            self._stamps[door] = stamp
             try:
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                context.load_cert_chain(pair.certificate, pair.key, password=certificate_files.no_password)
-                end = first_end(pair.certificate.read_bytes())
-            except (OSError, ValueError):  # ssl.SSLError is an OSError; the port says in the log what is wrong
-                continue
-            self._ends.pop(door, None)
-            if end is not None:
-                self._ends[door] = end
-        return {catalogue.CERTIFICATE_ENDS: {(door,): end for door, end in self._ends.items()}}
+                self._loaded[door] = ReloadingTls(files, server_context)
+            except TlsError:
+                continue  # the port logs what is wrong
+        ends = {(door,): loaded.end for door, loaded in self._loaded.items()}
+        return {catalogue.CERTIFICATE_ENDS: {door: end for door, end in ends.items() if end is not None}}

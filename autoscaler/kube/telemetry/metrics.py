@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 
-from autoscaler.core.flapping import Flaps
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, TakeBack, action_of
+from autoscaler.core.flapping import FlapDetector
+from autoscaler.core.plan import (
+    CancelDrain,
+    CancelScaleUp,
+    Drain,
+    Evict,
+    Move,
+    RemoveFailedNode,
+    RemoveNode,
+    ScaleUp,
+    get_action,
+)
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.metrics.autoscaler import STEPS
@@ -24,21 +34,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.metrics import MetricSpec
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES: Final = ("done", "idle", "inhibited", "standby", "dry_run", "failed")
 _EVENTS: Final = {
-    Buy: "scale_up",
-    TakeBack: "cancel_scale_up",
-    Keep: "cancel_drain",
+    ScaleUp: "scale_up",
+    CancelScaleUp: "cancel_scale_up",
+    CancelDrain: "cancel_drain",
     Drain: "drain",
     Evict: "move",
     Move: "move",
-    Delete: "scale_down",
+    RemoveNode: "scale_down",
 }
 """As the embedded cluster calls what happens; a machine given up is a `provisioning_failed`."""
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
@@ -62,7 +72,7 @@ class Telemetry:
         self._events = self._counter(metrics.EVENTS)
         self._stages = self._histogram(catalogue.DURATION, _BUCKETS)
         self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
-        self._undoing = Flaps()
+        self._undoing = FlapDetector()
         for outcome in OUTCOMES:
             self._turns.labels(outcome)
 
@@ -82,25 +92,25 @@ class Telemetry:
 
     def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
         """What a turn's steps will be taken on; too soon is what the limits say, usually an hour."""
-        self._undoing.saw(seen, plan, limits.min_node_age_seconds)
+        self._undoing.observe(seen, plan, limits.min_node_age_seconds)
 
     def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:
         """One step; `seen` is what it was taken on."""
-        self._steps.labels(action_of(step), outcome).inc()
+        self._steps.labels(get_action(step), outcome).inc()
         if outcome != "done":
             return
-        self._events.labels("provisioning_failed" if isinstance(step, Discard) else _EVENTS[type(step)]).inc()
+        self._events.labels("provisioning_failed" if isinstance(step, RemoveFailedNode) else _EVENTS[type(step)]).inc()
         if seen is None:
             return
-        pool = self._undoing.undone(step, seen.at)
+        pool = self._undoing.record(step, seen.at)
         if pool is not None:
             self._flaps.labels(pool).inc()
-        if isinstance(step, Buy | Delete):
+        if isinstance(step, ScaleUp | RemoveNode):
             self._sized(step, seen)
 
-    def _sized(self, step: Buy | Delete, seen: Observation) -> None:
+    def _sized(self, step: ScaleUp | RemoveNode, seen: Observation) -> None:
         """A node more or less."""
-        if isinstance(step, Buy):
+        if isinstance(step, ScaleUp):
             known = seen.pools.get(step.pool)
             self._bought.labels(step.pool).inc(len(known.template.cards) if known is not None else 0)
         else:

@@ -17,7 +17,7 @@ from isolation.contract.metrics import autoscaler as catalogue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.apis.metrics.core.readings import Board
+    from autoscaler.apis.metrics.core.readings import LatestSnapshot
     from autoscaler.kube.condition_reporter import Voice
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.guard import Turn
@@ -33,7 +33,7 @@ WATCHES: Final = {"disruption budgets": "budgets"}
 class ProcessRows:
     """Everything, at this moment; what comes from a reading is counted once for each."""
 
-    def __init__(self, turns: Turns, voice: Voice, sources: Sources, file: ConfigFile, board: Board) -> None:
+    def __init__(self, turns: Turns, voice: Voice, sources: Sources, file: ConfigFile, board: LatestSnapshot) -> None:
         self._turns, self._voice, self._sources, self._file, self._board = turns, voice, sources, file, board
         self._counted: tuple[Turn, Rows] | None = None
 
@@ -92,7 +92,7 @@ def _providers(turns: Turns) -> Rows:
     return {catalogue.PROVIDER_UP: {(one.name, one.source.provider): float(one.name in seen.targets) for one in pools}}
 
 
-def _reading(turns: Turns, board: Board) -> Rows:
+def _reading(turns: Turns, board: LatestSnapshot) -> Rows:
     seen, world = turns.last.seen, turns.world
     if seen is None or world is None or world.seen is None:
         return {}
@@ -103,7 +103,7 @@ def _reading(turns: Turns, board: Board) -> Rows:
             seen=seen,
             memory=memory,
             limits=limits,
-            picture=board.picture(),
+            picture=board.latest(),
             targets=world.seen.targets,
             unknown=frozenset(doubt.pool for doubt in world.doubts() if doubt.kind is Kind.TEMPLATE),
             unanswered=world.unanswered(),

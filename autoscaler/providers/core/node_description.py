@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.providers.core.profile import template_of
+from autoscaler.providers.core.profile import make_template
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.node import node_of
 
@@ -66,7 +66,7 @@ def _template(
         "status": {"capacity": dict(resources), "allocatable": dict(resources)},
     }
     try:
-        return template_of(node_of(node))
+        return make_template(node_of(node))
     except CodecError:
         return None
 

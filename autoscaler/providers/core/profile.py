@@ -48,7 +48,7 @@ _PASSING: Final = (
 """How taints begin that tell a node's moment, not its kind."""
 
 
-def template_of(node: Node) -> NodeTemplate:
+def make_template(node: Node) -> NodeTemplate:
     """What this node says about its kind: nothing of its name, its health or its moment."""
     cards = tuple(replace(card, uuid=f"card/{card.index}", healthy=True) for card in node.cards)
     return NodeTemplate(
@@ -67,8 +67,8 @@ def learn(remembered: Mapping[str, NodeTemplate], nodes: Iterable[Node]) -> dict
     """What is known of each pool now: the nodes that stand say it, else what was remembered."""
     standing: dict[str, list[NodeTemplate]] = {}
     for node in nodes:
-        if node.pool and whole(node):
-            standing.setdefault(node.pool, []).append(template_of(node))
+        if node.pool and is_complete(node):
+            standing.setdefault(node.pool, []).append(make_template(node))
     return learn_kinds(remembered, standing)
 
 
@@ -79,7 +79,7 @@ def learn_kinds(
     return {**remembered, **{pool: _least(kinds, remembered.get(pool)) for pool, kinds in standing.items()}}
 
 
-def whole(node: Node) -> bool:
+def is_complete(node: Node) -> bool:
     """Whether a node shows its kind: up, taking pods, its cards registered and well."""
     missing = node.mode is not Mode.NONE and not node.cards
     sick = any(not card.healthy for card in node.cards)

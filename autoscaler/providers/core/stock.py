@@ -49,13 +49,13 @@ _NOT_GIVEN: Final = (
 )
 
 
-def out_of_stock(text: str) -> bool:
+def is_out_of_stock(text: str) -> bool:
     """Whether this says that no machine can be had now."""
     low = text.lower()
     return any(phrase in low for phrase in (*_NONE_LEFT, *_NOT_GIVEN))
 
 
-def said(text: str) -> str:
+def shorten_error(text: str) -> str:
     """A provider's text, short and on one line."""
     clean = "".join(letter if letter.isprintable() else " " for letter in text[: LONGEST * 2])
     return " ".join(clean.split())[:LONGEST]

@@ -32,14 +32,15 @@ from aiohttp import web
 
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.kube import logs
 from isolation.scheduler.admission.core.messages import MOST_LINE, Configuration, Known, Report, Update, decode, encode
 from isolation.scheduler.admission.core.request import MOST_BYTES
 from isolation.scheduler.admission.core.review import World, review
 from isolation.scheduler.http import body_of, connection_of, serving
-from isolation.scheduler.tls import Certificates, TlsError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 log = logging.getLogger("isolation.scheduler.admission")  # this module runs as __main__
@@ -177,7 +178,8 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     told = await scheduler.configuration()
     logs.set_up(told.log_format, told.log_level)
     client_ca = Path(told.client_ca) if told.client_ca is not None else None
-    certificates = Certificates(Path(told.certificate), Path(told.key), client_ca)
+    files = CertificateFiles(Path(told.certificate), Path(told.key), client_ca)
+    certificates = ReloadingTls(files, server_context, "admission")
     known = scheduler.known
 
     def judge(body: bytes) -> bytes:
@@ -198,7 +200,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     gc.freeze()
     reviews, limits = Reviews(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)
     background: list[asyncio.Task[None]] = []
-    async with serving(reviews.application(), listener, limits, log, lambda: certificates.context) as connections:
+    async with serving(reviews.application(), listener, limits, log, lambda: certificates.current) as connections:
         works = (
             reviews.run(),
             certificates.run(),
@@ -214,7 +216,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
         task.cancel()
 
 
-def _report(reviews: Reviews, connections: Bounded, certificates: Certificates) -> Report:
+def _report(reviews: Reviews, connections: Bounded, certificates: ReloadingTls[ssl.SSLContext]) -> Report:
     return Report(
         outcomes=dict(reviews.outcomes),
         buckets=list(reviews.buckets),
@@ -222,7 +224,7 @@ def _report(reviews: Reviews, connections: Bounded, certificates: Certificates) 
         connections=len(connections),
         dropped=dict(connections.dropped + reviews.dropped),
         loaded=certificates.loaded,
-        ends=certificates.ends,
+        ends=certificates.end,
     )
 
 

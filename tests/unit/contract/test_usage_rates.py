@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.apis.metrics.core.answer import Moment, answer
-from autoscaler.apis.metrics.core.readings import Picture, pod_uses
-from autoscaler.apis.metrics.core.request import PodsAsked
+from autoscaler.apis.metrics.core.answer import Clocks, build_reply
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot, pod_uses
+from autoscaler.apis.metrics.core.request import PodsRequest
 from autoscaler.apis.metrics.core.selector import Selector
-from autoscaler.apis.rpc.core.trigger import figure_of, trigger_of
+from autoscaler.apis.rpc.core.keda_trigger import compute_value, parse_trigger
 from autoscaler.kube.usage import Ages, Row
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
@@ -60,16 +60,16 @@ def told(pattern, seconds, scrape=15.0, begin=1e9):
     for number in range(int(seconds / scrape) + 1):
         now = number * scrape + drawn.uniform(0, 2)
         measured = ages.joined({"n1": rows(begin + now, computed(now, *pattern))}, {}, now)
-        picture = Picture(now, pod_uses([POD], measured.samples, measured.measured))
-        moment = Moment(now, begin + now, 3 * scrape)
-        reply = answer(
-            PodsAsked("v1beta2", "ml", "*", "gpu_core_used_ratio", Selector(""), Selector("")), picture, moment
+        picture = MetricsSnapshot(now, pod_uses([POD], measured.samples, measured.measured))
+        moment = Clocks(now, begin + now, 3 * scrape)
+        reply = build_reply(
+            PodsRequest("v1beta2", "ml", "*", "gpu_core_used_ratio", Selector(""), Selector("")), picture, moment
         )
         if number == 0:
             assert 503 == reply.status, "one reading of a counter is no average"
             continue
         (item,) = json.loads(reply.body)["items"]
-        keda = figure_of(trigger_of("ml", {"metric": "gpu_core_used_ratio", "target": "0.8"}), picture, moment)
+        keda = compute_value(parse_trigger("ml", {"metric": "gpu_core_used_ratio", "target": "0.8"}), picture, moment)
         value = item["value"]
         hpa = int(value[:-1]) / 1000 if value.endswith("m") else float(value)
         found.append((now, hpa, keda, item["windowSeconds"]))
@@ -152,11 +152,11 @@ def test_a_pod_with_whole_cards_is_told_like_one_with_shares():
     ages.joined({"n1": page(0.0)}, {}, 0.0)
     measured = ages.joined({"n1": page(15.0)}, {}, 15.0)
     uses = pod_uses([pod], measured.samples, measured.measured, measured.whole)
-    picture, moment = Picture(15.0, uses), Moment(15.0, 1e9, 45.0)
+    picture, moment = MetricsSnapshot(15.0, uses), Clocks(15.0, 1e9, 45.0)
 
     def value(metric):
-        asked = PodsAsked("v1beta1", "ml", "whole", metric, Selector(""), Selector(""))
-        (item,) = json.loads(answer(asked, picture, moment).body)["items"]
+        asked = PodsRequest("v1beta1", "ml", "whole", metric, Selector(""), Selector(""))
+        (item,) = json.loads(build_reply(asked, picture, moment).body)["items"]
         return item["value"], item.get("window")
 
     assert ("400m", 15) == value("gpu_core_used_ratio")

@@ -19,7 +19,7 @@ from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, U
 from isolation.doctor.checks.cluster.findings import judged
 from isolation.doctor.checks.cluster.read import asks_for_shares, node_facts, workload
 from isolation.doctor.checks.finding import State
-from isolation.kube.certificate import ends
+from isolation.host.core.certificate import ends
 
 
 def found(**changed):

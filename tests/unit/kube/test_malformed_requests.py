@@ -15,18 +15,18 @@ from e2e.certificates import Authority
 from support.scheduler_doors import Server, extending
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.answer import Clocks
+from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
-from autoscaler.apis.metrics.server import Server as MetricsApi
-from autoscaler.apis.metrics.server import listening
-from autoscaler.apis.metrics.tls import Door
+from autoscaler.apis.metrics.server import MetricsApiServer as MetricsApi
+from autoscaler.apis.metrics.server import serve
+from autoscaler.apis.metrics.tls import MetricsTls
 from exporter.http.server import MetricsServer
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
 from isolation.kube.listen import Address
 from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
-from isolation.scheduler.tls import Certificates
 
 WORLD = ("isolation.scheduler.informers", "isolation.kube.election", "isolation.kube.optional_kind")
 EVIL = b"\x1b[31mgranted\n2026-01-01 INFO bound pod"
@@ -137,7 +137,7 @@ def test_over_tls_too(name, tmp_path, caplog):
     pair = authority.issue("server", hosts=("127.0.0.1",))
 
     async def story():
-        async with doors(Certificates(pair.certificate, pair.key)) as port:
+        async with doors(ReloadingTls(CertificateFiles(pair.certificate, pair.key), server_context)) as port:
             await send(port, CASES[name], ssl.create_default_context(cafile=str(authority.certificate)))
             await send(port, CASES[name])
 
@@ -152,12 +152,12 @@ def test_the_metrics_apis_log_stays_short(text, tmp_path, caplog):
     """The same on the autoscaler's aggregated API."""
     authority = Authority(tmp_path, "ca")
     pair = authority.issue("server", hosts=("127.0.0.1",))
-    door = Door(pair.certificate, pair.key)
-    moment = Moment(1000.0, 1_800_000_000.0, 45.0)
-    server = MetricsApi(door, None, Board(Picture(1000.0)), (CUSTOM,), now=lambda: moment, unready=str)
+    tls = MetricsTls(CertificateFiles(pair.certificate, pair.key))
+    moment = Clocks(1000.0, 1_800_000_000.0, 45.0)
+    server = MetricsApi(tls, None, LatestSnapshot(MetricsSnapshot(1000.0)), (CUSTOM,), now=lambda: moment, unready=str)
 
     async def story():
-        async with listening(server, door, "127.0.0.1", 0) as port:
+        async with serve(server, tls, "127.0.0.1", 0) as port:
             return await send(port, text, ssl.create_default_context(cafile=str(authority.certificate)))
 
     with caplog.at_level(logging.INFO):

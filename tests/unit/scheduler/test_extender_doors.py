@@ -19,14 +19,14 @@ from support.old_sessions import resumed
 from support.scheduler_doors import Server, args, extending, node, pod
 from support.waiting import PATIENCE_SECONDS
 
-from isolation.kube.certificate import first_end
+from isolation.host.core.certificate import first_end
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.kube.listen import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.core import wire
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
-from isolation.scheduler.tls import Certificates, TlsError
 
 HERE = Address("127.0.0.1", 0)
 NODES = {"/api/v1/nodes": [node("a")]}
@@ -43,6 +43,11 @@ def _unhurried(monkeypatch):
 def authority(tmp_path):
     """Signs for servers and clients."""
     return Authority(tmp_path, "ca")
+
+
+def reloading(certificate, key, client_ca=None):
+    """What the listener is given."""
+    return ReloadingTls(CertificateFiles(certificate, key, client_ca), server_context, "extender")
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +76,7 @@ def test_over_tls_the_extender_wants_a_certificate(authority):
     friend = authority.issue("friend")
 
     async def story():
-        certificates = Certificates(server.certificate, server.key, authority.certificate)
+        certificates = reloading(server.certificate, server.key, authority.certificate)
         async with doors(certificates) as (session, url, _):
             context, found = client(authority, friend), {}
             for path, body in (("/extender/filter", args(pod("u"), "a")), ("/admit/pods", b"question")):
@@ -100,7 +105,7 @@ def test_no_session_outlives_its_connection(authority):
     context = client(authority, authority.issue("friend"))
 
     async def story():
-        async with doors(Certificates(server.certificate, server.key, authority.certificate)) as (_, url, _):
+        async with doors(reloading(server.certificate, server.key, authority.certificate)) as (_, url, _):
             port = int(url.rpartition(":")[2])
             said = await asyncio.to_thread(resumed, port, context)
             context.maximum_version = ssl.TLSVersion.TLSv1_2  # which would resume sessions without tickets
@@ -124,7 +129,7 @@ def test_a_new_certificate_is_served_without_a_restart(authority):
         return found
 
     async def story():
-        certificates = Certificates(pair.certificate, pair.key)
+        certificates = reloading(pair.certificate, pair.key)
         async with doors(certificates) as (session, url, _):
             port = int(url.rpartition(":")[2])
             seen = [await serial(port)]
@@ -168,7 +173,7 @@ def test_no_usable_certificate_at_the_start_is_said(authority, tmp_path):
     one, two = authority.issue("one", hosts=("a",)), authority.issue("two", hosts=("b",))
     for certificate, key in ((one.certificate, two.key), (tmp_path / "none.crt", one.key)):
         with pytest.raises(TlsError, match=certificate.name):
-            Certificates(certificate, key)
+            reloading(certificate, key)
 
 
 def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
@@ -243,19 +248,19 @@ def test_until_when_the_certificate_in_use_is_valid(authority):
     Of the pair that is in force, whatever half a pair lies on the disk; of a chain the first to end; else not told.
     """
     pair = authority.issue("server", hosts=("127.0.0.1",))
-    certificates = Certificates(pair.certificate, pair.key)
+    certificates = reloading(pair.certificate, pair.key)
     old = pair.certificate.read_bytes(), pair.key.read_bytes()
     first = x509.load_pem_x509_certificate(old[0]).not_valid_after_utc.timestamp()
     root = x509.load_pem_x509_certificate(authority.certificate.read_bytes()).not_valid_after_utc.timestamp()
-    assert first == certificates.ends
+    assert first == certificates.end
 
     write(pair, b"nothing", old[1])
     certificates.refresh()
-    assert first == certificates.ends
+    assert first == certificates.end
 
     write(pair, old[0] + authority.certificate.read_bytes(), old[1])
     certificates.refresh()
-    assert min(first, root) == certificates.ends
+    assert min(first, root) == certificates.end
     assert None is first_end(b"")
     assert None is first_end(old[0] + b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
 

@@ -17,29 +17,29 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.core.catalogue import POD_METRICS, POOL_METRICS, PodMetric
-from autoscaler.apis.metrics.core.request import ALL, NODE, Discovery, GroupAsked, PodsAsked
+from autoscaler.apis.metrics.core.request import ALL, NODE, DiscoveryRequest, GroupRequest, PodsRequest
 from autoscaler.apis.metrics.core.responses import (
     CUSTOM,
+    JsonReply,
     ObjectValue,
-    Problem,
-    Reply,
-    external_values,
-    object_values,
-    resources,
+    StatusReply,
+    list_external_values,
+    list_object_values,
+    list_resources,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoscaler.apis.metrics.core.readings import Picture, PodUse
-    from autoscaler.apis.metrics.core.request import PoolsAsked, Question
+    from autoscaler.apis.metrics.core.readings import MetricsSnapshot, PodUse
+    from autoscaler.apis.metrics.core.request import MetricsRequest, PoolsRequest
 
 _AHEAD_SECONDS: Final = 1.0
 """A reading from further ahead is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Clocks:
     """Now, on both clocks, and how old a figure may be."""
 
     steady: float
@@ -55,36 +55,36 @@ class Moment:
         return self.wall - max(0.0, self.steady - at)
 
 
-def answer(asked: Question, picture: Picture, now: Moment) -> Reply | Problem:
+def build_reply(asked: MetricsRequest, picture: MetricsSnapshot, now: Clocks) -> JsonReply | StatusReply:
     """The figures asked for."""
-    if isinstance(asked, Discovery):
-        return resources(asked.group, asked.version, POD_METRICS if asked.group == CUSTOM else POOL_METRICS)
+    if isinstance(asked, DiscoveryRequest):
+        return list_resources(asked.group, asked.version, POD_METRICS if asked.group == CUSTOM else POOL_METRICS)
     if not now.fresh(picture.at):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster state is {_age(picture.at, now, 'unknown')}")
-    if isinstance(asked, PodsAsked):
+        return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, f"the cluster state is {_age(picture.at, now, 'unknown')}")
+    if isinstance(asked, PodsRequest):
         return _pods(asked, picture, now)
-    if isinstance(asked, GroupAsked):
+    if isinstance(asked, GroupRequest):
         return _groups(asked, picture, now)
     return _pools(asked, picture, now)
 
 
-def _pods(asked: PodsAsked, picture: Picture, now: Moment) -> Reply | Problem:
+def _pods(asked: PodsRequest, picture: MetricsSnapshot, now: Clocks) -> JsonReply | StatusReply:
     pods = picture.pods.get(asked.namespace, ())
     if asked.pod == ALL:
         found = [pod for pod in pods if asked.selector.matches(pod.labels)]
     else:
         found = [pod for pod in pods if pod.name == asked.pod]
     if not found and asked.pod != ALL:
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with GPUs")
+        return StatusReply(HTTPStatus.NOT_FOUND, f"{asked.namespace}/{asked.pod} is not a running pod with GPUs")
     metric = POD_METRICS[asked.metric]
     values = [value for pod in found if (value := _value(asked, metric, (pod,), picture, now)) is not None]
     if found and not values:
         why = _nothing(asked, metric, found, now)
         return _unknown(f"{asked.metric}: no value for any of {len(found)} pods; {why}")
-    return object_values(asked.version, asked.metric, asked.parts, values)
+    return list_object_values(asked.version, asked.metric, asked.parts, values)
 
 
-def _groups(asked: GroupAsked, picture: Picture, now: Moment) -> Reply | Problem:
+def _groups(asked: GroupRequest, picture: MetricsSnapshot, now: Clocks) -> JsonReply | StatusReply:
     """A node or namespace of which part is unknown has no figure: part of a sum is no sum."""
     if asked.kind == NODE:
         on: dict[str, list[PodUse]] = {name: [] for name in picture.nodes if asked.name in (ALL, name)}
@@ -94,7 +94,7 @@ def _groups(asked: GroupAsked, picture: Picture, now: Moment) -> Reply | Problem
     else:
         on = {asked.name: list(picture.pods.get(asked.name, ()))}
     if not on and asked.name != ALL:
-        return Problem(HTTPStatus.NOT_FOUND, f"{asked.name} is not a node with GPUs")
+        return StatusReply(HTTPStatus.NOT_FOUND, f"{asked.name} is not a node with GPUs")
     metric = POD_METRICS[asked.metric]
     values = [
         replace(value, kind=asked.kind, namespace="", name=name)
@@ -102,14 +102,14 @@ def _groups(asked: GroupAsked, picture: Picture, now: Moment) -> Reply | Problem
         if (value := _value(asked, metric, pods, picture, now)) is not None
     ]
     if values or not on:
-        return object_values(asked.version, asked.metric, asked.parts, values)
+        return list_object_values(asked.version, asked.metric, asked.parts, values)
     pods = next(iter(on.values()))
     why = _nothing(asked, metric, pods, now) if pods else "no running pod with GPUs"
     return _unknown(f"{asked.metric} of {asked.kind} {next(iter(on))}: {why}")
 
 
 def _value(
-    asked: PodsAsked | GroupAsked, metric: PodMetric, pods: Sequence[PodUse], picture: Picture, now: Moment
+    asked: PodsRequest | GroupRequest, metric: PodMetric, pods: Sequence[PodUse], picture: MetricsSnapshot, now: Clocks
 ) -> ObjectValue | None:
     """Of these pods together, named as the first of them."""
     times = [pod.measured if metric.measured else picture.at for pod in pods] or [picture.at]
@@ -123,7 +123,7 @@ def _value(
     return ObjectValue(namespace, name, figure, now.stamp(min(known)), window)
 
 
-def _nothing(asked: PodsAsked | GroupAsked, metric: PodMetric, found: list[PodUse], now: Moment) -> str:
+def _nothing(asked: PodsRequest | GroupRequest, metric: PodMetric, found: list[PodUse], now: Clocks) -> str:
     """Why these pods have no figure: the reason of the first one that has none."""
     stale = [pod for pod in found if metric.measured and not now.fresh(pod.measured)]
     unknown = [pod for pod in found if metric.of(pod, asked.parts) is None]
@@ -136,23 +136,23 @@ def _nothing(asked: PodsAsked | GroupAsked, metric: PodMetric, found: list[PodUs
     return f"{pod.namespace}/{pod.name}: {why}"
 
 
-def _unknown(why: str) -> Problem:
-    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why)
+def _unknown(why: str) -> StatusReply:
+    return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, why)
 
 
-def _pools(asked: PoolsAsked, picture: Picture, now: Moment) -> Reply | Problem:
+def _pools(asked: PoolsRequest, picture: MetricsSnapshot, now: Clocks) -> JsonReply | StatusReply:
     every = POOL_METRICS[asked.metric].figures(picture, asked.namespace, asked.selector)
     figures = [each for each in every if isfinite(each[1])]
     if len(figures) < len(every):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{asked.metric}: unknown for some of the selected pools")
+        return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, f"{asked.metric}: unknown for some of the selected pools")
     if not figures:
         known = ", ".join(sorted(room.pool for room in picture.pools)) or "none yet"
-        return Problem(HTTPStatus.NOT_FOUND, f"selector {asked.selector.text!r} matches no pool; pools: {known}")
+        return StatusReply(HTTPStatus.NOT_FOUND, f"selector {asked.selector.text!r} matches no pool; pools: {known}")
     at = now.stamp(picture.at if picture.at is not None else now.steady)
-    return external_values(asked.version, asked.metric, figures, at)
+    return list_external_values(asked.version, asked.metric, figures, at)
 
 
-def _age(at: float | None, now: Moment, absent: str) -> str:
+def _age(at: float | None, now: Clocks, absent: str) -> str:
     if at is None:
         return absent
     return f"{now.steady - at:.0f} s old (maximum {now.fresh_seconds:.0f} s)"

@@ -18,7 +18,7 @@ from isolation.contract.names import SYSTEM_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from autoscaler.apis.metrics.core.readings import Picture, PodUse, Use
+    from autoscaler.apis.metrics.core.readings import ContainerCardUse, MetricsSnapshot, PodUse
     from autoscaler.apis.metrics.core.selector import Selector
 
 Labelled = tuple[dict[str, str], float]
@@ -31,8 +31,8 @@ class PodMetric:
 
     name: str
     text: str
-    amount: Callable[[Sequence[Use]], float | None]
-    base: Callable[[Sequence[Use]], float | None] | None = None
+    amount: Callable[[Sequence[ContainerCardUse]], float | None]
+    base: Callable[[Sequence[ContainerCardUse]], float | None] | None = None
     """What the amount is a part of; None: the amount is the figure."""
     measured: bool = True
     """Needs the exporter; else it follows from what Kubernetes itself knows."""
@@ -62,20 +62,20 @@ class PoolMetric:
     name: str
     text: str
     labels: frozenset[str]
-    figures: Callable[[Picture, str, Selector], list[Labelled]]
+    figures: Callable[[MetricsSnapshot, str, Selector], list[Labelled]]
 
 
 PART_LABELS: Final = frozenset({"container", "uuid", "card", "node"})
 """What `metricLabelSelector` may speak of."""
 
 
-def labels_of(pod: PodUse, use: Use) -> dict[str, str]:
+def make_labels(pod: PodUse, use: ContainerCardUse) -> dict[str, str]:
     """Of one part of a pod."""
     return {"container": use.container, "uuid": use.uuid, "card": str(use.card), "node": pod.node}
 
 
-def _selected(pod: PodUse, selector: Selector) -> Sequence[Use]:
-    return [use for use in pod.uses if selector.matches(labels_of(pod, use))] if selector.terms else pod.uses
+def _selected(pod: PodUse, selector: Selector) -> Sequence[ContainerCardUse]:
+    return [use for use in pod.uses if selector.matches(make_labels(pod, use))] if selector.terms else pod.uses
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -88,25 +88,25 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def _allocated(uses: Sequence[Use]) -> float | None:
+def _allocated(uses: Sequence[ContainerCardUse]) -> float | None:
     return _sum(use.allocated_bytes for use in uses)
 
 
-def _used(uses: Sequence[Use]) -> float | None:
+def _used(uses: Sequence[ContainerCardUse]) -> float | None:
     return _sum(use.used_bytes for use in uses)
 
 
-def _core_used(uses: Sequence[Use]) -> float | None:
+def _core_used(uses: Sequence[ContainerCardUse]) -> float | None:
     return _sum(use.used_core for use in uses)
 
 
-def _core_allocated(uses: Sequence[Use]) -> float | None:
+def _core_allocated(uses: Sequence[ContainerCardUse]) -> float | None:
     """What was promised; where no compute was promised to any container, the whole cards."""
     promised = _sum(use.allocated_core for use in uses if use.allocated_core is not None)
     return promised or len({use.uuid for use in uses}) if promised is not None else None
 
 
-def _pending(picture: Picture, namespace: str, selector: Selector) -> list[Labelled]:
+def _pending(picture: MetricsSnapshot, namespace: str, selector: Selector) -> list[Labelled]:
     """One figure for each pool, 0 too: nobody waiting is known."""
     every = namespace == SYSTEM_NAMESPACE
     found = {(room.pool, namespace): 0.0 for room in picture.pools} | {("", namespace): 0.0}
@@ -118,13 +118,13 @@ def _pending(picture: Picture, namespace: str, selector: Selector) -> list[Label
     return [each for each in labelled if selector.matches(each[0])]
 
 
-def _largest(picture: Picture, _namespace: str, selector: Selector) -> list[Labelled]:
+def _largest(picture: MetricsSnapshot, _namespace: str, selector: Selector) -> list[Labelled]:
     """One figure over all pools selected, since largest slices do not add up."""
     free = [room.largest_free_bytes for room in picture.pools if selector.matches({"pool": room.pool})]
     return [({}, float(max(free)))] if free else []
 
 
-def _fragmentation(picture: Picture, _namespace: str, selector: Selector) -> list[Labelled]:
+def _fragmentation(picture: MetricsSnapshot, _namespace: str, selector: Selector) -> list[Labelled]:
     """One figure over all pools selected; 0 where nothing is idle: nothing is lost."""
     rooms = [room for room in picture.pools if selector.matches({"pool": room.pool})]
     idle, lost = sum(room.idle_cards for room in rooms), sum(room.lost_cards for room in rooms)

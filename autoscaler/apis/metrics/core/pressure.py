@@ -10,27 +10,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autoscaler.apis.metrics.core.readings import PoolRoom, Waiting
-from autoscaler.core.templates import templates_of
+from autoscaler.apis.metrics.core.readings import PendingPod, PoolCapacity
+from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Request
 
 
-def rooms_of(seen: Observation) -> tuple[PoolRoom, ...]:
+def summarize_pools(seen: Observation) -> tuple[PoolCapacity, ...]:
     """Of each pool, over its usable nodes."""
     nodes: dict[str, list[str]] = {name: [] for name in seen.pools}
     for name in seen.engine.nodes:
         machine = seen.machines.get(name)
-        if machine is not None and seen.usable(name) and machine.pool in nodes:
+        if machine is not None and seen.is_usable(name) and machine.pool in nodes:
             nodes[machine.pool].append(name)
     return tuple(_room(seen, pool, nodes[pool]) for pool in sorted(nodes))
 
 
-def waiting_of(seen: Observation) -> tuple[Waiting, ...]:
+def list_pending(seen: Observation) -> tuple[PendingPod, ...]:
     """Memory of shared cards that is waited for, by namespace and pool."""
-    templates = templates_of(tuple(seen.pools.values()))
+    templates = get_templates(tuple(seen.pools.values()))
     cheapest = sorted(seen.pools, key=lambda name: (seen.pools[name].price, name))
     found: dict[tuple[str, str], int] = {}
     for pod in seen.pending:
@@ -38,13 +38,13 @@ def waiting_of(seen: Observation) -> tuple[Waiting, ...]:
             pool = next((name for name in cheapest if templates.hosts(name, pod.request)), "")
             key = (pod.namespace, pool)
             found[key] = found.get(key, 0) + _bytes(pod.request)
-    return tuple(Waiting(namespace, pool, amount) for (namespace, pool), amount in sorted(found.items()))
+    return tuple(PendingPod(namespace, pool, amount) for (namespace, pool), amount in sorted(found.items()))
 
 
-def _room(seen: Observation, pool: str, names: list[str]) -> PoolRoom:
+def _room(seen: Observation, pool: str, names: list[str]) -> PoolCapacity:
     largest = max((_largest(seen, name) for name in names), default=0)
     idle, lost = seen.engine.fragments(names)
-    return PoolRoom(pool, largest, idle, lost)
+    return PoolCapacity(pool, largest, idle, lost)
 
 
 def _largest(seen: Observation, name: str) -> int:

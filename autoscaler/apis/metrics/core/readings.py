@@ -2,7 +2,7 @@
 """
 What the metrics APIs are asked about, as values: what pods have and use, what pools have left, who waits.
 
-The seam to whoever measures (`Readings`). Times are on a clock that nobody can set
+The seam to whoever measures (`SnapshotSource`). Times are on a clock that nobody can set
 (`isolation.kube.election.boottime`), so that a step of the wall clock makes nothing fresh or stale.
 What cannot be told is None, never 0. Decides how a cluster and measured figures become a picture; how
 old a figure may be is decided in `answer`.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContainerCardUse:
     """What one container has of one card, and what it uses of it."""
 
     container: str
@@ -47,14 +47,14 @@ class PodUse:
     namespace: str
     name: str
     node: str
-    uses: tuple[Use, ...]
+    uses: tuple[ContainerCardUse, ...]
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     measured: float | None = None
     """When the exporter of its node measured; None: it has not told, or not of this pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRoom:
+class PoolCapacity:
     """What one pool has left, over its usable nodes."""
 
     pool: str
@@ -67,7 +67,7 @@ class PoolRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingPod:
     """Memory of cards that pods of a namespace wait for; each pod counts once."""
 
     namespace: str
@@ -77,42 +77,42 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class MetricsSnapshot:
     """One consistent reading."""
 
     at: float | None = None
     """When nodes, pods and promises were last known to be so; None: not yet."""
     pods: Mapping[str, tuple[PodUse, ...]] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """By namespace."""
-    pools: tuple[PoolRoom, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    pools: tuple[PoolCapacity, ...] = ()
+    waiting: tuple[PendingPod, ...] = ()
     nodes: frozenset[str] = frozenset()
     """Names of all nodes with cards."""
 
 
-class Readings(Protocol):
+class SnapshotSource(Protocol):
     """Whoever knows."""
 
-    def picture(self) -> Picture:
+    def latest(self) -> MetricsSnapshot:
         """The latest reading; answers at once, from memory."""
 
 
-class Board:
+class LatestSnapshot:
     """The latest picture that somebody has put up."""
 
-    def __init__(self, picture: Picture | None = None) -> None:
-        self._picture = picture or Picture()
+    def __init__(self, picture: MetricsSnapshot | None = None) -> None:
+        self._picture = picture or MetricsSnapshot()
 
-    def put(self, picture: Picture) -> None:
+    def put(self, picture: MetricsSnapshot) -> None:
         """From now on this one."""
         self._picture = picture
 
-    def picture(self) -> Picture:
+    def latest(self) -> MetricsSnapshot:
         """What was put up last."""
         return self._picture
 
 
-class Sample(NamedTuple):
+class UseSample(NamedTuple):
     """What an exporter told of one container on one card."""
 
     used_bytes: int | None
@@ -121,7 +121,7 @@ class Sample(NamedTuple):
     """Seconds over which `used_core` is an average."""
 
 
-class Spot(NamedTuple):
+class CardKey(NamedTuple):
     """One container on one card, as exporters name it."""
 
     namespace: str
@@ -130,7 +130,7 @@ class Spot(NamedTuple):
     uuid: str
 
 
-class Place(NamedTuple):
+class CardOf(NamedTuple):
     """A pod, and the node whose exporter speaks of it."""
 
     node: str
@@ -140,9 +140,9 @@ class Place(NamedTuple):
 
 def pod_uses(
     pods: Iterable[Pod],
-    samples: Mapping[Spot, Sample],
+    samples: Mapping[CardKey, UseSample],
     measured: Mapping[str, float],
-    whole: Mapping[Place, tuple[Use, ...]] = MappingProxyType({}),
+    whole: Mapping[CardOf, tuple[ContainerCardUse, ...]] = MappingProxyType({}),
 ) -> Mapping[str, tuple[PodUse, ...]]:
     """
     Every running pod with shares or whole cards, by namespace, with what is known of it.
@@ -158,14 +158,14 @@ def pod_uses(
             continue
         uses, told = [], False
         if pod.request.whole:
-            uses = list(whole.get(Place(pod.placement.node, pod.namespace, pod.name), ()))
+            uses = list(whole.get(CardOf(pod.placement.node, pod.namespace, pod.name), ()))
             told = bool(uses)
         for hold in pod.holds if pod.request.shared else ():
-            sample = samples.get(Spot(pod.namespace, pod.name, hold.container, hold.uuid))
+            sample = samples.get(CardKey(pod.namespace, pod.name, hold.container, hold.uuid))
             told |= sample is not None
             core = hold.core / FULL_CORE if hold.core else None
-            known = sample or Sample(None, None)
-            uses.append(Use(hold.container, hold.uuid, hold.index, hold.bytes, core, *known))
+            known = sample or UseSample(None, None)
+            uses.append(ContainerCardUse(hold.container, hold.uuid, hold.index, hold.bytes, core, *known))
         at = measured.get(pod.placement.node) if told else None
         found.setdefault(pod.namespace, []).append(
             PodUse(pod.namespace, pod.name, pod.placement.node, tuple(uses), pod.labels, at)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 from autoscaler.apis.metrics.core.catalogue import PART_LABELS, POD_METRICS, POOL_METRICS
-from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, VERSIONS, Problem
-from autoscaler.apis.metrics.core.selector import Selector, SelectorError, selector_of
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, VERSIONS, StatusReply
+from autoscaler.apis.metrics.core.selector import Selector, SelectorError, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +31,7 @@ _OBJECTS: Final = "a HorizontalPodAutoscaler can describe a Pod or its own Names
 
 
 @dataclass(frozen=True, slots=True)
-class Discovery:
+class DiscoveryRequest:
     """Which metrics there are."""
 
     group: str
@@ -39,7 +39,7 @@ class Discovery:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsAsked:
+class PodsRequest:
     """A metric of one pod, or of all that are selected."""
 
     version: str
@@ -53,7 +53,7 @@ class PodsAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAsked:
+class GroupRequest:
     """A metric of the pods on a node, or in a namespace, together: of a root-scoped object."""
 
     version: str
@@ -66,7 +66,7 @@ class GroupAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsAsked:
+class PoolsRequest:
     """A metric of pools, in the eyes of a namespace."""
 
     version: str
@@ -75,11 +75,11 @@ class PoolsAsked:
     selector: Selector
 
 
-Question = Discovery | PodsAsked | GroupAsked | PoolsAsked
+MetricsRequest = DiscoveryRequest | PodsRequest | GroupRequest | PoolsRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
+class ResourceAttributes:
     """What is to be allowed, as Kubernetes' authorizers see it."""
 
     verb: str
@@ -91,35 +91,35 @@ class Attributes:
     name: str = ""
 
 
-def attributes_of(asked: PodsAsked | GroupAsked | PoolsAsked) -> Attributes:
+def make_attributes(asked: PodsRequest | GroupRequest | PoolsRequest) -> ResourceAttributes:
     """As kube-apiserver reads the same path: a GET without a name is a list."""
-    if isinstance(asked, PodsAsked):
-        return Attributes("get", CUSTOM, asked.version, asked.namespace, "pods", asked.metric, asked.pod)
-    if isinstance(asked, GroupAsked):
+    if isinstance(asked, PodsRequest):
+        return ResourceAttributes("get", CUSTOM, asked.version, asked.namespace, "pods", asked.metric, asked.pod)
+    if isinstance(asked, GroupRequest):
         if asked.kind == NODE:
-            return Attributes("get", CUSTOM, asked.version, "", "nodes", asked.metric, asked.name)
-        return Attributes("get", CUSTOM, asked.version, asked.name, "metrics", name=asked.metric)
-    return Attributes("list", EXTERNAL, asked.version, asked.namespace, asked.metric)
+            return ResourceAttributes("get", CUSTOM, asked.version, "", "nodes", asked.metric, asked.name)
+        return ResourceAttributes("get", CUSTOM, asked.version, asked.name, "metrics", name=asked.metric)
+    return ResourceAttributes("list", EXTERNAL, asked.version, asked.namespace, asked.metric)
 
 
-def question_of(target: str, groups: Collection[str]) -> Question | Problem:
+def parse_request(target: str, groups: Collection[str]) -> MetricsRequest | StatusReply:
     """Read a request target (path and query, as sent), for a server of these groups."""
     if len(target) > MOST_LETTERS:
-        return Problem(HTTPStatus.BAD_REQUEST, f"the request is longer than {MOST_LETTERS} characters")
+        return StatusReply(HTTPStatus.BAD_REQUEST, f"the request is longer than {MOST_LETTERS} characters")
     raw, _, query = target.partition("?")
     try:
         segments = [unquote(part, errors="strict") for part in raw.strip("/").split("/")]
     except UnicodeDecodeError:
-        return Problem(HTTPStatus.BAD_REQUEST, "the path is not UTF-8")
+        return StatusReply(HTTPStatus.BAD_REQUEST, "the path is not UTF-8")
     if len(segments) < _GROUP_SEGMENTS or segments[0] != "apis" or any(len(each) > _LONGEST_NAME for each in segments):
         return _unknown(raw)
     group, version, rest = segments[1], segments[2], segments[3:]
     if group not in groups or version not in VERSIONS.get(group, ()):
         return _unknown(raw)
     if not rest:
-        return Discovery(group, version)
+        return DiscoveryRequest(group, version)
     selectors = _selectors(query)
-    if isinstance(selectors, Problem):
+    if isinstance(selectors, StatusReply):
         return selectors
     asked = _objects(version, rest, *selectors) if group == CUSTOM else _pools(version, rest, selectors[0])
     return asked or _unknown(raw)
@@ -127,34 +127,36 @@ def question_of(target: str, groups: Collection[str]) -> Question | Problem:
 
 def _objects(
     version: str, rest: list[str], selector: Selector, parts: Selector
-) -> PodsAsked | GroupAsked | Problem | None:
-    asked: PodsAsked | GroupAsked
+) -> PodsRequest | GroupRequest | StatusReply | None:
+    asked: PodsRequest | GroupRequest
     match rest:
         case ["namespaces", namespace, "pods", name, metric] if namespace and name:
-            asked = PodsAsked(version, namespace, name, metric, selector, parts)
+            asked = PodsRequest(version, namespace, name, metric, selector, parts)
         case ["namespaces", name, "metrics", _] if name == ALL:
-            return Problem(HTTPStatus.BAD_REQUEST, "metrics of all namespaces are not available; name one")
+            return StatusReply(HTTPStatus.BAD_REQUEST, "metrics of all namespaces are not available; name one")
         case ["namespaces", name, "metrics", metric] if name:
-            asked = GroupAsked(version, NAMESPACE, name, metric, parts)
+            asked = GroupRequest(version, NAMESPACE, name, metric, parts)
         case ["nodes", name, metric] if name:
-            asked = GroupAsked(version, NODE, name, metric, parts)
+            asked = GroupRequest(version, NODE, name, metric, parts)
         case ["namespaces", namespace, "nodes", _, metric] if namespace:
             # As HorizontalPodAutoscaler asks of a Node; what other tenants use there is no namespace's business.
-            return Problem(HTTPStatus.NOT_FOUND, f"{metric} of nodes is not available within a namespace; {_OBJECTS}")
+            return StatusReply(
+                HTTPStatus.NOT_FOUND, f"{metric} of nodes is not available within a namespace; {_OBJECTS}"
+            )
         case ["namespaces", namespace, _, _, metric] if namespace:
-            return Problem(HTTPStatus.NOT_FOUND, f"{metric} is not available for this kind; {_OBJECTS}")
+            return StatusReply(HTTPStatus.NOT_FOUND, f"{metric} is not available for this kind; {_OBJECTS}")
         case _:
             return None
     if asked.metric not in POD_METRICS:
         return _no_metric(asked.metric, POD_METRICS)
     if strange := parts.keys - PART_LABELS:
         return _no_label(strange, PART_LABELS)
-    if isinstance(asked, GroupAsked) and selector.terms:
-        return Problem(HTTPStatus.BAD_REQUEST, f"{asked.kind} objects cannot be selected by labels; name one")
+    if isinstance(asked, GroupRequest) and selector.terms:
+        return StatusReply(HTTPStatus.BAD_REQUEST, f"{asked.kind} objects cannot be selected by labels; name one")
     return asked
 
 
-def _pools(version: str, rest: list[str], selector: Selector) -> PoolsAsked | Problem | None:
+def _pools(version: str, rest: list[str], selector: Selector) -> PoolsRequest | StatusReply | None:
     match rest:
         case ["namespaces", namespace, name] if namespace:
             metric = POOL_METRICS.get(name)
@@ -162,35 +164,35 @@ def _pools(version: str, rest: list[str], selector: Selector) -> PoolsAsked | Pr
                 return _no_metric(name, POOL_METRICS)
             if strange := selector.keys - metric.labels:
                 return _no_label(strange, metric.labels)
-            return PoolsAsked(version, namespace, name, selector)
+            return PoolsRequest(version, namespace, name, selector)
     return None
 
 
-def _selectors(query: str) -> tuple[Selector, Selector] | Problem:
+def _selectors(query: str) -> tuple[Selector, Selector] | StatusReply:
     """Of pods (or pools), and of the metric."""
     try:
         fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
         found = {"labelSelector": "", "metricLabelSelector": ""}
         for key, value in fields:
             if key in found and found[key] and value:
-                return Problem(HTTPStatus.BAD_REQUEST, f"{key} is set twice; join its requirements with commas")
+                return StatusReply(HTTPStatus.BAD_REQUEST, f"{key} is set twice; join its requirements with commas")
             if key in found:
                 found[key] = found[key] or value
-        return selector_of(found["labelSelector"]), selector_of(found["metricLabelSelector"])
+        return parse_selector(found["labelSelector"]), parse_selector(found["metricLabelSelector"])
     except SelectorError as exc:
-        return Problem(HTTPStatus.BAD_REQUEST, str(exc))
+        return StatusReply(HTTPStatus.BAD_REQUEST, str(exc))
     except ValueError:  # too many fields, or no UTF-8
-        return Problem(HTTPStatus.BAD_REQUEST, f"the query has more than {_MOST_FIELDS} fields or is not UTF-8")
+        return StatusReply(HTTPStatus.BAD_REQUEST, f"the query has more than {_MOST_FIELDS} fields or is not UTF-8")
 
 
-def _unknown(raw: str) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"unknown path {raw[:200]!r}")
+def _unknown(raw: str) -> StatusReply:
+    return StatusReply(HTTPStatus.NOT_FOUND, f"unknown path {raw[:200]!r}")
 
 
-def _no_metric(name: str, known: Collection[str]) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"unknown metric {name!r}; metrics: {', '.join(sorted(known))}")
+def _no_metric(name: str, known: Collection[str]) -> StatusReply:
+    return StatusReply(HTTPStatus.NOT_FOUND, f"unknown metric {name!r}; metrics: {', '.join(sorted(known))}")
 
 
-def _no_label(strange: Collection[str], known: Collection[str]) -> Problem:
+def _no_label(strange: Collection[str], known: Collection[str]) -> StatusReply:
     text = f"the metric has no label {', '.join(sorted(strange))[:200]}; labels: {', '.join(sorted(known))}"
-    return Problem(HTTPStatus.BAD_REQUEST, text)
+    return StatusReply(HTTPStatus.BAD_REQUEST, text)

@@ -40,7 +40,7 @@ _LONGEST_MESSAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class JsonReply:
     """An answer, whole."""
 
     status: HTTPStatus
@@ -48,13 +48,13 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StatusReply:
     """Why a question gets no figures, with what to do about it."""
 
     status: HTTPStatus
     message: str
 
-    def reply(self) -> Reply:
+    def reply(self) -> JsonReply:
         """As Kubernetes says it."""
         body = {
             "kind": "Status",
@@ -65,7 +65,7 @@ class Problem:
             "reason": _REASONS.get(self.status, "InternalError"),
             "code": int(self.status),
         }
-        return Reply(self.status, _text(body))
+        return JsonReply(self.status, _text(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ObjectValue:
     kind: str = "Pod"
 
 
-def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
+def list_resources(group: str, version: str, metrics: Iterable[str]) -> JsonReply:
     """What the group has, for discovery."""
     objects = _OBJECTS if group == CUSTOM else {"": True}
     named = [
@@ -103,25 +103,27 @@ def resources(group: str, version: str, metrics: Iterable[str]) -> Reply:
         "groupVersion": f"{group}/{version}",
         "resources": named,
     }
-    return Reply(HTTPStatus.OK, _text(body))
+    return JsonReply(HTTPStatus.OK, _text(body))
 
 
-def object_values(version: str, metric: str, selector: Selector, values: Iterable[ObjectValue]) -> Reply:
+def list_object_values(version: str, metric: str, selector: Selector, values: Iterable[ObjectValue]) -> JsonReply:
     """Figures of pods, nodes or namespaces."""
     return _listed(CUSTOM, version, [_object_item(version, metric, selector, value) for value in values])
 
 
-def external_values(version: str, metric: str, figures: Iterable[tuple[dict[str, str], float]], at: float) -> Reply:
+def list_external_values(
+    version: str, metric: str, figures: Iterable[tuple[dict[str, str], float]], at: float
+) -> JsonReply:
     """Figures of pools."""
-    stamp = timestamp(at)
+    stamp = format_timestamp(at)
     items = [
-        {"metricName": metric, "metricLabels": labels, "timestamp": stamp, "value": quantity(value)}
+        {"metricName": metric, "metricLabels": labels, "timestamp": stamp, "value": format_quantity(value)}
         for labels, value in figures
     ]
     return _listed(EXTERNAL, version, items)
 
 
-def quantity(value: float) -> str:
+def format_quantity(value: float) -> str:
     """A figure as Kubernetes writes amounts; thousandths are as fine as HorizontalPodAutoscaler looks."""
     if value == int(value):
         return str(int(value))
@@ -130,7 +132,7 @@ def quantity(value: float) -> str:
     return str(whole) if rest == 0 else f"{thousandths}m"
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """RFC 3339, in UTC."""
     return _stamp(int(seconds))
 
@@ -146,8 +148,8 @@ def _object_item(version: str, metric: str, selector: Selector, value: ObjectVal
     chosen = {"selector": _selector(selector)} if selector.terms else {}
     item: dict[str, Any] = {
         "describedObject": {"kind": value.kind, **scope, "name": value.name, "apiVersion": "/v1"},
-        "timestamp": timestamp(value.at),
-        "value": quantity(value.value),
+        "timestamp": format_timestamp(value.at),
+        "value": format_quantity(value.value),
     }
     if value.window:
         item["window" if version == "v1beta1" else "windowSeconds"] = max(1, round(value.window))
@@ -170,9 +172,9 @@ def _selector(selector: Selector) -> dict[str, Any]:
     }
 
 
-def _listed(group: str, version: str, items: list[dict[str, Any]]) -> Reply:
+def _listed(group: str, version: str, items: list[dict[str, Any]]) -> JsonReply:
     body = {"kind": _LIST[group], "apiVersion": f"{group}/{version}", "metadata": {}, "items": items}
-    return Reply(HTTPStatus.OK, _text(body))
+    return JsonReply(HTTPStatus.OK, _text(body))
 
 
 def _text(body: dict[str, Any]) -> bytes:

@@ -76,7 +76,7 @@ class Selector:
         return frozenset(term.key for term in self.terms)
 
 
-def selector_of(text: str) -> Selector:
+def parse_selector(text: str) -> Selector:
     """Read one; raises SelectorError."""
     if len(text) > MOST_LETTERS:
         raise SelectorError(f"the selector is longer than {MOST_LETTERS} characters; use fewer values")

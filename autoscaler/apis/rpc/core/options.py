@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.bin_packing import groups_of
-from autoscaler.core.expander import Market
+from autoscaler.core.bin_packing import group_pods
+from autoscaler.core.expander import PoolExpander
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import Templates
 from isolation.contract.model import Node, Pod, Request, Rules
@@ -27,7 +27,7 @@ _MOST_NODES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ExpansionOption:
     """One group that could grow, and whom that is said to help."""
 
     group: str
@@ -42,7 +42,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OptionScore:
     """What is thought of one option; `cost` is the price of the demand that its next node would serve."""
 
     group: str
@@ -58,7 +58,7 @@ class Verdict:
         return self.served == 0 and self.cost is not None
 
 
-def best(options: Sequence[Option]) -> tuple[tuple[Verdict, ...], tuple[Verdict, ...]]:
+def score_options(options: Sequence[ExpansionOption]) -> tuple[tuple[OptionScore, ...], tuple[OptionScore, ...]]:
     """The best options, more than one where they are equally good, and what is thought of each."""
     verdicts = _judged(options)
     left = [verdict for verdict in verdicts if not verdict.vetoed]
@@ -69,7 +69,7 @@ def best(options: Sequence[Option]) -> tuple[tuple[Verdict, ...], tuple[Verdict,
     return tuple(v for v in known if (v.cost or 0.0, -v.served) == least), verdicts
 
 
-def _judged(options: Sequence[Option]) -> tuple[Verdict, ...]:
+def _judged(options: Sequence[ExpansionOption]) -> tuple[OptionScore, ...]:
     # Positions as names: a group may be offered twice, and its own name may be anything.
     pools = {
         str(at): Pool(str(at), _open(option.node), price=option.price)
@@ -77,22 +77,24 @@ def _judged(options: Sequence[Option]) -> tuple[Verdict, ...]:
         if option.node is not None
     }
     templates = Templates(pools.values())
-    return tuple(_verdict(option, str(at), Market(pools, frozenset(), templates)) for at, option in enumerate(options))
+    return tuple(
+        _verdict(option, str(at), PoolExpander(pools, frozenset(), templates)) for at, option in enumerate(options)
+    )
 
 
-def _verdict(option: Option, name: str, market: Market) -> Verdict:
+def _verdict(option: ExpansionOption, name: str, market: PoolExpander) -> OptionScore:
     if option.node is None:
-        return Verdict(option.group, 0, 0, None, "cannot read its node: left to cluster-autoscaler")
+        return OptionScore(option.group, 0, 0, None, "cannot read its node: left to cluster-autoscaler")
     pods = (Pod(str(at), str(at), request=replace(asked, rules=Rules())) for at, asked in enumerate(option.pods))
-    opened = [served for _, served in market.opened({name: _MOST_NODES}, groups_of(pods))]
+    opened = [served for _, served in market.open_nodes({name: _MOST_NODES}, group_pods(pods))]
     count, asked = sum(map(len, opened)), len(option.pods) + option.unread + option.refused
     if not opened:
         if option.unread or not asked:
-            return Verdict(option.group, 0, 0, None, "cannot read its pods: left to cluster-autoscaler")
-        return Verdict(option.group, 0, 0, 0.0, f"none of its {asked} pods fits on the cards of one node")
+            return OptionScore(option.group, 0, 0, None, "cannot read its pods: left to cluster-autoscaler")
+        return OptionScore(option.group, 0, 0, 0.0, f"none of its {asked} pods fits on the cards of one node")
     worth = sum(market.weigh(each.pod.request) for each in opened[0])
     reason = f"{count} of {asked} pods on {len(opened)} nodes, card by card"
-    return Verdict(option.group, count, len(opened), option.price / worth, reason)
+    return OptionScore(option.group, count, len(opened), option.price / worth, reason)
 
 
 def _open(node: Node) -> Node:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from autoscaler.apis.rpc.core.state import Group
+    from autoscaler.apis.rpc.core.node_groups import NodeGroup
     from isolation.contract.model import Node
     from isolation.contract.names import Dialect
 
@@ -29,14 +29,14 @@ _ONE_NODES: Final = "kubernetes.io/hostname"
 _SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 
 
-def template_bytes(group: Group, dialect: Dialect = ACK) -> bytes | None:
+def encode_template(group: NodeGroup, dialect: Dialect = ACK) -> bytes | None:
     """The group's template as v1.Node; None where nothing is known of it."""
     if group.template is None:
         return None
-    return node_bytes(template_json(group.template, group.name, group.others, dialect))
+    return node_bytes(build_template(group.template, group.name, group.others, dialect))
 
 
-def template_json(node: Node, pool: str, others: Mapping[str, str], dialect: Dialect = ACK) -> dict[str, Any]:
+def build_template(node: Node, pool: str, others: Mapping[str, str], dialect: Dialect = ACK) -> dict[str, Any]:
     """The same as JSON; ready, without the name of any one node."""
     name = f"{pool}-template"
     labels = {**node.labels, POOL: pool, _ONE_NODES: name}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.names import AUTOSCALER, AUTOSCALER_CLIENT, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.facts import Secret, Untold
 from isolation.doctor.checks.finding import Finding, State, named, ok, problem, unknown, warning
-from isolation.kube.certificate import begins, ends
+from isolation.host.core.certificate import begins, ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

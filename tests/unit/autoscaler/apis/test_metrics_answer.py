@@ -13,18 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import ask
 
-from autoscaler.apis.metrics.core.answer import Moment, answer
-from autoscaler.apis.metrics.core.readings import Picture, PodUse, PoolRoom, Sample, Spot, Use, Waiting, pod_uses
-from autoscaler.apis.metrics.core.request import question_of
-from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, Problem, quantity
+from autoscaler.apis.metrics.core.answer import Clocks, build_reply
+from autoscaler.apis.metrics.core.readings import (
+    CardKey,
+    ContainerCardUse,
+    MetricsSnapshot,
+    PendingPod,
+    PodUse,
+    PoolCapacity,
+    UseSample,
+    pod_uses,
+)
+from autoscaler.apis.metrics.core.request import parse_request
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, StatusReply, format_quantity
 from isolation.contract.model import Ask, Phase, Placement, Pod, Slice
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 
-NOW = Moment(steady=1000.0, wall=1_800_000_000.0, fresh_seconds=45.0)
-HALF = Use("main", "GPU-0", 0, 4 * GIB, 0.5, 2 * GIB, 0.25)
-OTHER = Use("side", "GPU-1", 1, 4 * GIB, None, GIB, 0.05)
-NONE = Use("main", "GPU-0", 0, 4 * GIB)
+NOW = Clocks(steady=1000.0, wall=1_800_000_000.0, fresh_seconds=45.0)
+HALF = ContainerCardUse("main", "GPU-0", 0, 4 * GIB, 0.5, 2 * GIB, 0.25)
+OTHER = ContainerCardUse("side", "GPU-1", 1, 4 * GIB, None, GIB, 0.05)
+NONE = ContainerCardUse("main", "GPU-0", 0, 4 * GIB)
 
 
 def pod(name, *uses, measured=990.0, **labels):
@@ -34,13 +43,13 @@ def pod(name, *uses, measured=990.0, **labels):
 
 def picture(*pods, at=995.0, **rest):
     """A reading five seconds ago."""
-    return Picture(at, {"default": pods}, **rest)
+    return MetricsSnapshot(at, {"default": pods}, **rest)
 
 
 def figures(target, seen, now=NOW):
     """Names and values, or the problem."""
-    reply = answer(question_of(target, (CUSTOM, EXTERNAL)), seen, now)
-    if isinstance(reply, Problem):
+    reply = build_reply(parse_request(target, (CUSTOM, EXTERNAL)), seen, now)
+    if isinstance(reply, StatusReply):
         return reply
     items = json.loads(reply.body)["items"]
     return {
@@ -82,8 +91,8 @@ def test_an_idle_pod_has_a_figure_and_one_that_cannot_be_told_has_none():
     """
     0 is known; absence is not 0, and a sum with an unknown part is unknown.
     """
-    idle = Use("main", "GPU-0", 0, 4 * GIB, 0.5, 0, 0.0)
-    seen = picture(pod("idle", idle), pod("dark", NONE), pod("half", HALF, Use("side", "GPU-1", 1, GIB)))
+    idle = ContainerCardUse("main", "GPU-0", 0, 4 * GIB, 0.5, 0, 0.0)
+    seen = picture(pod("idle", idle), pod("dark", NONE), pod("half", HALF, ContainerCardUse("side", "GPU-1", 1, GIB)))
     assert {"idle": "0"} == of_pods("gpu_mem_used_bytes", seen)
     assert {"idle": "0"} == of_pods("gpu_core_used_ratio", seen)
     assert 3 == len(of_pods("gpu_mem_allocated_bytes", seen))
@@ -94,7 +103,7 @@ def test_a_figure_that_is_none_is_not_told(wrong):
     """
     Whatever an exporter says.
     """
-    seen = picture(pod("odd", Use("main", "GPU-0", 0, GIB, None, 0, wrong)), pod("web", HALF))
+    seen = picture(pod("odd", ContainerCardUse("main", "GPU-0", 0, GIB, None, 0, wrong)), pod("web", HALF))
     assert ["web"] == list(of_pods("gpu_core_used_ratio", seen))
 
 
@@ -122,7 +131,7 @@ def test_where_nothing_can_be_told_the_answer_says_why():
     )
     dark = of_pods("gpu_mem_used_bytes", picture(pod("a", HALF)), "card=9")
     assert "card=9" in dark.message
-    for seen in (Picture(), picture(pod("a", HALF), at=900.0)):
+    for seen in (MetricsSnapshot(), picture(pod("a", HALF), at=900.0)):
         for asked in (of_pods("gpu_mem_allocated_bytes", seen), of_pools("gpu_mem_pending_bytes", seen)):
             assert HTTPStatus.SERVICE_UNAVAILABLE == asked.status
 
@@ -142,9 +151,9 @@ def test_what_is_waited_for_adds_up_to_the_namespace_and_is_0_where_nobody_waits
     """
     Each pool has a figure; another namespace's pods count for the system's namespace only.
     """
-    rooms = (PoolRoom("a", 0, 1, 0), PoolRoom("b", 0, 1, 0))
+    rooms = (PoolCapacity("a", 0, 1, 0), PoolCapacity("b", 0, 1, 0))
     seen = picture(
-        pools=rooms, waiting=(Waiting("default", "b", 8 * GIB), Waiting("x", "b", GIB), Waiting("x", "", GIB))
+        pools=rooms, waiting=(PendingPod("default", "b", 8 * GIB), PendingPod("x", "b", GIB), PendingPod("x", "", GIB))
     )
     mine = of_pools("gpu_mem_pending_bytes", seen)
     assert {"": "0", "a": "0", "b": str(8 * GIB)} == {
@@ -159,12 +168,14 @@ def test_slices_and_fragments_are_one_figure_for_all_pools_selected():
     """
     HorizontalPodAutoscaler adds figures up: largest slices and ratios of several pools must not be.
     """
-    seen = picture(pools=(PoolRoom("a", 3 * GIB, 4, 1), PoolRoom("b", 7 * GIB, 4, 3), PoolRoom("full", 0, 0, 0)))
+    seen = picture(
+        pools=(PoolCapacity("a", 3 * GIB, 4, 1), PoolCapacity("b", 7 * GIB, 4, 3), PoolCapacity("full", 0, 0, 0))
+    )
     assert {"{}": str(7 * GIB)} == of_pools("gpu_mem_largest_free_bytes", seen)
     assert {"{}": str(3 * GIB)} == of_pools("gpu_mem_largest_free_bytes", seen, "pool!=b")
     assert {"{}": "500m"} == of_pools("gpu_fragmentation_ratio", seen)
     assert {"{}": "0"} == of_pools("gpu_fragmentation_ratio", seen, "pool=full")
-    odd = picture(pools=(PoolRoom("a", GIB, 1, float("nan")), PoolRoom("b", GIB, 1, 0)))
+    odd = picture(pools=(PoolCapacity("a", GIB, 1, float("nan")), PoolCapacity("b", GIB, 1, 0)))
     assert HTTPStatus.SERVICE_UNAVAILABLE == of_pools("gpu_fragmentation_ratio", odd).status
     unknown = of_pools("gpu_fragmentation_ratio", seen, "pool=c")
     assert HTTPStatus.NOT_FOUND == unknown.status
@@ -178,7 +189,7 @@ def test_amounts_are_written_as_kubernetes_reads_them(value, expected):
     """
     To the thousandth, which is as fine as HorizontalPodAutoscaler looks.
     """
-    assert expected == quantity(value)
+    assert expected == format_quantity(value)
 
 
 @given(st.integers(0, 2**53))
@@ -186,7 +197,7 @@ def test_whole_amounts_are_exact(value):
     """
     Bytes do not lose any.
     """
-    assert str(value) == quantity(float(value))
+    assert str(value) == format_quantity(float(value))
 
 
 def test_both_versions_say_the_same_in_their_own_words():
@@ -195,7 +206,7 @@ def test_both_versions_say_the_same_in_their_own_words():
     """
     target = f"/apis/{CUSTOM}/{{}}/namespaces/default/pods/*/gpu_mem_used_ratio?metricLabelSelector=card%3D0"
     old, new = (
-        json.loads(answer(question_of(target.format(version), (CUSTOM,)), picture(pod("a", HALF)), NOW).body)
+        json.loads(build_reply(parse_request(target.format(version), (CUSTOM,)), picture(pod("a", HALF)), NOW).body)
         for version in ("v1beta1", "v1beta2")
     )
     selector = {"matchExpressions": [{"key": "card", "operator": "In", "values": ["0"]}]}
@@ -225,7 +236,7 @@ def test_nodes_and_namespaces_have_what_their_pods_have_together():
     Sums of bytes, and ratios of sums: compute of the pod without a promise counts by its whole card.
     """
     away = PodUse("default", "c", "n2", (HALF,), {}, 980.0)
-    seen = Picture(
+    seen = MetricsSnapshot(
         995.0, {"default": (pod("a", HALF), away), "ml": (pod("b", OTHER),)}, nodes=frozenset({"n1", "n2", "n3"})
     )
 
@@ -258,7 +269,7 @@ def test_what_has_no_figure_says_why():
     """
     seen = picture(pod("a", HALF))
     assert HTTPStatus.NOT_FOUND == of_node("gpu_mem_used_bytes", seen, "n9").status
-    assert {} == of_node("gpu_mem_used_bytes", Picture(995.0))
+    assert {} == of_node("gpu_mem_used_bytes", MetricsSnapshot(995.0))
     assert "no running pod" in of_namespace("gpu_mem_used_ratio", seen, "quiet").message
 
 
@@ -268,14 +279,14 @@ def test_objects_are_described_and_discovered_by_their_scope():
     """
     seen = picture(pod("a", HALF))
     items = [
-        json.loads(answer(question_of(f"/apis/{CUSTOM}/v1beta2/{path}", (CUSTOM,)), seen, NOW).body)["items"]
+        json.loads(build_reply(parse_request(f"/apis/{CUSTOM}/v1beta2/{path}", (CUSTOM,)), seen, NOW).body)["items"]
         for path in ("nodes/n1/gpu_mem_used_bytes", "namespaces/default/metrics/gpu_mem_used_bytes")
     ]
     assert [{"kind": "Node", "name": "n1", "apiVersion": "/v1"}] == [each["describedObject"] for each in items[0]]
     assert [{"kind": "Namespace", "name": "default", "apiVersion": "/v1"}] == [
         each["describedObject"] for each in items[1]
     ]
-    reply = answer(question_of(f"/apis/{CUSTOM}/v1beta2", (CUSTOM,)), seen, NOW)
+    reply = build_reply(parse_request(f"/apis/{CUSTOM}/v1beta2", (CUSTOM,)), seen, NOW)
     found = {each["name"]: each["namespaced"] for each in json.loads(reply.body)["resources"]}
     named = {prefix: found[f"{prefix}/gpu_mem_used_ratio"] for prefix in ("pods", "nodes", "namespaces")}
     assert {"pods": True, "nodes": False, "namespaces": False} == named
@@ -299,9 +310,9 @@ def test_running_pods_with_shares_are_joined_with_what_their_exporters_told():
         promised("ending", deleting=True),
         Pod("plain", "plain", phase=Phase.RUNNING, placement=Placement("n1")),
     ]
-    samples = {Spot("default", "told", "main", "GPU-0"): Sample(GIB, 0.2)}
+    samples = {CardKey("default", "told", "main", "GPU-0"): UseSample(GIB, 0.2)}
     found = pod_uses(pods, samples, {"n1": 990.0})
     assert {"default": (990.0, None)} == {key: tuple(each.measured for each in value) for key, value in found.items()}
-    seen = Picture(995.0, found)
+    seen = MetricsSnapshot(995.0, found)
     assert {"told": "400m"} == of_pods("gpu_core_used_ratio", seen)
     assert {"told": str(4 * GIB), "untold": str(4 * GIB)} == of_pods("gpu_mem_allocated_bytes", seen)

@@ -14,10 +14,10 @@ from e2e.certificates import Authority
 from support.waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.apis.metrics import app
-from autoscaler.apis.metrics.app import Settings, metrics_api
-from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.metrics.app import MetricsApiSettings, serve_metrics_api
+from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
-from autoscaler.apis.metrics.registration import PATH, Service, wanted
+from autoscaler.apis.metrics.registration import PATH, ServiceRef, build_api_services
 from isolation.kube.background import Background
 from isolation.kube.core.errors import RefusedError, UnreachableError
 
@@ -61,7 +61,9 @@ def made(tmp_path, monkeypatch):
         monkeypatch.setattr(app, name, 0.02)
     web, proxy = Authority(tmp_path, "web"), Authority(tmp_path, "proxy")
     pair = web.issue("server", hosts=("127.0.0.1",))
-    return ApiServer(proxy), Settings(pair.certificate, pair.key, host="127.0.0.1", port=0, authority=web.certificate)
+    return ApiServer(proxy), MetricsApiSettings(
+        pair.certificate, pair.key, host="127.0.0.1", port=0, authority=web.certificate
+    )
 
 
 async def ready(port, ca, expected):
@@ -83,7 +85,7 @@ def test_an_api_server_that_is_down_at_the_start_is_waited_for(made):
     server.down = True
 
     async def story():
-        async with metrics_api(server, Board(), settings, Background()) as port:
+        async with serve_metrics_api(server, LatestSnapshot(), settings, Background()) as port:
             early = await ready(port, settings.authority, "down")
             server.down = False
             late = await ready(port, settings.authority, "ok")
@@ -101,13 +103,15 @@ def test_what_somebody_else_serves_is_left_alone_and_said_and_the_rest_is_served
     """
     server, settings = made
     (theirs,) = (
-        each for each in wanted({CUSTOM}, Service("x", "adapter"), None) if each["spec"]["version"] == "v1beta1"
+        each
+        for each in build_api_services({CUSTOM}, ServiceRef("x", "adapter"), None)
+        if each["spec"]["version"] == "v1beta1"
     )
     name = theirs["metadata"]["name"]
 
     async def story(*, early):
         server.services = {name: theirs} if early else {}
-        async with metrics_api(server, Board(), settings, Background()) as port:
+        async with serve_metrics_api(server, LatestSnapshot(), settings, Background()) as port:
             server.services[name] = theirs
             return await ready(port, settings.authority, "served by x/adapter")
 
@@ -125,7 +129,7 @@ def test_a_cluster_without_an_aggregation_layer_is_said_in_readiness(made):
     server.data = {}
 
     async def story():
-        async with metrics_api(server, Board(), settings, Background()) as port:
+        async with serve_metrics_api(server, LatestSnapshot(), settings, Background()) as port:
             return await ready(port, settings.authority, "--requestheader-client-ca-file")
 
     assert 503 == asyncio.run(story())
@@ -138,7 +142,7 @@ def test_a_new_certificate_comes_with_its_authority(made, tmp_path):
     server, settings = made
 
     async def story():
-        async with metrics_api(server, Board(), settings, Background()):
+        async with serve_metrics_api(server, LatestSnapshot(), settings, Background()):
             Authority(tmp_path, "web").issue("server", hosts=("127.0.0.1",))
             expected = base64.b64encode(settings.authority.read_bytes()).decode()
             return await soon(lambda: all(each["spec"]["caBundle"] == expected for each in server.services.values()))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.apis.metrics.front_proxy import Trust, TrustError, trust_of, user_of
+from autoscaler.apis.metrics.front_proxy import FrontProxyTrust, TrustError, parse_trust, parse_user
 
 SAMPLES = Path(__file__).resolve().parents[4].parent / "shared" / "samples"
 PEM = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
@@ -30,7 +30,7 @@ def test_the_recorded_user_is_read_whole():
     Several group headers, a percent-encoded key of extra, the UID; authenticated as Kubernetes' own servers add it.
     """
     name = "metrics-hpa-apis-external.metrics.k8s.io-v1beta1-namespaces-default-gpu_mem_util.json"
-    user = user_of(Trust(PEM), json.loads((SAMPLES / name).read_text())["headers"])
+    user = parse_user(FrontProxyTrust(PEM), json.loads((SAMPLES / name).read_text())["headers"])
     assert "system:serviceaccount:kube-system:horizontal-pod-autoscaler" == user.name
     assert ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated") == user.groups
     assert "e1caadd0-990c-4c93-a1e1-0562c9264868" == user.uid
@@ -56,7 +56,7 @@ def test_headers_name_a_user_or_nobody(headers, expected):
     """
     A user with more groups than can be checked is nobody: leaving some out would be another user.
     """
-    user = user_of(Trust(PEM), headers)
+    user = parse_user(FrontProxyTrust(PEM), headers)
     assert expected == (user and (user.name, user.groups))
 
 
@@ -76,15 +76,17 @@ def test_a_certificate_vouches_by_its_common_name(names, certificate, expected):
     """
     Any that the authority has signed where no names are given; an organisation of that name is none.
     """
-    assert expected is Trust(PEM, frozenset(names)).allows(certificate)
+    assert expected is FrontProxyTrust(PEM, frozenset(names)).allows(certificate)
 
 
 def test_the_cluster_says_whom_to_trust_and_in_which_headers():
     """
     As written; what is left out has Kubernetes' usual names.
     """
-    found = trust_of(config_map(requestheader_allowed_names='["a","b"]', requestheader_username_headers='["X-User"]'))
-    assert Trust(PEM, frozenset(("a", "b")), user=("X-User",)) == found
+    found = parse_trust(
+        config_map(requestheader_allowed_names='["a","b"]', requestheader_username_headers='["X-User"]')
+    )
+    assert FrontProxyTrust(PEM, frozenset(("a", "b")), user=("X-User",)) == found
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_cluster_that_names_nobody_is_refused(found):
     A list of names that cannot be read must not become "any name".
     """
     with pytest.raises(TrustError):
-        trust_of(found)
+        parse_trust(found)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["X-Remote-User", "X-Remote-Group", "X-Remote-Extra-%zz"]), st.text())))
@@ -118,5 +120,5 @@ def test_any_headers_are_a_user_or_nobody(headers):
     """
     Whatever they say.
     """
-    user = user_of(Trust(PEM), headers)
+    user = parse_user(FrontProxyTrust(PEM), headers)
     assert user is None or user.name

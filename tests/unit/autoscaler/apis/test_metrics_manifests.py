@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.apis.metrics.app import GROUPS, SERVICE, Settings
+from autoscaler.apis.metrics.app import GROUPS, SERVICE, MetricsApiSettings
 from autoscaler.apis.metrics.core.catalogue import POD_METRICS
-from autoscaler.apis.metrics.registration import wanted
+from autoscaler.apis.metrics.registration import build_api_services
 from isolation.contract.metrics import CATALOGUE
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 
@@ -46,7 +46,7 @@ def test_the_service_is_the_one_that_is_entered_and_leads_to_our_port():
     assert service["spec"]["publishNotReadyAddresses"] is True
     (port,) = service["spec"]["ports"]
     assert (SERVICE.port, "metrics-api") == (port["port"], port["targetPort"])
-    default = Settings.__dataclass_fields__["port"].default
+    default = MetricsApiSettings.__dataclass_fields__["port"].default
     container = "/spec/template/spec/containers/0/ports/-"
     assert {"name": port["targetPort"], "containerPort": default} == patch[container]
 
@@ -59,7 +59,7 @@ def test_the_account_may_renew_exactly_what_it_enters():
     rules = [rule for rule in role["rules"] if "apiservices" in rule["resources"]]
     assert ["create", "list", "patch"] == sorted(verb for rule in rules for verb in rule["verbs"])
     (patching,) = [rule for rule in rules if "patch" in rule["verbs"]]
-    entered = wanted(GROUPS.values(), SERVICE, None)
+    entered = build_api_services(GROUPS.values(), SERVICE, None)
     assert [each["metadata"]["name"] for each in entered] == patching["resourceNames"]
 
 

@@ -9,9 +9,9 @@ import pytest
 from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
-from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
-from autoscaler.apis.metrics.core.readings import Waiting
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
+from autoscaler.apis.metrics.core.readings import PendingPod
+from autoscaler.core.lifecycle import Machine, MachineState
 from isolation.contract.quantity import GIB
 
 
@@ -26,7 +26,7 @@ def test_what_is_left_is_told_by_pool_and_by_single_card():
     """
     one, two = in_pool("one", "a"), in_pool("two", "b")
     pods = [pod(ask(6), on=on_card(one, 0, 6)), pod(ask(10), on=on_card(one, 1, 10))]
-    found = {room.pool: room for room in rooms_of(seen([pool("a"), pool("b"), pool("c")], pods, [one, two]))}
+    found = {room.pool: room for room in summarize_pools(seen([pool("a"), pool("b"), pool("c")], pods, [one, two]))}
     assert {"a": 9 * GIB, "b": 15 * GIB, "c": 0} == {name: room.largest_free_bytes for name, room in found.items()}
     assert [14 / 15, 2.0, 0.0] == pytest.approx([found[name].idle_cards for name in "abc"])
 
@@ -39,7 +39,7 @@ def test_what_is_lost_is_told_by_pool():
     pods = [pod(ask(10), on=on_card(full, card, 10)) for card in range(2)]
     reading = seen([pool("a"), pool("b")], pods, [full, free])
     reading.engine.teach([ask(8)] * 10)
-    lost = {room.pool: room.lost_cards for room in rooms_of(reading)}
+    lost = {room.pool: room.lost_cards for room in summarize_pools(reading)}
     assert {"a": 10 / 15, "b": 0.0} == pytest.approx(lost)
 
 
@@ -48,7 +48,7 @@ def test_a_node_that_cannot_be_used_has_nothing_left():
     Its cards are there, and no pod may go to them.
     """
     one = in_pool("one", "a")
-    (room,) = rooms_of(seen([pool("a")], [], [one], machines=[Machine("one", "a", State.DRAINING)]))
+    (room,) = summarize_pools(seen([pool("a")], [], [one], machines=[Machine("one", "a", MachineState.DRAINING)]))
     assert (0, 0.0) == (room.largest_free_bytes, room.idle_cards)
 
 
@@ -59,14 +59,14 @@ def test_each_waiting_pod_counts_for_one_pool():
     pools = [pool("dear", size=40, price=3), pool("cheap", size=15, price=1), pool("also", size=15, price=1)]
     pods = [pod(ask(4, cards=1)), pod(ask(4)), pod(ask(20), namespace="x"), pod(ask(99)), pod(ask(whole=True))]
     assert (
-        Waiting("default", "", 99 * GIB),
-        Waiting("default", "also", 8 * GIB),
-        Waiting("x", "dear", 20 * GIB),
-    ) == waiting_of(seen(pools, pods))
+        PendingPod("default", "", 99 * GIB),
+        PendingPod("default", "also", 8 * GIB),
+        PendingPod("x", "dear", 20 * GIB),
+    ) == list_pending(seen(pools, pods))
 
 
 def test_a_pod_of_several_cards_waits_for_all_of_them():
     """
     Two cards of 4 GiB are 8.
     """
-    assert (Waiting("default", "p", 8 * GIB),) == waiting_of(seen([pool(cards=2)], [pod(ask(4, cards=2))]))
+    assert (PendingPod("default", "p", 8 * GIB),) == list_pending(seen([pool(cards=2)], [pod(ask(4, cards=2))]))

@@ -16,13 +16,13 @@ from autoscaler.apis.metrics.core.request import (
     ALL,
     NAMESPACE,
     NODE,
-    Attributes,
-    Discovery,
-    PodsAsked,
-    attributes_of,
-    question_of,
+    DiscoveryRequest,
+    PodsRequest,
+    ResourceAttributes,
+    make_attributes,
+    parse_request,
 )
-from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, Problem
+from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL, StatusReply
 
 BOTH = (CUSTOM, EXTERNAL)
 BASE = f"/apis/{CUSTOM}/v1beta2/namespaces/default"
@@ -41,11 +41,11 @@ def test_what_hpa_asked_of_pods_is_understood():
     """
     The star is percent-encoded, both selectors are there.
     """
-    asked = question_of(
+    asked = parse_request(
         recorded("hpa-apis-custom.metrics.k8s.io-v1beta2-namespaces-default-pods-STAR-gpu_mem_used_bytes"), BOTH
     )
 
-    assert isinstance(asked, PodsAsked)
+    assert isinstance(asked, PodsRequest)
     assert ("v1beta2", "default", ALL, "gpu_mem_used_bytes") == (
         asked.version,
         asked.namespace,
@@ -55,8 +55,8 @@ def test_what_hpa_asked_of_pods_is_understood():
     assert asked.selector.matches({"app": "web2"})
     assert not asked.selector.matches({"app": "web"})
     assert asked.parts.matches({"card": "0"})
-    wish = Attributes("get", CUSTOM, "v1beta2", "default", "pods", "gpu_mem_used_bytes", ALL)
-    assert wish == attributes_of(asked)
+    wish = ResourceAttributes("get", CUSTOM, "v1beta2", "default", "pods", "gpu_mem_used_bytes", ALL)
+    assert wish == make_attributes(asked)
 
 
 @here
@@ -66,19 +66,19 @@ def test_what_hpa_asked_of_another_external_metric_names_those_there_are():
     """
     path = recorded("hpa-apis-external.metrics.k8s.io-v1beta1-namespaces-default-gpu_mem_util")
 
-    assert f"metrics: {', '.join(sorted(POOL_METRICS))}" in question_of(path, BOTH).message
-    asked = question_of(path.replace("gpu_mem_util", "gpu_mem_pending_bytes").replace("node+in", "pool+in"), BOTH)
+    assert f"metrics: {', '.join(sorted(POOL_METRICS))}" in parse_request(path, BOTH).message
+    asked = parse_request(path.replace("gpu_mem_util", "gpu_mem_pending_bytes").replace("node+in", "pool+in"), BOTH)
     assert asked.selector.text == "pool in (n1,n2),pool=a"
-    wish = Attributes("list", EXTERNAL, "v1beta1", "default", "gpu_mem_pending_bytes")
-    assert wish == attributes_of(asked)
+    wish = ResourceAttributes("list", EXTERNAL, "v1beta1", "default", "gpu_mem_pending_bytes")
+    assert wish == make_attributes(asked)
 
 
 @here
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("apiserver-apis-custom.metrics.k8s.io-v1beta2", Discovery(CUSTOM, "v1beta2")),
-        ("health-check-apis-external.metrics.k8s.io-v1beta1", Discovery(EXTERNAL, "v1beta1")),
+        ("apiserver-apis-custom.metrics.k8s.io-v1beta2", DiscoveryRequest(CUSTOM, "v1beta2")),
+        ("health-check-apis-external.metrics.k8s.io-v1beta1", DiscoveryRequest(EXTERNAL, "v1beta1")),
         ("apiserver-apis", None),
         ("apiserver-openapi-v2", None),
         ("apiserver-openapi-v3", None),
@@ -88,7 +88,7 @@ def test_what_the_aggregator_asks_is_understood_or_not_found(name, expected):
     """
     It lives with 404 where there is nothing.
     """
-    asked = question_of(recorded(name), BOTH)
+    asked = parse_request(recorded(name), BOTH)
     assert expected == asked if expected else HTTPStatus.NOT_FOUND == asked.status
 
 
@@ -126,8 +126,8 @@ def test_what_cannot_be_asked_is_refused(target, status):
     """
     Never with another question's answer.
     """
-    found = question_of(target, BOTH)
-    assert isinstance(found, Problem)
+    found = parse_request(target, BOTH)
+    assert isinstance(found, StatusReply)
     assert status == found.status
 
 
@@ -136,7 +136,7 @@ def test_nodes_and_namespaces_are_asked_by_their_own_paths():
     As k8s.io/metrics' clients write them, and as kube-apiserver's authorizers read the same paths.
     """
     node, everywhere, namespace = (
-        question_of(f"/apis/{CUSTOM}/v1beta2/{path}", BOTH)
+        parse_request(f"/apis/{CUSTOM}/v1beta2/{path}", BOTH)
         for path in (
             "nodes/n1/gpu_mem_used_bytes",
             "nodes/%2A/gpu_mem_used_bytes",
@@ -146,15 +146,19 @@ def test_nodes_and_namespaces_are_asked_by_their_own_paths():
     assert (NODE, "n1", "gpu_mem_used_bytes") == (node.kind, node.name, node.metric)
     assert (NODE, ALL) == (everywhere.kind, everywhere.name)
     assert (NAMESPACE, "ml", "gpu_mem_used_bytes") == (namespace.kind, namespace.name, namespace.metric)
-    assert Attributes("get", CUSTOM, "v1beta2", "", "nodes", "gpu_mem_used_bytes", "n1") == attributes_of(node)
-    assert Attributes("get", CUSTOM, "v1beta2", "ml", "metrics", "", "gpu_mem_used_bytes") == attributes_of(namespace)
+    assert ResourceAttributes("get", CUSTOM, "v1beta2", "", "nodes", "gpu_mem_used_bytes", "n1") == make_attributes(
+        node
+    )
+    assert ResourceAttributes("get", CUSTOM, "v1beta2", "ml", "metrics", "", "gpu_mem_used_bytes") == make_attributes(
+        namespace
+    )
 
 
 def test_nodes_are_not_shown_through_a_namespace():
     """
     An autoscaler of a tenant would ask so, and its status would show what other tenants use.
     """
-    found = question_of(f"{BASE}/nodes/n1/gpu_mem_used_bytes", BOTH)
+    found = parse_request(f"{BASE}/nodes/n1/gpu_mem_used_bytes", BOTH)
     assert HTTPStatus.NOT_FOUND == found.status
     assert "its own Namespace" in found.message
 
@@ -163,8 +167,8 @@ def test_a_group_that_is_not_served_is_not_there():
     """
     Each is opt-in.
     """
-    assert isinstance(question_of(f"/apis/{EXTERNAL}/v1beta1", (CUSTOM,)), Problem)
-    assert isinstance(question_of(f"/apis/{EXTERNAL}/v1beta1", BOTH), Discovery)
+    assert isinstance(parse_request(f"/apis/{EXTERNAL}/v1beta1", (CUSTOM,)), StatusReply)
+    assert isinstance(parse_request(f"/apis/{EXTERNAL}/v1beta1", BOTH), DiscoveryRequest)
 
 
 @given(st.text(max_size=80), st.sampled_from(["", "/", f"{BASE}/pods/*/{next(iter(POD_METRICS))}?", f"{POOLS}/"]))
@@ -172,4 +176,4 @@ def test_any_target_is_a_question_or_a_problem(text, prefix):
     """
     Nothing that a client sends breaks the reading.
     """
-    assert question_of(prefix + text, BOTH) is not None
+    assert parse_request(prefix + text, BOTH) is not None

@@ -8,10 +8,10 @@ import copy
 import pytest
 
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
-from autoscaler.apis.metrics.registration import Service, TakenError, judge, wanted
+from autoscaler.apis.metrics.registration import ServedElsewhereError, ServiceRef, build_api_services, plan_changes
 
-OURS = Service("gpushare-system", "gpushare-autoscaler-metrics")
-WISH = wanted({CUSTOM, EXTERNAL}, OURS, b"authority")
+OURS = ServiceRef("gpushare-system", "gpushare-autoscaler-metrics")
+WISH = build_api_services({CUSTOM, EXTERNAL}, OURS, b"authority")
 BY_NAME = {each["metadata"]["name"]: each for each in WISH}
 
 
@@ -26,7 +26,7 @@ def test_each_version_is_entered_and_the_newest_of_custom_is_preferred():
     ] == list(BY_NAME)
     assert [100, 200, 100] == [each["spec"]["versionPriority"] for each in WISH]
     assert "YXV0aG9yaXR5" == WISH[0]["spec"]["caBundle"]
-    assert "caBundle" not in wanted({CUSTOM}, OURS, None)[0]["spec"]
+    assert "caBundle" not in build_api_services({CUSTOM}, OURS, None)[0]["spec"]
     assert not any("insecureSkipTLSVerify" in each["spec"] for each in WISH)
 
 
@@ -35,8 +35,8 @@ def test_what_is_absent_is_made_and_what_is_ours_stays():
     Others' groups are none of our business.
     """
     other = {"metadata": {"name": "v1.apps"}, "spec": {"group": "apps", "version": "v1"}}
-    assert list(BY_NAME) == [change.name for change in judge([other], WISH, OURS)]
-    assert [] == judge([*WISH, other], WISH, OURS)
+    assert list(BY_NAME) == [change.name for change in plan_changes([other], WISH, OURS)]
+    assert [] == plan_changes([*WISH, other], WISH, OURS)
 
 
 def test_a_new_authority_is_written_under_the_version_that_was_read():
@@ -46,10 +46,10 @@ def test_a_new_authority_is_written_under_the_version_that_was_read():
     there = copy.deepcopy(WISH)
     there[0]["metadata"]["resourceVersion"] = "7"
     there[0]["spec"]["caBundle"] = "b2xk"
-    (change,) = judge(there, WISH, OURS)
+    (change,) = plan_changes(there, WISH, OURS)
     assert not change.new
     assert {"metadata": {"resourceVersion": "7"}, "spec": {"caBundle": "YXV0aG9yaXR5"}} == change.body
-    assert [] == judge(there, wanted({CUSTOM, EXTERNAL}, OURS, None), OURS)
+    assert [] == plan_changes(there, build_api_services({CUSTOM, EXTERNAL}, OURS, None), OURS)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_a_group_of_which_somebody_else_has_any_version_is_not_touched(server, s
     """
     name = f"{version}.{CUSTOM}"
     theirs = {"metadata": {"name": name}, "spec": {"group": CUSTOM, "version": version, "service": server}}
-    with pytest.raises(TakenError, match=said) as refused:
-        judge([theirs], WISH, OURS)
+    with pytest.raises(ServedElsewhereError, match=said) as refused:
+        plan_changes([theirs], WISH, OURS)
     assert f"kubectl delete apiservice {name}" in str(refused.value)
     assert ["v1beta1.external.metrics.k8s.io"] == [
-        c.name for c in judge([theirs], wanted({EXTERNAL}, OURS, None), OURS)
+        c.name for c in plan_changes([theirs], build_api_services({EXTERNAL}, OURS, None), OURS)
     ]

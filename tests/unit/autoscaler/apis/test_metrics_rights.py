@@ -8,13 +8,13 @@ import json
 
 import pytest
 
-from autoscaler.apis.metrics.core.request import Attributes
+from autoscaler.apis.metrics.core.request import ResourceAttributes
 from autoscaler.apis.metrics.front_proxy import User
-from autoscaler.apis.metrics.rights import MOST_KEPT, Rights, review, verdict
+from autoscaler.apis.metrics.rights import MOST_KEPT, Authorizer, build_review, parse_review
 from isolation.kube.core.errors import MalformedError, UnreachableError
 
 EVE = User("eve", "u1", ("a", "b"), (("scope", ("x", "y")),))
-READ = Attributes("get", "custom.metrics.k8s.io", "v1beta2", "default", "pods", "gpu_mem_used_bytes", "*")
+READ = ResourceAttributes("get", "custom.metrics.k8s.io", "v1beta2", "default", "pods", "gpu_mem_used_bytes", "*")
 YES, NO = ({"status": {"allowed": allowed, "reason": "because"}} for allowed in (True, False))
 
 
@@ -62,7 +62,7 @@ def test_the_question_has_all_that_decides():
             "subresource": "gpu_mem_used_bytes",
             "name": "*",
         },
-    } == review(EVE, READ)["spec"]
+    } == build_review(EVE, READ)["spec"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_answer_holds_for_ten_seconds(answers, expected):
 
     async def story():
         clock, server = Clock(), Server(*answers)
-        rights, said = Rights(server, clock), []
+        rights, said = Authorizer(server, clock), []
         for clock.now in (0.0, 9.9, 10.0):
             said.append(await rights.refusal(EVE, READ))
         return said, len(server.asked)
@@ -90,7 +90,7 @@ def test_many_at_once_wait_for_one_answer_and_one_that_hangs_up_takes_it_from_no
 
     async def story():
         server = Server(YES)
-        rights = Rights(server, Clock())
+        rights = Authorizer(server, Clock())
         tasks = [asyncio.create_task(rights.refusal(EVE, READ)) for _ in range(100)]
         await asyncio.sleep(0)
         tasks[0].cancel()
@@ -105,7 +105,7 @@ def test_without_an_answer_there_is_no_right_and_nothing_is_remembered():
     """
 
     async def story():
-        rights = Rights(Server(UnreachableError("down"), YES), Clock())
+        rights = Authorizer(Server(UnreachableError("down"), YES), Clock())
         with pytest.raises(UnreachableError):
             await rights.refusal(EVE, READ)
         return await rights.refusal(EVE, READ)
@@ -120,7 +120,7 @@ def test_what_is_remembered_is_bounded_and_tells_users_apart():
 
     async def story():
         server = Server(YES)
-        rights = Rights(server, Clock())
+        rights = Authorizer(server, Clock())
         for i in range(MOST_KEPT + 10):
             await rights.refusal(User("eve", groups=(f"g{i}",)), READ)
         return len(server.asked), len(rights._kept)
@@ -135,7 +135,7 @@ def test_only_a_plain_yes_allows(status):
     """
     Anything else is a no.
     """
-    assert verdict(json.dumps({"status": status}).encode())
+    assert parse_review(json.dumps({"status": status}).encode())
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_an_answer_that_is_none_is_broken_plumbing(text):
     Neither yes nor no.
     """
     with pytest.raises(MalformedError):
-        verdict(text)
+        parse_review(text)

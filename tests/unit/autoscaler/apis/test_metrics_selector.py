@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.apis.metrics.core.selector import MOST_LETTERS, SelectorError, selector_of
+from autoscaler.apis.metrics.core.selector import MOST_LETTERS, SelectorError, parse_selector
 
 WEB = {"app": "web", "tier": "a", "example.com/build": "12"}
 
@@ -37,7 +37,7 @@ def test_a_selector_matches_as_in_kubernetes(text, expected):
     """
     Equality, sets, existence and numbers, all of which must hold.
     """
-    assert expected is selector_of(text).matches(WEB)
+    assert expected is parse_selector(text).matches(WEB)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_no_selector_is_refused_with_the_place(text):
     Never read as something that it does not say.
     """
     with pytest.raises(SelectorError):
-        selector_of(text)
+        parse_selector(text)
 
 
 def test_a_selector_is_bounded():
@@ -70,11 +70,11 @@ def test_a_selector_is_bounded():
     A stranger sends it.
     """
     with pytest.raises(SelectorError, match="characters"):
-        selector_of("a" * (MOST_LETTERS + 1))
+        parse_selector("a" * (MOST_LETTERS + 1))
     with pytest.raises(SelectorError, match="requirements"):
-        selector_of(",".join(f"k{i}" for i in range(65)))
+        parse_selector(",".join(f"k{i}" for i in range(65)))
     with pytest.raises(SelectorError, match="values"):
-        selector_of(f"k in ({','.join(str(i) for i in range(1025))})")
+        parse_selector(f"k in ({','.join(str(i) for i in range(1025))})")
 
 
 @given(st.text(alphabet="ab=!<>(), in.-/\t0\u00e9", max_size=60))
@@ -83,7 +83,7 @@ def test_any_text_is_a_selector_or_an_error(text):
     Nothing else comes out of it.
     """
     try:
-        found = selector_of(text)
+        found = parse_selector(text)
     except SelectorError:
         return
     found.matches(WEB)

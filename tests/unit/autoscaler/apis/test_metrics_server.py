@@ -14,12 +14,13 @@ from e2e.certificates import Authority
 from support.waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.apis.metrics import server as serving
-from autoscaler.apis.metrics.core.answer import Moment
-from autoscaler.apis.metrics.core.readings import Board, Picture
+from autoscaler.apis.metrics.core.answer import Clocks
+from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
-from autoscaler.apis.metrics.front_proxy import Trust
-from autoscaler.apis.metrics.server import Server, listening
-from autoscaler.apis.metrics.tls import Door, TlsError
+from autoscaler.apis.metrics.front_proxy import FrontProxyTrust
+from autoscaler.apis.metrics.server import MetricsApiServer, serve
+from autoscaler.apis.metrics.tls import MetricsTls
+from isolation.host.reloading_tls import CertificateFiles, TlsError
 from isolation.kube.core.errors import UnreachableError
 
 PODS = f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/%2A/gpu_mem_used_bytes"
@@ -47,21 +48,23 @@ class Stand:
         self.folder = folder
         self.web, self.old, self.new = (Authority(folder, name) for name in ("web", "old", "new"))
         self.pair = self.web.issue("server", hosts=("127.0.0.1",))
-        self.door = Door(self.pair.certificate, self.pair.key)
+        self.tls = MetricsTls(CertificateFiles(self.pair.certificate, self.pair.key))
         self.rights, self.unready, self.port = Says(), "", 0
 
     @contextlib.asynccontextmanager
     async def open(self):
         """Serve."""
-        moment = Moment(1000.0, 1_800_000_000.0, 45.0)
-        board = Board(Picture(1000.0))
-        server = Server(self.door, self.rights, board, (CUSTOM,), now=lambda: moment, unready=lambda: self.unready)
-        async with listening(server, self.door, "127.0.0.1", 0) as self.port:
+        moment = Clocks(1000.0, 1_800_000_000.0, 45.0)
+        board = LatestSnapshot(MetricsSnapshot(1000.0))
+        server = MetricsApiServer(
+            self.tls, self.rights, board, (CUSTOM,), now=lambda: moment, unready=lambda: self.unready
+        )
+        async with serve(server, self.tls, "127.0.0.1", 0) as self.port:
             yield self
 
     def trust(self, authority):
         """Whom the cluster names from now on."""
-        self.door.believe(Trust(authority.certificate.read_text(), frozenset(("proxy",))))
+        self.tls.set_trust(FrontProxyTrust(authority.certificate.read_text(), frozenset(("proxy",))))
 
     def session(self, authority=None, name="proxy"):
         """A client, with a certificate of that authority."""
@@ -177,12 +180,12 @@ def test_our_certificate_is_read_again_and_half_a_pair_is_not(stand):
         async with stand.open(), stand.session(stand.old) as first:
             said.append(await status(first))
             stand.pair.key.write_text("half")
-            stand.door.refresh()
+            stand.tls.refresh()
             async with stand.session(stand.old) as meanwhile:
                 said.append(await status(meanwhile))
                 serials.append(serial(meanwhile))
             stand.web.issue("server", hosts=("127.0.0.1",))
-            stand.door.refresh()
+            stand.tls.refresh()
             async with stand.session(stand.old) as after:
                 said += [await status(after), await status(first)]
                 serials += [serial(after), serial(first)]
@@ -199,8 +202,8 @@ def test_an_authority_that_is_none_leaves_the_one_before(stand):
     """
     stand.trust(stand.old)
     with pytest.raises(TlsError):
-        stand.door.believe(Trust("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"))
-    assert stand.door.trust.authority == stand.old.certificate.read_text()
+        stand.tls.set_trust(FrontProxyTrust("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"))
+    assert stand.tls.trust.authority == stand.old.certificate.read_text()
 
 
 def test_files_that_make_no_certificate_are_said_at_the_start(tmp_path):
@@ -208,7 +211,7 @@ def test_files_that_make_no_certificate_are_said_at_the_start(tmp_path):
     Named, with what is wrong.
     """
     with pytest.raises(TlsError, match=r"none\.crt"):
-        Door(tmp_path / "none.crt", tmp_path / "none.key")
+        MetricsTls(CertificateFiles(tmp_path / "none.crt", tmp_path / "none.key"))
 
 
 def test_a_connection_that_asks_nothing_is_ended(stand, monkeypatch):

@@ -10,14 +10,14 @@ from support.builders import ask
 from support.kube_world_stand import LIMITS, Api, Machines, a_pod, run
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, TakeBack
-from autoscaler.core.reconcile import turn
-from autoscaler.core.snapshot import Home
-from autoscaler.core.state import Memory
+from autoscaler.core.observation import Nomination
+from autoscaler.core.plan import CancelScaleUp, ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from isolation.contract.handover import Ours
 
 PODS = "/api/v1/pods"
@@ -28,26 +28,26 @@ class Story:
 
     def __init__(self, *pods, units=2):
         self.machines = Machines()
-        self.relay = Relay([Offer("a", self.machines, ours=Ours(buys=True))])
+        self.relay = ProviderGroups([OfferedPool("a", self.machines, ours=Ours(buys=True))])
         self.api = Api([], [a_pod(name, units=units) for name in pods])
 
     def played(self, play):
         """`play(stand, turned)`, where `turned()` makes a turn and says what it did."""
 
         async def story(stand):
-            memory = Memory()
+            memory = AutoscalerState()
 
             async def turned():
                 nonlocal memory
                 stand.seconds += 10
-                plan, memory = await turn(stand.world, LIMITS, memory)
+                plan, memory = await reconcile(stand.world, LIMITS, memory)
                 return [type(step) for step in plan.steps]
 
             found = await play(stand, turned), memory.closed
             assert not found[1], "no pool rests for it"
             return found[0]
 
-        return run(self.api, Commanding(self.relay, self.machines), story, stale_seconds=1e9)
+        return run(self.api, OrderingProvider(self.relay, self.machines), story, stale_seconds=1e9)
 
     async def ends(self, name):
         """A pod is gone, and everybody has heard."""
@@ -72,7 +72,7 @@ def test_an_order_goes_with_the_last_pod_that_it_is_for():
         return [*steps, await turned()], [*sizes, story.relay.commanded("a")]
 
     steps, sizes = story.played(play)
-    assert [[Buy], [TakeBack], [], [Buy]] == steps
+    assert [[ScaleUp], [CancelScaleUp], [], [ScaleUp]] == steps
     assert [1, 0, 0, 1] == sizes
     assert 0 == story.machines.target
 
@@ -89,7 +89,7 @@ def test_an_order_that_was_carried_out_in_between_is_not_taken_back():
         await stand.world.observe()
         await story.relay.refresh()
         await story.relay.grow("a", 1)
-        return await stand.world.apply(TakeBack("a/0", "a", "nobody waits"))
+        return await stand.world.apply(CancelScaleUp("a/0", "a", "nobody waits"))
 
     assert "carried out" in story.played(play).reason
     assert (1, 0) == (story.machines.target, story.relay.commanded("a"))
@@ -110,7 +110,7 @@ def test_of_several_orders_as_many_go_as_nobody_waits_for():
 
     ordered, back, left, after = story.played(play)
     assert 3 == ordered
-    assert [TakeBack] * 2 == back
+    assert [CancelScaleUp] * 2 == back
     assert (1, []) == (left, after)
 
 
@@ -123,7 +123,7 @@ def test_what_is_not_bought_yet_is_not_bought_for_a_pod_that_has_gone():
     async def play(stand, _turned):
         await stand.world.observe()
         await story.ends("p1")
-        steps = [Buy("a", ("p1",), "x"), Buy("a", (), "x"), Buy("a", ("p1", "p2"), "x")]
+        steps = [ScaleUp("a", ("p1",), "x"), ScaleUp("a", (), "x"), ScaleUp("a", ("p1", "p2"), "x")]
         return [why is None for why in await stand.world.buy(steps)]
 
     assert [False, True, True] == story.played(play)
@@ -144,14 +144,14 @@ def test_orders_that_nobody_needs_are_found(ordered, min_nodes, homes, expected)
     """
     Never below the pool's smallest size.
     """
-    machines = [Machine(f"p/{number}", "p", State.REQUESTED, float(number)) for number in range(2)]
+    machines = [Machine(f"p/{number}", "p", MachineState.REQUESTED, float(number)) for number in range(2)]
     pods = [pod(ask(5)) for _ in homes]
     found = replace(
         seen([pool(min_nodes=min_nodes)], pods, machines=machines, at=10.0),
         ordered={"p": ordered} if ordered else {},
-        homes={one.uid: Home(name, (0,)) for one, name in zip(pods, homes, strict=True)},
+        nominations={one.uid: Nomination(name, (0,)) for one, name in zip(pods, homes, strict=True)},
     )
 
-    plan, _ = decide(found, Limits(), Memory())
+    plan, _ = decide(found, Limits(), AutoscalerState())
 
-    assert expected == [step.node for step in plan.steps if isinstance(step, TakeBack)]
+    assert expected == [step.node for step in plan.steps if isinstance(step, CancelScaleUp)]

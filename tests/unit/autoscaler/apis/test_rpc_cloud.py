@@ -13,10 +13,17 @@ from support.rpc_world import GENERATIONS, PROVIDER, Pools, channel_to
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
-from autoscaler.apis.rpc.core.templates import template_bytes
+from autoscaler.apis.rpc.core.node_groups import (
+    GroupInstance,
+    InstancePhase,
+    NodeGroup,
+    NodeGroupError,
+    NoStockError,
+    OutcomeUnknownError,
+)
+from autoscaler.apis.rpc.core.templates import encode_template
 from autoscaler.apis.rpc.core.wire.core import node_json
-from autoscaler.apis.rpc.handler import Manners
+from autoscaler.apis.rpc.handler import CallPolicy
 from isolation.contract.codec.node import node_of
 from isolation.contract.model import Mode, Taint
 from isolation.contract.names import ACK, CARD_COUNT, CARD_UNITS, POOL, WHOLE_CARDS
@@ -53,7 +60,7 @@ def test_groups_are_told_with_the_smallest_size_that_is_commanded(generation):
     """
     The floor is the pool's own, raised by a command, never above the largest.
     """
-    pools = Pools(Group("a", 1, 5), Group("b", 1, 5, commanded=3), Group("c", 0, 2, commanded=9))
+    pools = Pools(NodeGroup("a", 1, 5), NodeGroup("b", 1, 5, commanded=3), NodeGroup("c", 0, 2, commanded=9))
 
     async def play(channel):
         said = await generation.provider(channel)["NodeGroups"]()
@@ -69,7 +76,7 @@ def test_a_template_is_a_node_whose_cards_are_capacity(generation):
     """
     fresh = node("seen", 2, 15, cpu_milli=3500, labels={"zone": "a", "kubernetes.io/hostname": "seen"})
     fresh = replace(fresh, taints=(Taint("gpu", "yes"),))
-    pools = Pools(Group("a", template=fresh, others={"ephemeral-storage": "10Gi"}))
+    pools = Pools(NodeGroup("a", template=fresh, others={"ephemeral-storage": "10Gi"}))
 
     async def play(channel):
         return generation.node_of(await generation.provider(channel)["NodeGroupTemplateNodeInfo"](id="a"))
@@ -100,7 +107,7 @@ def test_a_template_offers_what_its_mode_serves(generation, mode, expected):
     """
     A pool of one mode never looks as if it served another's pods.
     """
-    pools = Pools(Group("a", template=node("seen", 2, 15, mode=mode)))
+    pools = Pools(NodeGroup("a", template=node("seen", 2, 15, mode=mode)))
 
     async def play(channel):
         return generation.node_of(await generation.provider(channel)["NodeGroupTemplateNodeInfo"](id="a"))
@@ -116,7 +123,7 @@ def test_a_template_reads_back_as_the_node_that_it_was():
     """
     fresh = node("seen", 2, 15, mode=Mode.CORE_MEM, labels={ACK.mode_label: "core_mem"})
 
-    back = node_of(node_json(template_bytes(Group("a", template=fresh))))
+    back = node_of(node_json(encode_template(NodeGroup("a", template=fresh))))
 
     assert ([(c.index, c.total_bytes) for c in fresh.cards], fresh.cpu_milli, fresh.memory_bytes, Mode.CORE_MEM) == (
         [(c.index, c.total_bytes) for c in back.cards],
@@ -132,7 +139,7 @@ def test_a_node_belongs_to_the_group_that_has_its_machine(generation):
     """
     By its provider id, else by its name; an unknown one belongs to no group, which is an empty id and no error.
     """
-    pools = Pools(Group("a"), Group("b", 0, 4))
+    pools = Pools(NodeGroup("a"), NodeGroup("b", 0, 4))
     pools.arrive("b", "n1")
 
     async def play(channel):
@@ -148,7 +155,7 @@ def test_a_group_grows_by_what_is_asked_and_its_target_says_so_at_once(generatio
     """
     cluster-autoscaler asks for the target right after the increase.
     """
-    pools = Pools(Group("a", 0, 5, target=1))
+    pools = Pools(NodeGroup("a", 0, 5, target=1))
 
     async def play(channel):
         client = generation.provider(channel)
@@ -163,9 +170,9 @@ def test_nodes_leave_by_name_and_the_target_with_them(generation):
     """
     Named twice they leave once; one whose deletion runs already costs nothing more.
     """
-    pools = Pools(Group("a", 0, 5, target=4))
+    pools = Pools(NodeGroup("a", 0, 5, target=4))
     pools.arrive("a", "n1", "n2", "n3")
-    gone = Instance("test://n4", "n4", Standing.DELETING)
+    gone = GroupInstance("test://n4", "n4", InstancePhase.DELETING)
     pools.change("a", instances=(*pools.now("a").instances, gone))
 
     async def play(channel):
@@ -202,7 +209,7 @@ def test_what_may_not_be_is_refused_and_nothing_changes(generation, method, fiel
     """
     All of a request or nothing of it: bounds, other pools' nodes, what is not implemented on purpose.
     """
-    pools = Pools(Group("a", 1, 5, target=2))
+    pools = Pools(NodeGroup("a", 1, 5, target=2))
     pools.arrive("a", "n1", "n2")
 
     assert code == code_of(pools, generation, method, **fields)[0]
@@ -214,7 +221,9 @@ def test_a_machine_that_never_came_may_go_below_the_smallest_size(generation):
     """
     What holds nothing protects nobody; it is named by its id alone.
     """
-    pools = Pools(Group("a", 1, 5, target=1, instances=(Instance("test://x", trouble="no stock", out_of_stock=True),)))
+    pools = Pools(
+        NodeGroup("a", 1, 5, target=1, instances=(GroupInstance("test://x", trouble="no stock", out_of_stock=True),))
+    )
 
     async def play(channel):
         client = generation.provider(channel)
@@ -231,7 +240,7 @@ def test_an_order_that_does_not_come_is_called_off(generation):
     """
     Down to the machines that are there, and no further; one that failed is not there.
     """
-    pools = Pools(Group("a", 0, 5, target=3, instances=(Instance("test://x", trouble="no stock"),)))
+    pools = Pools(NodeGroup("a", 0, 5, target=3, instances=(GroupInstance("test://x", trouble="no stock"),)))
     pools.arrive("a", "n1")
 
     assert CODE.OK == code_of(pools, generation, "NodeGroupDecreaseTargetSize", id="a", delta=-2)[0]
@@ -244,26 +253,26 @@ def test_only_whole_cards_are_gpus_to_cluster_autoscaler(generation):
     A shared node under its GPU label would be called unready and empty, because no GPU it knows is on it.
     """
     whole = node("w", 1, 15, mode=Mode.EXCLUSIVE, model="T4")
-    pools = Pools(Group("a", template=whole), Group("b", template=node("s", 1, 15, model="A100")))
+    pools = Pools(NodeGroup("a", template=whole), NodeGroup("b", template=node("s", 1, 15, model="A100")))
 
     async def play(channel):
         client = generation.provider(channel)
         return (await client["GPULabel"]()).label, sorted((await client["GetAvailableGPUTypes"]()).gpuTypes)
 
     assert (WHOLE_CARDS, ["T4"]) == asked(pools, play)
-    labels = node_json(template_bytes(pools.now("a")))["metadata"]["labels"]
+    labels = node_json(encode_template(pools.now("a")))["metadata"]["labels"]
     assert ("T4", False) == (
         labels.get(WHOLE_CARDS),
-        WHOLE_CARDS in node_json(template_bytes(pools.now("b")))["metadata"]["labels"],
+        WHOLE_CARDS in node_json(encode_template(pools.now("b")))["metadata"]["labels"],
     )
 
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (OutOfStockError("no T4 in zone a"), CODE.RESOURCE_EXHAUSTED, "no T4 in zone a"),
-        (UnreachableError("no answer"), CODE.UNAVAILABLE, "no answer"),
-        (StateError("the pool is paused"), CODE.FAILED_PRECONDITION, "the pool is paused"),
+        (NoStockError("no T4 in zone a"), CODE.RESOURCE_EXHAUSTED, "no T4 in zone a"),
+        (OutcomeUnknownError("no answer"), CODE.UNAVAILABLE, "no answer"),
+        (NodeGroupError("the pool is paused"), CODE.FAILED_PRECONDITION, "the pool is paused"),
         (RuntimeError("password is 1234"), CODE.INTERNAL, "log"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
@@ -272,7 +281,7 @@ def test_a_failure_has_its_own_status_and_a_fault_tells_no_secrets(error, code, 
     """
     Out of stock makes cluster-autoscaler back off; a fault of ours is in our log, not on the wire.
     """
-    pools = Pools(Group("a", 0, 5))
+    pools = Pools(NodeGroup("a", 0, 5))
     pools.fails = error
 
     found, said = code_of(pools, GENERATIONS[1], "NodeGroupIncreaseSize", id="a", delta=1)
@@ -284,7 +293,7 @@ def test_what_takes_too_long_is_answered_and_still_done():
     """
     The caller learns that time is over; the action is not cut in half, and the next one waits for it.
     """
-    pools, manners = Pools(Group("a", 0, 2)), Manners(seconds=0.1)
+    pools, manners = Pools(NodeGroup("a", 0, 2)), CallPolicy(seconds=0.1)
     may = asyncio.Event()
 
     async def play(channel):
@@ -314,7 +323,7 @@ def test_two_increases_at_once_do_not_pass_the_largest_size_together():
     """
     The second sees what the first has done.
     """
-    pools = Pools(Group("a", 0, 3))
+    pools = Pools(NodeGroup("a", 0, 3))
 
     async def play(channel):
         call = GENERATIONS[0].provider(channel)["NodeGroupIncreaseSize"]
@@ -329,7 +338,7 @@ def test_bytes_that_are_no_message_end_the_call_and_not_the_server(method):
     """
     Rubbish on the wire is an error of its sender.
     """
-    pools = Pools(Group("a", 0, 5))
+    pools = Pools(NodeGroup("a", 0, 5))
 
     async def play(channel):
         call = channel.unary_unary(f"/{PROVIDER}.CloudProvider/{method}")

@@ -11,9 +11,9 @@ from support.builders import ask, node
 from support.rpc_world import GENERATIONS, channel_to
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.rpc.core.options import Option, best
+from autoscaler.apis.rpc.core.options import ExpansionOption, score_options
 from autoscaler.apis.rpc.expander import Expander
-from autoscaler.apis.rpc.handler import Manners
+from autoscaler.apis.rpc.handler import CallPolicy
 from autoscaler.core.pools import Pool
 from isolation.contract.codec.node import encode_cards
 from isolation.contract.model import Mode, Requirement, Rules, Taint
@@ -63,7 +63,7 @@ def chosen(generation, options, nodes, *ours):
     """The groups that the expander names, in its order."""
 
     async def run():
-        async with channel_to(Expander(Ours(*ours), Manners(seconds=PATIENCE_SECONDS))) as channel:
+        async with channel_to(Expander(Ours(*ours), CallPolicy(seconds=PATIENCE_SECONDS))) as channel:
             return [one.nodeGroupId for one in (await generation.best(channel, options, nodes)).options]
 
     return asyncio.run(run())
@@ -148,7 +148,7 @@ def test_what_cluster_autoscaler_has_simulated_is_not_weighed_again():
     rules = Rules(((Requirement("zone", "In", ("a",)),),))
     booting = replace(node("n", 1, 16), taints=(Taint("node.example/booting"),), ready=False, cordoned=True)
 
-    (only,), _ = best([Option("a", booting, (ask(8, rules=rules),))])
+    (only,), _ = score_options([ExpansionOption("a", booting, (ask(8, rules=rules),))])
 
     assert ("a", 1, 1) == (only.group, only.served, only.nodes)
 
@@ -175,7 +175,7 @@ def test_pods_without_cards_are_weighed_as_well():
     """
     plain = node("cpu", 0, 1, mode=Mode.NONE, cpu_milli=4000)
 
-    (only,), _ = best([Option("cpu", plain, (ask(0, 0, cpu_milli=1000),))])
+    (only,), _ = score_options([ExpansionOption("cpu", plain, (ask(0, 0, cpu_milli=1000),))])
 
     assert ("cpu", 1) == (only.group, only.served)
 

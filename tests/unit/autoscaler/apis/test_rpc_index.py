@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rpc_world import GENERATIONS, channel_to
 
-from autoscaler.apis.rpc import cloud_provider, relay
-from autoscaler.apis.rpc.cloud_provider import CloudProvider, Index
-from autoscaler.apis.rpc.core.state import Group, Instance
-from autoscaler.apis.rpc.relay import Offer, Relay
+from autoscaler.apis.rpc import cloud_provider, provider_groups
+from autoscaler.apis.rpc.cloud_provider import CloudProvider, GroupIndex
+from autoscaler.apis.rpc.core.node_groups import GroupInstance, NodeGroup
+from autoscaler.apis.rpc.provider_groups import OfferedPool, ProviderGroups
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 
 WORDS = st.sampled_from(["", "a", "b", "c", "d"])
-GROUPS = st.lists(st.lists(st.builds(Instance, WORDS, WORDS), max_size=4), max_size=4).map(
-    lambda found: tuple(Group(f"g{at}", instances=tuple(some)) for at, some in enumerate(found))
+GROUPS = st.lists(st.lists(st.builds(GroupInstance, WORDS, WORDS), max_size=4), max_size=4).map(
+    lambda found: tuple(NodeGroup(f"g{at}", instances=tuple(some)) for at, some in enumerate(found))
 )
 
 
@@ -29,7 +29,7 @@ def test_the_index_says_what_a_search_through_the_groups_says(groups, provider_i
     """
     found = next((group.name for group in groups if group.find(provider_id, name) is not None), "")
 
-    assert found == Index(groups).of(provider_id, name).nodeGroup.id
+    assert found == GroupIndex(groups).of(provider_id, name).nodeGroup.id
 
 
 class Fleet:
@@ -55,13 +55,15 @@ def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_told_at_once(m
     """
     size = 300
     read = []
-    monkeypatch.setattr(relay, "_instance", lambda one, plain=relay._instance: read.append(one) or plain(one))
+    monkeypatch.setattr(
+        provider_groups, "_instance", lambda one, plain=provider_groups._instance: read.append(one) or plain(one)
+    )
     built = []
-    monkeypatch.setattr(cloud_provider, "Index", lambda groups: built.append(groups) or Index(groups))
+    monkeypatch.setattr(cloud_provider, "GroupIndex", lambda groups: built.append(groups) or GroupIndex(groups))
 
     async def run():
         fleet = Fleet(size)
-        state = Relay([Offer("a", fleet, ours=Ours(buys=True))])
+        state = ProviderGroups([OfferedPool("a", fleet, ours=Ours(buys=True))])
         async with channel_to(CloudProvider(state)) as channel:
             client = GENERATIONS[1].provider(channel)
 

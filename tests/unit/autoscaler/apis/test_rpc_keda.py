@@ -12,10 +12,17 @@ import pytest
 from support.rpc_world import channel_to
 from support.waiting import PATIENCE_SECONDS, soon
 
-from autoscaler.apis.metrics.core.readings import Board, Picture, PodUse, PoolRoom, Use, Waiting
+from autoscaler.apis.metrics.core.readings import (
+    ContainerCardUse,
+    LatestSnapshot,
+    MetricsSnapshot,
+    PendingPod,
+    PodUse,
+    PoolCapacity,
+)
 from autoscaler.apis.rpc import keda_scaler
 from autoscaler.apis.rpc.keda_scaler import ExternalScaler
-from autoscaler.apis.rpc.ports import Settings, ports
+from autoscaler.apis.rpc.ports import GrpcSettings, serve_ports
 from isolation.contract.protobuf import Wire
 from isolation.contract.quantity import GIB
 from isolation.kube.election import boottime
@@ -40,15 +47,15 @@ USED = {"metric": "gpu_mem_used_ratio", "target": "0.8", "selector": "app=chat"}
 
 def used(name, bytes_used, measured=100.0):
     """A pod of 8 GiB that uses so much of it."""
-    uses = (Use("main", "GPU-1", 0, 8 * GIB, None, bytes_used, 0.1),)
+    uses = (ContainerCardUse("main", "GPU-1", 0, 8 * GIB, None, bytes_used, 0.1),)
     return PodUse("demo", name, "node-1", uses, {"app": "chat"}, measured)
 
 
-PICTURE = Picture(
+PICTURE = MetricsSnapshot(
     at=100.0,
     pods={"demo": (used("a", 6 * GIB), used("b", 2 * GIB))},
-    pools=(PoolRoom("shared", 4 * GIB, 2.0, 0.5),),
-    waiting=(Waiting("demo", "shared", 24 * GIB), Waiting("other", "shared", GIB)),
+    pools=(PoolCapacity("shared", 4 * GIB, 2.0, 0.5),),
+    waiting=(PendingPod("demo", "shared", 24 * GIB), PendingPod("other", "shared", GIB)),
 )
 
 
@@ -56,7 +63,7 @@ def call(picture, method, metadata, *, now=110.0, namespace="demo", metric=None)
     """The answer of one call, or its status and what was said."""
 
     async def run():
-        scaler = ExternalScaler(Board(picture), steady=lambda: now)
+        scaler = ExternalScaler(LatestSnapshot(picture), steady=lambda: now)
         async with channel_to(scaler) as channel:
             ref = WIRE["Ref"](name="chat", namespace=namespace, scalerMetadata=metadata)
             asked = ref if method != "GetMetrics" else WIRE["Ask"](scaledObjectRef=ref, metricName=metric or "")
@@ -117,7 +124,7 @@ def test_there_is_something_to_do_above_the_activation(activation, active):
 @pytest.mark.parametrize(
     ("picture", "metadata", "now"),
     [
-        (Picture(), PENDING, 110.0),
+        (MetricsSnapshot(), PENDING, 110.0),
         (PICTURE, PENDING, 146.0),
         (PICTURE, PENDING, 50.0),
         (replace(PICTURE, pods={"demo": (used("a", GIB), used("b", GIB, measured=None))}), USED, 110.0),
@@ -142,9 +149,9 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
     """
 
     async def run():
-        board = Board(replace(PICTURE, at=boottime() - 60))
+        board = LatestSnapshot(replace(PICTURE, at=boottime() - 60))
         async with (
-            ports(Settings(number=0, **scrapes), readings=board) as opened,
+            serve_ports(GrpcSettings(number=0, **scrapes), readings=board) as opened,
             grpc.aio.insecure_channel(f"127.0.0.1:{opened.number}") as channel,
         ):
             unary = channel.unary_unary(
@@ -232,7 +239,7 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
     Silent while nothing can be told; streams beyond the bound are refused and leave the others alone.
     """
     monkeypatch.setattr(keda_scaler, "MOST_STREAMS", 1)
-    board = Board(PICTURE)
+    board = LatestSnapshot(PICTURE)
 
     async def run():
         scaler = ExternalScaler(board, look_seconds=0.01, steady=lambda: 110.0)
@@ -247,7 +254,7 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
             told = [(await stream.read()).result]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await open_stream(ref, timeout=PATIENCE_SECONDS).read()
-            board.put(Picture())
+            board.put(MetricsSnapshot())
             await asyncio.sleep(0.05)
             board.put(replace(PICTURE, waiting=()))
             told.append((await stream.read()).result)

@@ -11,8 +11,8 @@ import pytest
 from support.rpc_world import GENERATIONS, channel_to
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import StateError
-from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
+from autoscaler.apis.rpc.core.node_groups import NodeGroupError
+from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 from isolation.kube.core.errors import UnreachableError
@@ -75,7 +75,7 @@ def played(shelf, play, occupied=None, **offer):
     """Run `play(relay, client)` with a server in between, after a first look."""
 
     async def run():
-        relay = Relay([Offer("a", shelf, **offer)], occupied)
+        relay = ProviderGroups([OfferedPool("a", shelf, **offer)], occupied)
         async with channel_to(CloudProvider(relay)) as channel:
             client = CLIENT.provider(channel)
             await client["Refresh"]()
@@ -117,7 +117,7 @@ def test_our_loop_buys_through_the_command_and_never_twice():
     shelf = Shelf(1, ["n1"])
 
     async def play(relay, client):
-        ours = Commanding(relay, shelf)
+        ours = OrderingProvider(relay, shelf)
         grown = await ours.grow("a", 2, 1)
         (seen,) = await ours.pools()
         with pytest.raises(base.ChangedError):
@@ -137,7 +137,7 @@ def test_an_order_is_taken_back_before_the_provider_is_asked(by, target, cancell
     shelf = Shelf(2, ["n1"])
 
     async def play(relay, _client):
-        ours = Commanding(relay, shelf)
+        ours = OrderingProvider(relay, shelf)
         await ours.grow("a", 2)
         return await ours.cancel("a", by), (await ours.pools())[0].target
 
@@ -153,7 +153,7 @@ def test_an_order_that_is_being_carried_out_is_not_taken_back():
     began, may = asyncio.Event(), asyncio.Event()
 
     async def play(relay, client):
-        ours = Commanding(relay, shelf)
+        ours = OrderingProvider(relay, shelf)
         await ours.grow("a", 3, 1)
         back = [await ours.take_back("a", 1)]
         quick = shelf.grow
@@ -181,7 +181,7 @@ def test_an_order_that_our_loop_no_longer_confirms_is_not_told():
     Whoever stood still does not know for whom it ordered; a turn later it is told again.
     """
     shelf, clock = Shelf(1, ["n1"]), [0.0]
-    relay = Relay([Offer("a", shelf)], steady=lambda: clock[0])
+    relay = ProviderGroups([OfferedPool("a", shelf)], steady=lambda: clock[0])
 
     async def play():
         await relay.refresh()
@@ -191,7 +191,7 @@ def test_an_order_that_our_loop_no_longer_confirms_is_not_told():
             clock[0] = moment
             if confirmed:
                 relay.confirm(10.0)
-            floors.append((relay.groups()[0].floor, (await Commanding(relay, shelf).pools())[0].target))
+            floors.append((relay.groups()[0].floor, (await OrderingProvider(relay, shelf).pools())[0].target))
         return floors
 
     assert [(2, 2), (2, 2), (0, 2), (2, 2)] == asyncio.run(play())
@@ -330,8 +330,8 @@ def test_a_pool_that_nobody_offers_cannot_be_commanded():
     """
     A misspelt name is an error, not an order to nobody.
     """
-    with pytest.raises(StateError, match="pool b does not exist"):
-        Relay([Offer("a", Shelf())]).command("b", 1)
+    with pytest.raises(NodeGroupError, match="pool b does not exist"):
+        ProviderGroups([OfferedPool("a", Shelf())]).command("b", 1)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from e2e.certificates import Authority
 from support.rpc_world import GENERATIONS, Pools, channel_to
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.readings import Board
+from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.core.state import Group
-from autoscaler.apis.rpc.handler import Manners
-from autoscaler.apis.rpc.ports import Settings, ports
-from autoscaler.apis.rpc.server import Files, Port, ServingError, serving
+from autoscaler.apis.rpc.core.node_groups import NodeGroup
+from autoscaler.apis.rpc.handler import CallPolicy
+from autoscaler.apis.rpc.ports import GrpcSettings, serve_ports
+from autoscaler.apis.rpc.server import GrpcPort, ServingError, serve
+from isolation.host.reloading_tls import CertificateFiles
 
 CODE = grpc.StatusCode
 
@@ -36,7 +37,7 @@ def trusting(authority, pair=None):
 async def asked(port, credentials, manners=None):
     """The status of one question."""
     async with channel_to(
-        CloudProvider(Pools(Group("a")), manners),
+        CloudProvider(Pools(NodeGroup("a")), manners),
         port=port,
         credentials=credentials,
         options=[("grpc.enable_retries", 0)],
@@ -58,10 +59,10 @@ def test_a_port_without_tls_is_for_this_machine_alone():
     Whoever reached it could delete every node.
     """
     with pytest.raises(ServingError, match=r"certificate"):
-        Port("0.0.0.0", 8086)  # noqa: S104 (what is refused)
+        GrpcPort("0.0.0.0", 8086)  # noqa: S104 (what is refused)
     with pytest.raises(ServingError, match=r"certificate"):
-        Port("autoscaler.example", 8086)
-    assert CODE.OK == asyncio.run(asked(Port("127.0.0.1", 0), None))
+        GrpcPort("autoscaler.example", 8086)
+    assert CODE.OK == asyncio.run(asked(GrpcPort("127.0.0.1", 0), None))
 
 
 @pytest.mark.parametrize("who", ["friend", "stranger", "nobody"])
@@ -76,7 +77,7 @@ def test_with_an_authority_for_clients_only_its_clients_are_heard(authority, tmp
         "stranger": Authority(tmp_path / "other", "other").issue("friend"),
         "nobody": None,
     }[who]
-    port = Port("127.0.0.1", 0, Files(server.certificate, server.key, authority.certificate))
+    port = GrpcPort("127.0.0.1", 0, CertificateFiles(server.certificate, server.key, authority.certificate))
 
     code = asyncio.run(asked(port, trusting(authority, pair)))
 
@@ -89,8 +90,8 @@ def test_a_certificate_is_not_yet_a_right(authority, name, code):
     Whoever may read figures may not delete nodes: each service has its own list of names.
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
-    port = Port("127.0.0.1", 0, Files(server.certificate, server.key, authority.certificate))
-    manners = Manners(callers=frozenset({"cluster-autoscaler"}))
+    port = GrpcPort("127.0.0.1", 0, CertificateFiles(server.certificate, server.key, authority.certificate))
+    manners = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
 
     assert code == asyncio.run(asked(port, trusting(authority, authority.issue(name)), manners))
 
@@ -99,9 +100,9 @@ def test_without_tls_nobody_has_a_name():
     """
     A list of names on a port that cannot tell names lets nobody in.
     """
-    manners = Manners(callers=frozenset({"cluster-autoscaler"}))
+    manners = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
 
-    assert CODE.PERMISSION_DENIED == asyncio.run(asked(Port("127.0.0.1", 0), None, manners))
+    assert CODE.PERMISSION_DENIED == asyncio.run(asked(GrpcPort("127.0.0.1", 0), None, manners))
 
 
 def test_a_new_certificate_is_served_without_a_restart(authority, tmp_path):
@@ -115,7 +116,9 @@ def test_a_new_certificate_is_served_without_a_restart(authority, tmp_path):
 
     async def run():
         codes = []
-        async with serving(Port("127.0.0.1", 0, Files(old.certificate, old.key)), [CloudProvider(Pools())]) as number:
+        async with serve(
+            GrpcPort("127.0.0.1", 0, CertificateFiles(old.certificate, old.key)), [CloudProvider(Pools())]
+        ) as number:
 
             async def codes_now():
                 for who in (authority, later):
@@ -148,7 +151,7 @@ def test_files_that_are_no_pair_are_told_at_the_start(authority, spoil):
         pair.key.write_bytes(authority.issue("other", hosts=("127.0.0.1",)).key.read_bytes())
 
     with pytest.raises(ServingError, match=r"server\.(crt|key)"):
-        asyncio.run(asked(Port("127.0.0.1", 0, Files(pair.certificate, pair.key)), None))
+        asyncio.run(asked(GrpcPort("127.0.0.1", 0, CertificateFiles(pair.certificate, pair.key)), None))
 
 
 def test_a_port_that_is_taken_is_told():
@@ -157,9 +160,9 @@ def test_a_port_that_is_taken_is_told():
     """
 
     async def run():
-        async with serving(Port("127.0.0.1", 0), [CloudProvider(Pools())]) as number:
+        async with serve(GrpcPort("127.0.0.1", 0), [CloudProvider(Pools())]) as number:
             with pytest.raises(ServingError, match=str(number)):
-                async with serving(Port("127.0.0.1", number), [CloudProvider(Pools())]):
+                async with serve(GrpcPort("127.0.0.1", number), [CloudProvider(Pools())]):
                     pass
 
     asyncio.run(run())
@@ -172,7 +175,7 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority, anyone):
     wrong port. Only where that is wished is anybody advised: a stock cluster-autoscaler shows its expander nothing.
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
-    files = Files(server.certificate, server.key, authority.certificate)
+    files = CertificateFiles(server.certificate, server.key, authority.certificate)
     asking = {
         "groups": "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/NodeGroups",
         "figures": "/externalscaler.ExternalScaler/IsActive",
@@ -185,8 +188,10 @@ def test_ports_hear_each_caller_on_what_is_its_own(authority, anyone):
 
     async def run():
         found = {}
-        settings = Settings(number=0, expander_number=0, files=files, anyone_asks=anyone)
-        async with ports(settings, state=Pools(Group("a")), known=Known(), readings=Board()) as opened:
+        settings = GrpcSettings(number=0, expander_number=0, files=files, anyone_asks=anyone)
+        async with serve_ports(
+            settings, state=Pools(NodeGroup("a")), known=Known(), readings=LatestSnapshot()
+        ) as opened:
             for who in ("cluster-autoscaler", "keda-operator", None):
                 credentials = trusting(authority, authority.issue(who) if who else None)
                 for number in (opened.number, opened.expander_number):
@@ -217,8 +222,8 @@ def test_an_expander_for_everybody_must_be_wished_for(authority):
     server = authority.issue("server", hosts=("127.0.0.1",))
 
     async def run(**more):
-        settings = Settings(expander_number=0, files=Files(server.certificate, server.key), **more)
-        async with ports(settings, known=object()) as opened:
+        settings = GrpcSettings(expander_number=0, files=CertificateFiles(server.certificate, server.key), **more)
+        async with serve_ports(settings, known=object()) as opened:
             return opened.expander_number
 
     with pytest.raises(ServingError, match="--expander-allow-anonymous"):
@@ -242,7 +247,7 @@ def test_the_network_may_not_change_pools_without_showing_who_it_is(authority):
     server = authority.issue("server", hosts=("127.0.0.1",))
 
     async def run():
-        async with ports(Settings(files=Files(server.certificate, server.key)), state=Pools()):
+        async with serve_ports(GrpcSettings(files=CertificateFiles(server.certificate, server.key)), state=Pools()):
             pass
 
     with pytest.raises(ServingError, match="set --grpc-client-ca"):

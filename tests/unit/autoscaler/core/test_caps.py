@@ -10,11 +10,11 @@ from support.builders import ask, node
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.fleet_caps import Growth, removals_left
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.fleet_caps import FleetGrowth, count_removals_left
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Delete, Discard, Drain
-from autoscaler.core.state import Memory
+from autoscaler.core.plan import Drain, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.state_store import Remembered, decode, encode
 
@@ -26,9 +26,9 @@ def bought(limits, pools, standing=0, waiting=6):
     """Which pools grow for pods that fill a node each, and the plan."""
     nodes = [node(f"n{at}", 1, 15, pool=pools[0].name) for at in range(standing)]
     full = [pod(ask(15), f"w{at}", created=NOW) for at in range(waiting)]
-    machines = [Machine(one.name, one.pool, State.DELETING, NOW) for one in nodes]
-    plan, memory = decide(seen(pools, full, nodes, machines=machines, at=NOW), limits, Memory())
-    return [step.pool for step in plan.steps if isinstance(step, Buy)], plan, memory
+    machines = [Machine(one.name, one.pool, MachineState.DELETING, NOW) for one in nodes]
+    plan, memory = decide(seen(pools, full, nodes, machines=machines, at=NOW), limits, AutoscalerState())
+    return [step.pool for step in plan.steps if isinstance(step, ScaleUp)], plan, memory
 
 
 def test_the_fleet_grows_to_max_nodes_total_and_no_further():
@@ -59,7 +59,7 @@ def test_ten_nodes_of_a_tenth_cost_one():
     Prices are decimal fractions, sums of them are not.
     """
     tenths = pool("a", price=0.1)
-    growth = Growth(replace(LIMITS, max_cost_per_hour=1.0), cost=1.0)
+    growth = FleetGrowth(replace(LIMITS, max_cost_per_hour=1.0), cost=1.0)
     for _ in range(10):
         assert "" == growth.refuses(tenths)
         growth.bought(tenths)
@@ -74,16 +74,18 @@ def test_a_pools_smallest_size_is_bought_within_the_fleets_limits():
     assert ["a"] * 3 == grown
 
 
-def emptied(count, removals=(), limits=LIMITS, state=State.DRAINING):
+def emptied(count, removals=(), limits=LIMITS, state=MachineState.DRAINING):
     """What is decided about so many machines that may go, and what is remembered of it."""
     machines = [Machine(f"n{at}", "p", state, NOW - 10_000) for at in range(count)]
     nodes = [node(machine.name, 1, 15, pool="p") for machine in machines]
-    memory = Memory(removals=removals, unneeded=dict.fromkeys((one.name for one in nodes), 0.0))
+    memory = AutoscalerState(removals=removals, unneeded=dict.fromkeys((one.name for one in nodes), 0.0))
     plan, after = decide(seen([pool()], [], nodes, machines=machines, at=NOW), limits, memory)
-    return plan, after.acted(plan, limits)
+    return plan, after.record(plan, limits)
 
 
-@pytest.mark.parametrize(("state", "kind"), [(State.DRAINING, Delete), (State.FAILED, Discard)])
+@pytest.mark.parametrize(
+    ("state", "kind"), [(MachineState.DRAINING, RemoveNode), (MachineState.FAILED, RemoveFailedNode)]
+)
 def test_no_more_machines_go_in_an_hour_than_the_limit_says(state, kind):
     """
     What went within the hour counts, what went before does not; failed machines are machines.
@@ -101,7 +103,7 @@ def test_no_node_is_drained_that_could_not_be_removed_this_hour():
     Pods are not moved off a node that then stands empty.
     """
     limits = replace(LIMITS, max_node_removals_per_hour=4)
-    plan, _ = emptied(6, (NOW - 10,), limits, State.READY)
+    plan, _ = emptied(6, (NOW - 10,), limits, MachineState.READY)
     assert [Drain] * 3 == [type(step) for step in plan.steps]
 
 
@@ -109,17 +111,21 @@ def test_removals_are_remembered_by_the_next_leader():
     """
     Also where an older program wrote what is remembered.
     """
-    memory = Memory(removals=(NOW - 10.0, NOW))
+    memory = AutoscalerState(removals=(NOW - 10.0, NOW))
     text = encode(Remembered(memory, Kept(), 1))
     assert memory.removals == decode(text, NOW).memory.removals
     assert () == decode(text.replace("removals", "unknown"), NOW).memory.removals
-    assert 2 == removals_left(memory.removals, replace(LIMITS, max_node_removals_per_hour=4), NOW)
+    assert 2 == count_removals_left(memory.removals, replace(LIMITS, max_node_removals_per_hour=4), NOW)
 
 
 def test_what_was_never_a_machine_is_no_removal():
     """
     An order taken back removes nothing, and a failed machine with a node counts when it goes, not when it is tainted.
     """
-    steps = (Discard("p/0", "p", "x"), Discard("n1", "p", "x", has_node=True), Discard("id-7", "p", "x"))
+    steps = (
+        RemoveFailedNode("p/0", "p", "x"),
+        RemoveFailedNode("n1", "p", "x", has_node=True),
+        RemoveFailedNode("id-7", "p", "x"),
+    )
     plan = replace(emptied(0)[0], steps=steps)
-    assert (NOW,) == Memory().acted(plan, LIMITS).removals
+    assert (NOW,) == AutoscalerState().record(plan, LIMITS).removals

@@ -12,9 +12,9 @@ from support.builders import ask, node
 from support.pools_builder import nodes_by_hand, on_card, pod, pool, seen
 
 from autoscaler.core.bin_packing import Bin
-from autoscaler.core.demand import demand
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
+from autoscaler.core.scale_up import compute_demand
 from isolation.contract.model import Mode, Request, Requirement, Rules, Taint, Toleration, Why
 from isolation.contract.quantity import gib
 
@@ -22,7 +22,7 @@ LIMITS = Limits()
 
 
 def bought(found) -> list[str]:
-    return [lot.pool for lot in found.lots]
+    return [lot.pool for lot in found.planned_nodes]
 
 
 def test_scales_from_zero_by_the_pools_card_profile():
@@ -31,7 +31,7 @@ def test_scales_from_zero_by_the_pools_card_profile():
     """
     waiting = [pod(ask(8)) for _ in range(3)]
 
-    found = demand(seen([pool(cards=2, size=15)], waiting), LIMITS)
+    found = compute_demand(seen([pool(cards=2, size=15)], waiting), LIMITS)
 
     assert ["p", "p"] == bought(found)
 
@@ -44,9 +44,9 @@ def test_a_times_n_plus_k_pods_need_n_plus_one_nodes(beyond):
     per_node, nodes = 6, 4  # 2 cards of 15 GiB take three 5-GiB pods each
     waiting = [pod(ask(5)) for _ in range(per_node * nodes + beyond)]
 
-    found = demand(seen([pool(cards=2, size=15)], waiting), LIMITS)
+    found = compute_demand(seen([pool(cards=2, size=15)], waiting), LIMITS)
 
-    assert nodes + (beyond > 0) == len(found.lots)
+    assert nodes + (beyond > 0) == len(found.planned_nodes)
 
 
 def test_phantom_pod_that_fits_by_sum_only_gets_a_node():
@@ -57,7 +57,7 @@ def test_phantom_pod_that_fits_by_sum_only_gets_a_node():
     running = [pod(ask(11), on=on_card(full, index, 11)) for index in range(4)]
     phantom = pod(ask(5))
 
-    found = demand(seen([pool("p", 4)], [*running, phantom], [full]), LIMITS)
+    found = compute_demand(seen([pool("p", 4)], [*running, phantom], [full]), LIMITS)
 
     assert ["p"] == bought(found)
     assert Why.FRAGMENTED == found.refusals[phantom.uid].why
@@ -69,12 +69,12 @@ def test_pod_with_room_on_a_standing_node_buys_nothing():
     """
     waiting = pod(ask(5))
 
-    found = demand(seen([pool()], [waiting], [node("n", 1, 15)]), LIMITS)
+    found = compute_demand(seen([pool()], [waiting], [node("n", 1, 15)]), LIMITS)
 
-    assert ([], [waiting.uid]) == (found.lots, found.fits)
+    assert ([], [waiting.uid]) == (found.planned_nodes, found.fits)
 
 
-@pytest.mark.parametrize("state", [State.REQUESTED, State.BOOTING, State.NO_DEVICES])
+@pytest.mark.parametrize("state", [MachineState.REQUESTED, MachineState.BOOTING, MachineState.NO_DEVICES])
 def test_machine_that_is_coming_counts_as_room(state):
     """
     Nothing is bought twice: three pods, one of them beyond what the coming node takes, buy one.
@@ -82,10 +82,10 @@ def test_machine_that_is_coming_counts_as_room(state):
     waiting = [pod(ask(10)) for _ in range(3)]
     machines = [Machine("p-1", "p", state)]
 
-    found = demand(seen([pool(cards=2)], waiting, machines=machines), LIMITS)
+    found = compute_demand(seen([pool(cards=2)], waiting, machines=machines), LIMITS)
 
     assert ["p"] == bought(found)
-    assert {waiting[0].uid: "p-1", waiting[1].uid: "p-1"} == {uid: h.machine for uid, h in found.homes.items()}
+    assert {waiting[0].uid: "p-1", waiting[1].uid: "p-1"} == {uid: h.machine for uid, h in found.nominations.items()}
 
 
 def test_node_being_drained_is_kept_before_one_is_bought():
@@ -94,11 +94,11 @@ def test_node_being_drained_is_kept_before_one_is_bought():
     """
     going = node("going", 1, 15, cordoned=True)
     waiting = pod(ask(5))
-    machines = [Machine("going", "p", State.DRAINING)]
+    machines = [Machine("going", "p", MachineState.DRAINING)]
 
-    found = demand(seen([pool()], [waiting], [going], machines=machines), LIMITS)
+    found = compute_demand(seen([pool()], [waiting], [going], machines=machines), LIMITS)
 
-    assert ([], ["going"]) == (found.lots, list(found.keep))
+    assert ([], ["going"]) == (found.planned_nodes, list(found.keep))
 
 
 def test_pod_for_an_isolated_pool_never_grows_another_mode():
@@ -111,7 +111,7 @@ def test_pod_for_an_isolated_pool_never_grows_another_mode():
         pool("whole", mode=Mode.EXCLUSIVE, price=9),
     ]
 
-    found = demand(seen(pools, [pod(ask(2, core=30)), pod(ask(whole=True))]), LIMITS)
+    found = compute_demand(seen(pools, [pod(ask(2, core=30)), pod(ask(whole=True))]), LIMITS)
 
     assert ["both", "whole"] == sorted(bought(found))
 
@@ -129,7 +129,7 @@ def test_selector_and_taint_of_a_template_bind():
     ]
 
     def grows(rules):
-        return bought(demand(seen(pools, [pod(ask(2, rules=rules))]), LIMITS))
+        return bought(compute_demand(seen(pools, [pod(ask(2, rules=rules))]), LIMITS))
 
     assert [["cgpu"], ["tainted"], ["share"]] == [grows(cgpu_only), grows(tolerates), grows(Rules())]
 
@@ -140,11 +140,11 @@ def test_pod_that_no_pool_could_host_is_named_with_the_true_reason():
     """
     huge = pod(ask(20))
 
-    found = demand(seen([pool(size=15)], [huge]), LIMITS)
+    found = compute_demand(seen([pool(size=15)], [huge]), LIMITS)
 
-    assert [] == found.lots
-    assert Why.CARD_TOO_SMALL == found.hopeless[huge.uid].why
-    assert "15 GiB" in found.hopeless[huge.uid].reason
+    assert [] == found.planned_nodes
+    assert Why.CARD_TOO_SMALL == found.unplaceable[huge.uid].why
+    assert "15 GiB" in found.unplaceable[huge.uid].reason
 
 
 def test_largest_size_and_closed_pools_cap_the_purchase():
@@ -153,8 +153,8 @@ def test_largest_size_and_closed_pools_cap_the_purchase():
     """
     waiting = [pod(ask(10)) for _ in range(3)]
 
-    found = demand(seen([pool(max_nodes=2)], waiting), LIMITS)
-    shut = demand(seen([pool(max_nodes=2)], waiting), LIMITS, closed={"p"})
+    found = compute_demand(seen([pool(max_nodes=2)], waiting), LIMITS)
+    shut = compute_demand(seen([pool(max_nodes=2)], waiting), LIMITS, closed={"p"})
 
     assert (["p", "p"], 1) == (bought(found), len(found.capped))
     assert "at its maximum of 2 nodes" in found.capped[waiting[2].uid].reason
@@ -167,7 +167,7 @@ def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
     Its bounds are what stands because nobody can ask for more, not because its operator wanted so few.
     """
     waits = pod(ask(5))
-    found = demand(seen([replace(pool(max_nodes=0), told=False)], [waits]), LIMITS)
+    found = compute_demand(seen([replace(pool(max_nodes=0), known=False)], [waits]), LIMITS)
 
     assert "no pool can scale up now: p (provider state unknown); " in found.capped[waits.uid].reason
 
@@ -178,8 +178,8 @@ def test_pool_is_chosen_by_cost_for_what_it_serves():
     """
     pools = [pool("large", 8, 15, price=6), pool("small", 1, 15, price=1)]
 
-    many = demand(seen(pools, [pod(ask(15)) for _ in range(8)]), LIMITS)
-    single = demand(seen(pools, [pod(ask(15))]), LIMITS)
+    many = compute_demand(seen(pools, [pod(ask(15)) for _ in range(8)]), LIMITS)
+    single = compute_demand(seen(pools, [pod(ask(15))]), LIMITS)
 
     assert (["large"], ["small"]) == (bought(many), bought(single))
 
@@ -190,7 +190,7 @@ def test_cpu_only_pods_grow_the_pool_without_cards():
     """
     pools = [pool("gpu", 4, price=4), pool("cpu", 0, mode=Mode.NONE, price=1)]
 
-    found = demand(seen(pools, [pod(Request(cpu_milli=1000))]), LIMITS)
+    found = compute_demand(seen(pools, [pod(Request(cpu_milli=1000))]), LIMITS)
 
     assert ["cpu"] == bought(found)
 
@@ -201,10 +201,10 @@ def test_cpu_memory_and_pod_count_of_a_node_bind_too():
     """
     waiting = [pod(ask(1, cpu_milli=600)) for _ in range(4)]
 
-    by_cpu = demand(seen([pool(cards=8, cpu_milli=1000)], waiting), LIMITS)
-    by_pods = demand(seen([pool(cards=8, pods=2)], waiting), LIMITS)
+    by_cpu = compute_demand(seen([pool(cards=8, cpu_milli=1000)], waiting), LIMITS)
+    by_pods = compute_demand(seen([pool(cards=8, pods=2)], waiting), LIMITS)
 
-    assert (4, 2) == (len(by_cpu.lots), len(by_pods.lots))
+    assert (4, 2) == (len(by_cpu.planned_nodes), len(by_pods.planned_nodes))
 
 
 shapes = st.lists(st.tuples(st.integers(1, 15), st.sampled_from([1, 1, 1, 2, 4])), min_size=1, max_size=60)
@@ -217,10 +217,10 @@ def test_never_more_nodes_than_first_fit_decreasing_needs(sizes, cards):
     """
     waiting = [pod(ask(each, wanted)) for each, wanted in sizes]
 
-    found = demand(seen([pool(cards=cards, size=15)], waiting), LIMITS)
+    found = compute_demand(seen([pool(cards=cards, size=15)], waiting), LIMITS)
 
-    assert nodes_by_hand(sizes, cards, 15) == len(found.lots)
-    assert {each.uid for each in waiting} == {each.uid for lot in found.lots for each in lot.serves}
+    assert nodes_by_hand(sizes, cards, 15) == len(found.planned_nodes)
+    assert {each.uid for each in waiting} == {each.uid for lot in found.planned_nodes for each in lot.pods}
 
 
 @given(shapes, st.integers(0, 6))
@@ -229,19 +229,19 @@ def test_every_pod_is_answered_exactly_once(sizes, largest):
     Served, coming, hopeless or capped: nobody is forgotten and nobody counted twice.
     """
     waiting = [pod(ask(each, wanted)) for each, wanted in sizes]
-    machines = [Machine("p-1", "p", State.BOOTING)] if largest else []
+    machines = [Machine("p-1", "p", MachineState.BOOTING)] if largest else []
 
-    found = demand(seen([pool(cards=2, max_nodes=largest)], waiting, machines=machines), LIMITS)
+    found = compute_demand(seen([pool(cards=2, max_nodes=largest)], waiting, machines=machines), LIMITS)
     answers = [
-        *(each.uid for lot in found.lots for each in lot.serves),
-        *found.homes,
+        *(each.uid for lot in found.planned_nodes for each in lot.pods),
+        *found.nominations,
         *found.fits,
-        *found.hopeless,
+        *found.unplaceable,
         *found.capped,
     ]
 
     assert sorted(each.uid for each in waiting) == sorted(answers)
-    assert len(found.lots) + len(machines) <= largest
+    assert len(found.planned_nodes) + len(machines) <= largest
 
 
 @given(shapes)

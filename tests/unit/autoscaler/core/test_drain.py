@@ -12,7 +12,7 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.disruption_budget import Budget
 from autoscaler.core.limits import Limits
-from autoscaler.core.scale_down import leaving, superfluous
+from autoscaler.core.scale_down import find_removals, find_unneeded
 from isolation.contract.quantity import gib
 
 LIMITS = Limits()
@@ -21,9 +21,9 @@ NOW = 10_000.0
 
 def drained(observation, limits=LIMITS, **budget) -> dict[str, list[str]]:
     """Nodes that go now, and where their pods go."""
-    unneeded = dict.fromkeys(sorted(superfluous(observation, limits)), 0.0)
-    found = leaving(observation, limits, unneeded, Budget(limits, NOW, **budget))
-    return {each.node: [home.placement.node for home in each.homes] for each in found}
+    unneeded = dict.fromkeys(sorted(find_unneeded(observation, limits)), 0.0)
+    found = find_removals(observation, limits, unneeded, Budget(limits, NOW, **budget))
+    return {each.node: [home.placement.node for home in each.reservations] for each in found}
 
 
 def running(where, size, index=0, owner="", **rest):
@@ -113,9 +113,9 @@ def test_node_waits_out_its_time_and_its_load():
     half, empty = node("half", 1, 10, pool="p"), node("empty", 1, 10, pool="p")
     observation = seen([pool()], [running(half, 6)], [half, empty], at=NOW)
 
-    assert {"empty"} == superfluous(observation, LIMITS)
-    assert set() == superfluous(replace(observation, kept=frozenset({"empty"})), LIMITS)
-    assert () == leaving(observation, LIMITS, {"empty": NOW - 599}, Budget(LIMITS, NOW))
+    assert {"empty"} == find_unneeded(observation, LIMITS)
+    assert set() == find_unneeded(replace(observation, kept=frozenset({"empty"})), LIMITS)
+    assert () == find_removals(observation, LIMITS, {"empty": NOW - 599}, Budget(LIMITS, NOW))
 
 
 def test_evictions_move_one_pod_of_an_owner_at_a_time():
@@ -127,8 +127,8 @@ def test_evictions_move_one_pod_of_an_owner_at_a_time():
     others = [running(where, 1, 2, owner="B"), running(where, 1, 3, owner="C")]
     budget = Budget(replace(LIMITS, max_moves_per_cycle=2), NOW)
 
-    first = budget.evictions([*replicas, *others], ())
-    restless = budget.evictions([*replicas, *others], ("A",))
+    first = budget.choose_evictions([*replicas, *others], ())
+    restless = budget.choose_evictions([*replicas, *others], ("A",))
 
     assert ([replicas[0], others[0]], others) == (list(first), list(restless))
 
@@ -150,14 +150,14 @@ def test_whatever_is_drained_every_pod_has_a_true_home(spots):
             pods.append(running(nodes[at], size, index, owner=f"R/{len(pods)}"))
     observation = seen([pool(min_nodes=1)], pods, nodes, at=NOW)
 
-    unneeded = dict.fromkeys(sorted(superfluous(observation, LIMITS)), 0.0)
-    found = leaving(observation, LIMITS, unneeded, Budget(LIMITS, NOW))
+    unneeded = dict.fromkeys(sorted(find_unneeded(observation, LIMITS)), 0.0)
+    found = find_removals(observation, LIMITS, unneeded, Budget(LIMITS, NOW))
     gone = {each.node for each in found}
     for each in found:
-        assert {p.uid for p in observation.on[each.node].values()} == {home.pod for home in each.homes}
-        for home in each.homes:
+        assert {p.uid for p in observation.on[each.node].values()} == {home.pod for home in each.reservations}
+        for home in each.reservations:
             for part in home.placement.slices:
                 free[home.placement.node, part.index] -= part.bytes
-    assert gone.isdisjoint(home.placement.node for each in found for home in each.homes)
+    assert gone.isdisjoint(home.placement.node for each in found for home in each.reservations)
     assert all(room >= 0 for room in free.values())
     assert len(gone) < len(nodes)

@@ -9,16 +9,16 @@ import pytest
 from support.builders import ask
 from support.pools_builder import on_card, pod, pool, seen
 
-from autoscaler.core.flapping import Flaps
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.plan import Buy, Delete, Drain, Evict, Keep, Plan
+from autoscaler.core.flapping import FlapDetector
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveNode, ScaleUp
 
 HOUR = 3600.0
 OURS = pool("gpu-a", 2)
 OWNER = "ReplicaSet/default/web"
 
 
-def reading(at, *names, state=State.READY, pods=()):
+def reading(at, *names, state=MachineState.READY, pods=()):
     """A pool with these nodes, all in one state."""
     nodes = [OURS.node(name) for name in names]
     return seen([OURS], list(pods), nodes, machines=[Machine(name, OURS.name, state) for name in names], at=at)
@@ -26,8 +26,8 @@ def reading(at, *names, state=State.READY, pods=()):
 
 def told(flaps, at, step, within=HOUR, *, seen_then=None):
     """One turn with one step that is taken at once."""
-    flaps.saw(seen_then or reading(at, step.node), Plan(at, (step,)), within)
-    return flaps.undone(step, at)
+    flaps.observe(seen_then or reading(at, step.node), Plan(at, (step,)), within)
+    return flaps.record(step, at)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_node_emptied_soon_after_it_became_usable_is_a_flap(within, later, exp
     """
     In the tempo of the limits in force: what they allow is none.
     """
-    flaps = Flaps()
-    flaps.saw(reading(0.0), Plan(0.0), within)
-    flaps.saw(reading(100.0, "n1"), Plan(100.0), within)
+    flaps = FlapDetector()
+    flaps.observe(reading(0.0), Plan(0.0), within)
+    flaps.observe(reading(100.0, "n1"), Plan(100.0), within)
 
     assert expected == told(flaps, 100.0 + later, Drain("n1", (), "x"), within)
 
@@ -50,9 +50,9 @@ def test_a_node_that_stood_when_it_began_is_not_judged():
     """
     After a restart nobody knows when it came; one that came since is known.
     """
-    flaps = Flaps()
-    flaps.saw(reading(0.0, "old"), Plan(0.0), HOUR)
-    flaps.saw(reading(10.0, "old", "new"), Plan(10.0), HOUR)
+    flaps = FlapDetector()
+    flaps.observe(reading(0.0, "old"), Plan(0.0), HOUR)
+    flaps.observe(reading(10.0, "old", "new"), Plan(10.0), HOUR)
     both = reading(20.0, "old", "new")
 
     assert told(flaps, 20.0, Drain("old", (), "x"), seen_then=both) is None
@@ -63,11 +63,11 @@ def test_a_name_that_is_used_again_is_another_node():
     """
     The time of a node that has gone is forgotten.
     """
-    flaps = Flaps()
-    flaps.saw(reading(0.0), Plan(0.0), HOUR)
-    flaps.saw(reading(10.0, "n1"), Plan(10.0), HOUR)
-    flaps.saw(reading(4000.0), Plan(4000.0), HOUR)
-    flaps.saw(reading(5000.0, "n1"), Plan(5000.0), HOUR)
+    flaps = FlapDetector()
+    flaps.observe(reading(0.0), Plan(0.0), HOUR)
+    flaps.observe(reading(10.0, "n1"), Plan(10.0), HOUR)
+    flaps.observe(reading(4000.0), Plan(4000.0), HOUR)
+    flaps.observe(reading(5000.0, "n1"), Plan(5000.0), HOUR)
 
     assert "gpu-a" == told(flaps, 6000.0, Drain("n1", (), "x"))
 
@@ -76,12 +76,12 @@ def test_a_drain_called_off_is_a_flap_once():
     """
     One begun by somebody else, or long ago, is none.
     """
-    flaps = Flaps()
+    flaps = FlapDetector()
 
-    assert told(flaps, 0.0, Keep("n1", "x")) is None
+    assert told(flaps, 0.0, CancelDrain("n1", "x")) is None
     assert told(flaps, 10.0, Drain("n1", (), "x")) is None
-    assert "gpu-a" == told(flaps, 900.0, Keep("n1", "x"))
-    assert told(flaps, 910.0, Keep("n1", "x")) is None
+    assert "gpu-a" == told(flaps, 900.0, CancelDrain("n1", "x"))
+    assert told(flaps, 910.0, CancelDrain("n1", "x")) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_pod_moved_again_is_a_flap(born, later, expected):
     where = OURS.node("n1")
     first = pod(replace(ask(2), owner=OWNER), on=on_card(where, 0, 2), created=0.0)
     second = pod(replace(ask(2), owner=OWNER), on=on_card(where, 1, 2), created=born)
-    flaps = Flaps()
+    flaps = FlapDetector()
 
     def evict(each, at):
         then = reading(at, "n1", pods=(first, second))
@@ -110,8 +110,8 @@ def test_buying_after_giving_back_is_no_flap():
     """
     Other pods may come: what was given back could not know them.
     """
-    flaps = Flaps()
-    assert told(flaps, 0.0, Delete("n1", "empty")) is None
+    flaps = FlapDetector()
+    assert told(flaps, 0.0, RemoveNode("n1", "empty")) is None
 
-    flaps.saw(reading(60.0), Plan(60.0), HOUR)
-    assert flaps.undone(Buy("gpu-a", (), "x"), 60.0) is None
+    flaps.observe(reading(60.0), Plan(60.0), HOUR)
+    assert flaps.record(ScaleUp("gpu-a", (), "x"), 60.0) is None

@@ -7,21 +7,21 @@ from itertools import product
 
 import pytest
 
-from autoscaler.core.lifecycle import COMING, MOVES, IllegalMove, Machine, State, overdue
+from autoscaler.core.lifecycle import COMING, TRANSITIONS, IllegalTransition, Machine, MachineState, overdue
 from autoscaler.core.limits import Limits, LimitsError
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(State, State)))
+@pytest.mark.parametrize(("before", "after"), list(product(MachineState, MachineState)))
 def test_table_is_the_law(before, after):
     """
     Every pair of states: what the table has goes, what it has not is refused.
     """
     machine = Machine("m", "p", before, 1.0)
 
-    if after in MOVES[before]:
+    if after in TRANSITIONS[before]:
         assert Machine("m", "p", after, 2.0) == machine.to(after, 2.0)
     else:
-        with pytest.raises(IllegalMove, match=f"illegal transition from {before} to {after}"):
+        with pytest.raises(IllegalTransition, match=f"illegal transition from {before} to {after}"):
             machine.to(after, 2.0)
 
 
@@ -36,27 +36,27 @@ def test_every_machine_can_end_and_none_comes_back():
             state = todo.pop()
             if state not in found:
                 found.add(state)
-                todo.extend(MOVES[state])
+                todo.extend(TRANSITIONS[state])
         return found
 
-    assert all(State.GONE in reaches(state) for state in State)
-    assert frozenset() == MOVES[State.GONE]
+    assert all(MachineState.GONE in reaches(state) for state in MachineState)
+    assert frozenset() == TRANSITIONS[MachineState.GONE]
 
 
 def test_node_is_usable_only_after_its_devices():
     """
     No coming state becomes READY but the one in which cards are registered.
     """
-    assert {State.NO_DEVICES} == {state for state in COMING if State.READY in MOVES[state]}
+    assert {MachineState.NO_DEVICES} == {state for state in COMING if MachineState.READY in TRANSITIONS[state]}
 
 
 @pytest.mark.parametrize(
     ("state", "limit", "expected"),
     [
-        (State.REQUESTED, 900, State.FAILED),
-        (State.BOOTING, 900, State.FAILED),
-        (State.NO_DEVICES, 300, State.FAILED),
-        (State.DRAINING, 900, State.READY),
+        (MachineState.REQUESTED, 900, MachineState.FAILED),
+        (MachineState.BOOTING, 900, MachineState.FAILED),
+        (MachineState.NO_DEVICES, 300, MachineState.FAILED),
+        (MachineState.DRAINING, 900, MachineState.READY),
     ],
 )
 def test_machine_that_stays_too_long_is_given_up(state, limit, expected):
@@ -69,14 +69,14 @@ def test_machine_that_stays_too_long_is_given_up(state, limit, expected):
         overdue(machine, Limits(), 100 + limit - 1),
         overdue(machine, Limits(), 100.0 + limit),
     )
-    assert expected in MOVES[state]
+    assert expected in TRANSITIONS[state]
 
 
 def test_settled_machines_are_never_overdue():
     """
     READY lasts for ever.
     """
-    assert overdue(Machine("m", "p", State.READY), Limits(), 1e9) is None
+    assert overdue(Machine("m", "p", MachineState.READY), Limits(), 1e9) is None
 
 
 def test_limits_name_everything_that_is_wrong_at_once():

@@ -11,16 +11,16 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Plan
-from autoscaler.core.reconcile import DryRun, turn
-from autoscaler.core.snapshot import Reservation
-from autoscaler.core.state import Memory
+from autoscaler.core.observation import Reservation
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.reconcile import DryRun, reconcile
+from autoscaler.core.state import AutoscalerState
 
 LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
 NOW = 10_000.0
-PATIENT = Memory(unneeded={"light": 0.0})
+PATIENT = AutoscalerState(unneeded={"light": 0.0})
 
 
 class Script:
@@ -41,7 +41,7 @@ class Script:
         """Time passes at once."""
         self.settled += seconds
 
-    async def expect(self, homes):
+    async def nominate(self, homes):
         """Kept."""
         """Kept."""
         self.homes = homes
@@ -64,7 +64,7 @@ def draining(*, reserved=True, pods_on_light=1, since=NOW):
     """The same, with the light node on its way out."""
     busy, light, _, pods = light_and_busy(pods_on_light=pods_on_light)
     going = replace(light, cordoned=True)
-    machines = [Machine("busy", "p", State.READY), Machine("light", "p", State.DRAINING, since)]
+    machines = [Machine("busy", "p", MachineState.READY), Machine("light", "p", MachineState.DRAINING, since)]
     after = seen([pool()], pods, [busy, going], machines=machines, at=NOW)
     homes = {p.uid: Reservation(p.uid, p.request, on_card(busy, 0, 1)) for p in pods[1:]} if reserved else {}
     return replace(after, reserved=homes), pods[1:]
@@ -75,7 +75,7 @@ def test_waiting_pod_buys_a_node_with_a_reason():
     The reason names the pod and what is missing, for an Event.
     """
     full = node("full", 1, 4)
-    plan, memory = decide(seen([pool()], [pod(ask(5), "train")], [full]), LIMITS, Memory())
+    plan, memory = decide(seen([pool()], [pod(ask(5), "train")], [full]), LIMITS, AutoscalerState())
 
     (buy,) = plan.steps
     assert ("p", True, True) == (buy.pool, "default/train" in buy.reason, "5 GiB" in buy.reason)
@@ -86,9 +86,9 @@ def test_pool_below_its_smallest_size_is_filled():
     """
     Without a single pod.
     """
-    plan, _ = decide(seen([pool(min_nodes=2)], []), LIMITS, Memory())
+    plan, _ = decide(seen([pool(min_nodes=2)], []), LIMITS, AutoscalerState())
 
-    assert [("p", ()), ("p", ())] == [(step.pool, step.serves) for step in plan.steps]
+    assert [("p", ()), ("p", ())] == [(step.pool, step.pods) for step in plan.steps]
 
 
 def test_nothing_is_drained_while_pods_wait_for_machines_or_after_a_purchase():
@@ -102,7 +102,7 @@ def test_nothing_is_drained_while_pods_wait_for_machines_or_after_a_purchase():
         return [type(step) for step in decide(observation, LIMITS, memory)[0].steps]
 
     assert [Drain] == kinds(calm, PATIENT)
-    assert [Buy] == kinds(waiting, PATIENT)
+    assert [ScaleUp] == kinds(waiting, PATIENT)
     assert [] == kinds(calm, replace(PATIENT, last_add=NOW - LIMITS.scale_down_delay_after_add_seconds + 1))
 
 
@@ -111,14 +111,14 @@ def test_drain_goes_on_eviction_by_eviction_and_ends_with_the_node():
     A pod with a home is evicted, one whose owner is on the move waits; an empty node goes once its taint is old enough.
     """
     observation, (moving,) = draining()
-    plan, memory = decide(observation, LIMITS, Memory())
+    plan, memory = decide(observation, LIMITS, AutoscalerState())
     delay = LIMITS.node_delete_delay_after_taint_seconds
-    soon, _ = decide(draining(pods_on_light=0, since=NOW - delay + 1)[0], LIMITS, Memory())
-    last, _ = decide(draining(pods_on_light=0, since=NOW - delay)[0], LIMITS, Memory())
+    soon, _ = decide(draining(pods_on_light=0, since=NOW - delay + 1)[0], LIMITS, AutoscalerState())
+    last, _ = decide(draining(pods_on_light=0, since=NOW - delay)[0], LIMITS, AutoscalerState())
 
     assert [(Evict, moving.uid)] == [(type(step), step.pod) for step in plan.steps]
-    assert ((), [Delete]) == (soon.steps, [type(step) for step in last.steps])
-    acted = memory.acted(plan, LIMITS)
+    assert ((), [RemoveNode]) == (soon.steps, [type(step) for step in last.steps])
+    acted = memory.record(plan, LIMITS)
     assert ((NOW,), {"R/0": NOW}) == (acted.moves, dict(acted.moved))
 
 
@@ -129,24 +129,26 @@ def test_drain_is_called_off_when_a_home_is_lost_or_time_is_up():
     lost, _ = draining(reserved=False)
     late, _ = draining(since=NOW - LIMITS.drain_timeout_seconds)
 
-    assert [Keep, Keep] == [type(decide(each, LIMITS, Memory())[0].steps[0]) for each in (lost, late)]
+    assert [CancelDrain, CancelDrain] == [
+        type(decide(each, LIMITS, AutoscalerState())[0].steps[0]) for each in (lost, late)
+    ]
 
 
 def test_machine_that_does_not_come_is_given_up_and_its_pool_rests():
     """
     The pool is not asked again until its time has passed, and longer each time.
     """
-    machines = [Machine("p-1", "p", State.BOOTING, 0.0)]
+    machines = [Machine("p-1", "p", MachineState.BOOTING, 0.0)]
     stuck = seen([pool()], [pod(ask(5))], machines=machines, at=LIMITS.max_node_provision_seconds)
 
-    plan, memory = decide(stuck, LIMITS, Memory())
-    once = memory.acted(plan, LIMITS)
-    again = once.acted(replace(plan, at=once.closed["p"].until + 1), LIMITS)
+    plan, memory = decide(stuck, LIMITS, AutoscalerState())
+    once = memory.record(plan, LIMITS)
+    again = once.record(replace(plan, at=once.closed["p"].until + 1), LIMITS)
 
-    assert [Discard] == [type(step) for step in plan.steps]
+    assert [RemoveFailedNode] == [type(step) for step in plan.steps]
     assert (300, 600) == (once.closed["p"].seconds, again.closed["p"].seconds)
-    assert {"p"} == once.shut(plan.at + 299)
-    assert frozenset() == once.shut(plan.at + 300)
+    assert {"p"} == once.pools_in_backoff(plan.at + 299)
+    assert frozenset() == once.pools_in_backoff(plan.at + 300)
 
 
 def test_recheck_drops_what_no_longer_holds():
@@ -154,7 +156,7 @@ def test_recheck_drops_what_no_longer_holds():
     The pod found room meanwhile, a pod came onto the node to drain, the home is taken.
     """
     waiting = pod(ask(5))
-    buy = Plan(NOW, (Buy("p", (waiting.uid,), "for it"),))
+    buy = Plan(NOW, (ScaleUp("p", (waiting.uid,), "for it"),))
     busy, light, before, pods = light_and_busy()
     drain = decide(before, LIMITS, PATIENT)[0]
     newcomer = pod(ask(1), on=on_card(light, 0, 1))
@@ -176,7 +178,7 @@ def test_recheck_of_steps_on_a_draining_node():
     observation, (moving,) = draining()
     empty, _ = draining(pods_on_light=0)
     *_, ready, _ = light_and_busy()
-    evict, delete, keep = Evict(moving.uid, "light", "R/0", ""), Delete("light", ""), Keep("light", "")
+    evict, delete, keep = Evict(moving.uid, "light", "R/0", ""), RemoveNode("light", ""), CancelDrain("light", "")
 
     def holds(step, fresh):
         return bool(Plan(NOW, (step,)).still_valid(fresh).steps)
@@ -195,7 +197,7 @@ def test_turn_settles_rechecks_and_acts():
     vanishes = Script(seen([pool()], [waiting]), seen([pool()], []))
     idle = Script(seen([pool()], []))
 
-    plans = [asyncio.run(turn(world, LIMITS, Memory()))[0] for world in (stands, vanishes, idle)]
+    plans = [asyncio.run(reconcile(world, LIMITS, AutoscalerState()))[0] for world in (stands, vanishes, idle)]
 
     assert [1, 0, 0] == [len(plan.steps) for plan in plans]
     assert [1, 0, 0] == [len(world.done) for world in (stands, vanishes, idle)]
@@ -212,9 +214,9 @@ def test_dry_run_says_what_it_would_do_and_does_nothing():
     below = Script(seen([pool()], [waiting]), seen([pool()], [waiting]))
     dry = DryRun(below)
 
-    asyncio.run(turn(dry, LIMITS, Memory()))
+    asyncio.run(reconcile(dry, LIMITS, AutoscalerState()))
 
-    assert ([], [Buy]) == (below.done, [type(step) for step in dry.would])
+    assert ([], [ScaleUp]) == (below.done, [type(step) for step in dry.would])
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -231,6 +233,6 @@ def test_owner_with_a_pod_on_the_move_waits(gone):
         observation, reserved=same, pods=dict(on_light), on={"light": on_light, "busy": observation.on["busy"]}
     )
 
-    plan, _ = decide(moving, LIMITS, Memory())
+    plan, _ = decide(moving, LIMITS, AutoscalerState())
 
     assert () == plan.steps

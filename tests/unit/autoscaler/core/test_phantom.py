@@ -12,9 +12,9 @@ from support.budget import examples
 from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
-from autoscaler.core.fragmented import phantoms
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.snapshot import Reservation
+from autoscaler.core.fragmentation import find_fragmented
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Reservation
 from isolation.contract.model import Refusal, Request
 
 FULL = node("p-1", 4, 15, pool="p")
@@ -28,7 +28,7 @@ def test_room_in_sum_only_makes_a_phantom():
     """
     waiting = pod(ask(2))
 
-    assert (waiting,) == phantoms(seen([pool("p", 4)], [*RUNNING, waiting], [FULL]), [waiting])
+    assert (waiting,) == find_fragmented(seen([pool("p", 4)], [*RUNNING, waiting], [FULL]), [waiting])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_other_pods_are_no_phantoms(request_):
     """
     waiting = pod(request_)
 
-    assert () == phantoms(seen([pool("p", 4)], [*RUNNING, waiting], [FULL]), [waiting])
+    assert () == find_fragmented(seen([pool("p", 4)], [*RUNNING, waiting], [FULL]), [waiting])
 
 
 def test_room_by_card_on_any_node_makes_no_phantom():
@@ -58,7 +58,7 @@ def test_room_by_card_on_any_node_makes_no_phantom():
     """
     waiting, other = pod(ask(2)), node("p-2", 4, 15, pool="p")
 
-    assert () == phantoms(seen([pool("p", 4)], [*RUNNING, waiting], [FULL, other]), [waiting])
+    assert () == find_fragmented(seen([pool("p", 4)], [*RUNNING, waiting], [FULL, other]), [waiting])
 
 
 def test_nodes_that_take_no_pods_and_homes_that_are_kept_count_as_taken():
@@ -67,13 +67,13 @@ def test_nodes_that_take_no_pods_and_homes_that_are_kept_count_as_taken():
     """
     waiting, moving, other = pod(ask(2)), pod(ask(14)), node("p-2", 1, 15, pool="p")
     reading = seen([pool("p", 4)], [*RUNNING, waiting], [FULL, other])
-    drained = replace(reading, machines=reading.machines | {"p-2": Machine("p-2", "p", State.DRAINING)})
+    drained = replace(reading, machines=reading.machines | {"p-2": Machine("p-2", "p", MachineState.DRAINING)})
     home = Reservation(moving.uid, moving.request, on_card(other, 0, 14))
     reading.engine.hold(home.hold, home.request, home.placement)
     kept = replace(reading, reserved={moving.uid: home})
 
-    assert (waiting,) == phantoms(drained, [waiting])
-    assert (waiting,) == phantoms(kept, [waiting])
+    assert (waiting,) == find_fragmented(drained, [waiting])
+    assert (waiting,) == find_fragmented(kept, [waiting])
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -96,4 +96,4 @@ def test_engine_agrees_about_every_card(held, wanted):
     refused = isinstance(reading.engine.place(waiting.request), Refusal)
 
     misled = refused and sum(free) >= wanted[0] * wanted[1]
-    assert misled == bool(phantoms(reading, [waiting]))
+    assert misled == bool(find_fragmented(reading, [waiting]))

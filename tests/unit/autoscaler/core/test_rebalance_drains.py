@@ -13,13 +13,13 @@ from support.moves_stage import FULL, LIMITS, NOW, steps_of, waiting_for_six
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.disruption_budget import Budget
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits, LimitsError
-from autoscaler.core.plan import Delete, Drain, Evict, Move, Plan
-from autoscaler.core.rebalance.cost import Weights, disruption
-from autoscaler.core.scale_down import leaving, superfluous
-from autoscaler.core.snapshot import Reservation
-from autoscaler.core.state import Memory
+from autoscaler.core.observation import Reservation
+from autoscaler.core.plan import Drain, Evict, Move, Plan, RemoveNode
+from autoscaler.core.rebalance.cost import DisruptionCost, disruption_seconds
+from autoscaler.core.scale_down import find_removals, find_unneeded
+from autoscaler.core.state import AutoscalerState
 from isolation.contract.model import Placement
 from isolation.contract.quantity import gib
 
@@ -31,11 +31,11 @@ def test_disruption_grows_with_what_must_be_loaded_with_priority_and_deletion_co
     light, heavy = pod(ask(1)), pod(ask(40))
     dear = replace(light, priority=10**9)
 
-    assert 30 + 2 == pytest.approx(disruption(light, LIMITS))
-    assert disruption(light, LIMITS) < disruption(heavy, LIMITS)
-    assert 320 == pytest.approx(disruption(dear, LIMITS))
-    assert 3.2 == pytest.approx(disruption(light, LIMITS, -(2**31) + 1))
-    assert 64 == pytest.approx(disruption(light, LIMITS, 2**27))
+    assert 30 + 2 == pytest.approx(disruption_seconds(light, LIMITS))
+    assert disruption_seconds(light, LIMITS) < disruption_seconds(heavy, LIMITS)
+    assert 320 == pytest.approx(disruption_seconds(dear, LIMITS))
+    assert 3.2 == pytest.approx(disruption_seconds(light, LIMITS, -(2**31) + 1))
+    assert 64 == pytest.approx(disruption_seconds(light, LIMITS, 2**27))
 
 
 def test_daemons_neither_keep_a_node_nor_move():
@@ -47,15 +47,15 @@ def test_daemons_neither_keep_a_node_nor_move():
     mover = pod(ask(2, owner="R/a"), on=on_card(light, 0, 2))
     pods = [pod(ask(8, owner="R/b"), on=on_card(busy, 0, 8)), mover, daemon]
     observation = seen([pool(min_nodes=1)], pods, [busy, light], at=NOW)
-    patient = Memory(unneeded={"light": 0.0})
+    patient = AutoscalerState(unneeded={"light": 0.0})
 
     (drain,) = steps_of(observation, memory=patient)
-    machines = {**observation.machines, "light": Machine("light", "p", State.DRAINING, NOW - 300)}
+    machines = {**observation.machines, "light": Machine("light", "p", MachineState.DRAINING, NOW - 300)}
     left = replace(observation, machines=machines, on={**observation.on, "light": {daemon.uid: daemon}})
 
-    assert ("light", (mover.uid,)) == (drain.node, tuple(home.pod for home in drain.homes))
+    assert ("light", (mover.uid,)) == (drain.node, tuple(home.pod for home in drain.reservations))
     assert (drain,) == Plan(NOW, (drain,)).still_valid(observation).steps
-    assert (Delete("light", "empty, tainted for 300 s"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
+    assert (RemoveNode("light", "empty, tainted for 300 s"),) == Plan(NOW, steps_of(left)).still_valid(left).steps
 
 
 def test_a_node_whose_pod_is_on_the_move_already_is_not_drained_yet():
@@ -69,7 +69,7 @@ def test_a_node_whose_pod_is_on_the_move_already_is_not_drained_yet():
     observation = replace(observation, at=NOW, reserved={mover.uid: home})
     observation.engine.hold(home.hold, home.request, home.placement)
 
-    steps = steps_of(observation, memory=Memory(unneeded={"left": 0.0}))
+    steps = steps_of(observation, memory=AutoscalerState(unneeded={"left": 0.0}))
     assert [(Evict, mover.uid)] == [(type(step), step.pod) for step in steps]
 
 
@@ -80,7 +80,7 @@ def test_a_node_goes_only_if_those_who_came_lately_could_come_again():
     empty, busy = node("empty", 1, 15, pool="p"), node("busy", 1, 15, pool="p")
     old = [pod(ask(12, owner="R/a"), on=on_card(busy, 0, 12))]
     late = [pod(ask(12, owner="R/a"), on=on_card(busy, 0, 12), created=NOW - 60)]
-    patient = Memory(unneeded={"empty": 0.0})
+    patient = AutoscalerState(unneeded={"empty": 0.0})
 
     def kinds(pods):
         return [type(step) for step in steps_of(seen([pool()], pods, [empty, busy], at=NOW), memory=patient)]
@@ -93,10 +93,10 @@ def test_a_node_just_bought_is_left_alone():
     Whatever its load.
     """
     empty = node("empty", 1, 15, pool="p")
-    fresh = seen([pool()], [], [empty], machines=[Machine("empty", "p", State.READY, NOW - 3599)], at=NOW)
+    fresh = seen([pool()], [], [empty], machines=[Machine("empty", "p", MachineState.READY, NOW - 3599)], at=NOW)
 
-    assert frozenset() == superfluous(fresh, LIMITS)
-    assert {"empty"} == superfluous(replace(fresh, at=NOW + 1), LIMITS)
+    assert frozenset() == find_unneeded(fresh, LIMITS)
+    assert {"empty"} == find_unneeded(replace(fresh, at=NOW + 1), LIMITS)
 
 
 def test_moves_promised_are_not_promised_again():
@@ -116,12 +116,12 @@ def test_what_the_cluster_refused_is_remembered_as_a_rest_and_not_as_a_move():
     observation, _ = waiting_for_six()
     plan = Plan(NOW, steps_of(observation))
 
-    once = Memory().acted(plan, LIMITS, plan.steps)
-    again = once.acted(replace(plan, at=NOW + 400), LIMITS, plan.steps)
+    once = AutoscalerState().record(plan, LIMITS, plan.steps)
+    again = once.record(replace(plan, at=NOW + 400), LIMITS, plan.steps)
 
     assert ((), {}) == (once.moves, dict(once.moved))
     assert [300, 600] == [memory.refused["R/mover"].seconds for memory in (once, again)]
-    assert 1 == len(Memory().acted(plan, LIMITS).moves)
+    assert 1 == len(AutoscalerState().record(plan, LIMITS).moves)
 
 
 def test_limits_that_contradict_each_other_are_refused():
@@ -159,17 +159,17 @@ def test_whatever_moves_has_a_true_home_and_whom_it_serves_has_room(placed, size
     moves = [step for step in steps_of(observation) if isinstance(step, Move)]
     by = {each.uid: each for each in pods}
     for move in moves:
-        for part in move.home.placement.slices:
+        for part in move.reservation.placement.slices:
             free[part.uuid] -= part.bytes
     assert all(room >= 0 for room in free.values())
     for move in moves:
         for part in by[move.pod].placement.slices:
             free[part.uuid] += part.bytes
-    served = {uid for move in moves for uid in move.serves}
+    served = {uid for move in moves for uid in move.pods}
     for each in sorted((each for each in waiting if each.uid in served), key=lambda each: -each.request.card_bytes):
         card = min((uuid for uuid in free if free[uuid] >= each.request.card_bytes), key=lambda uuid: free[uuid])
         free[card] -= each.request.card_bytes
-    assert all(len({move.owner for move in moves if uid in move.serves}) <= 2 for uid in served)
+    assert all(len({move.owner for move in moves if uid in move.pods}) <= 2 for uid in served)
 
 
 def test_drains_go_by_cards_freed_for_each_move():
@@ -187,5 +187,5 @@ def test_drains_go_by_cards_freed_for_each_move():
     unneeded = dict.fromkeys(("slim", "wide"), 0.0)
     one = Budget(LIMITS, NOW, pods=4, moves=(NOW,) * (LIMITS.min_moves_per_hour - 1))
 
-    assert ["wide"] == [each.node for each in leaving(observation, LIMITS, unneeded, one)]
-    assert Weights.of(observation, LIMITS).worth(1.0, pods)
+    assert ["wide"] == [each.node for each in find_removals(observation, LIMITS, unneeded, one)]
+    assert DisruptionCost.of(observation, LIMITS).is_worth(1.0, pods)

@@ -11,9 +11,9 @@ from support.moves_stage import LIMITS, NOW, steps_of
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.rebalance.defragment import ratio_of
-from autoscaler.core.rebalance.hot_cards import hot_since
-from autoscaler.core.state import Memory
+from autoscaler.core.rebalance.defragment import stranded_ratio
+from autoscaler.core.rebalance.hot_cards import track_hot_cards
+from autoscaler.core.state import AutoscalerState
 
 
 def hot(heat, busy, *, seconds=700.0, quiet=0.1):
@@ -24,8 +24,8 @@ def hot(heat, busy, *, seconds=700.0, quiet=0.1):
     observation = seen([pool(min_nodes=2)], pods, [one, two], at=NOW)
     cards = {"GPU-one-0": heat} | ({} if quiet is None else {"GPU-two-0": quiet})
     measured = {pods[at].uid: used for at, used in enumerate(busy) if used is not None}
-    observation = replace(observation, heat=cards, busy=measured)
-    return observation, Memory(hot={"GPU-one-0": NOW - seconds})
+    observation = replace(observation, card_utilization=cards, pod_utilization=measured)
+    return observation, AutoscalerState(hot={"GPU-one-0": NOW - seconds})
 
 
 def test_a_pod_leaves_a_card_that_has_been_hot_for_long():
@@ -36,7 +36,7 @@ def test_a_pod_leaves_a_card_that_has_been_hot_for_long():
 
     (move,) = steps_of(observation, memory=memory)
 
-    assert ("mitigate_hot_card", "two") == (move.kind, move.home.placement.node)
+    assert ("mitigate_hot_card", "two") == (move.kind, move.reservation.placement.node)
     assert "97%" in move.reason
 
 
@@ -47,7 +47,7 @@ def test_a_relieved_card_must_be_hot_anew_before_another_pod_leaves_it():
     observation, before = hot(0.97, (0.5, 0.4))
     plan, memory = decide(observation, LIMITS, before)
 
-    moved, refused = memory.acted(plan, LIMITS), memory.acted(plan, LIMITS, plan.steps)
+    moved, refused = memory.record(plan, LIMITS), memory.record(plan, LIMITS, plan.steps)
 
     assert "GPU-one-0" == plan.steps[0].card
     assert {} == moved.hot
@@ -81,9 +81,9 @@ def test_a_card_that_was_not_measured_is_hot_from_anew():
     """
     observation, memory = hot(0.97, (0.5, 0.4))
 
-    assert memory.hot == hot_since(observation, LIMITS, memory.hot)
-    assert {} == hot_since(replace(observation, heat={}), LIMITS, memory.hot)
-    assert {"GPU-one-0": NOW} == hot_since(observation, LIMITS, {})
+    assert memory.hot == track_hot_cards(observation, LIMITS, memory.hot)
+    assert {} == track_hot_cards(replace(observation, card_utilization={}), LIMITS, memory.hot)
+    assert {"GPU-one-0": NOW} == track_hot_cards(observation, LIMITS, {})
 
 
 def fragments():
@@ -106,11 +106,11 @@ def test_above_the_high_mark_moves_make_idle_cards_useful_until_the_low_one():
 
     moves = steps_of(observation)
 
-    assert ratio_of(idle, lost) > LIMITS.defragment_start_ratio
+    assert stranded_ratio(idle, lost) > LIMITS.defragment_start_ratio
     assert ["defragment"] == [move.kind for move in moves]
-    assert {"n0", "n1"} == {moves[0].node, moves[0].home.placement.node}
+    assert {"n0", "n1"} == {moves[0].node, moves[0].reservation.placement.node}
     assert () == steps_of(observation, calm)
-    assert 1 == len(steps_of(observation, calm, Memory(defragmenting=True)))
+    assert 1 == len(steps_of(observation, calm, AutoscalerState(defragmenting=True)))
 
 
 def test_nothing_is_defragmented_while_a_node_waits_to_go():
@@ -119,6 +119,6 @@ def test_nothing_is_defragmented_while_a_node_waits_to_go():
     """
     observation = replace(fragments(), pools={"p": pool()})
 
-    plan, memory = decide(observation, LIMITS, Memory())
+    plan, memory = decide(observation, LIMITS, AutoscalerState())
 
     assert ((), True) == (plan.steps, memory.defragmenting)

@@ -10,10 +10,10 @@ from support.builders import ask
 from support.moves_stage import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_for_six
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.plan import Buy, Evict, Move, Plan
-from autoscaler.core.snapshot import Reservation
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Reservation
+from autoscaler.core.plan import Evict, Move, Plan, ScaleUp
+from autoscaler.core.state import AutoscalerState, Backoff
 from isolation.contract.model import Placement
 
 
@@ -25,7 +25,12 @@ def test_one_move_makes_room_for_a_pod_that_no_pool_may_grow_for():
 
     (move,) = steps_of(observation)
 
-    assert (mover.uid, "left", "right", "make_room") == (move.pod, move.node, move.home.placement.node, move.kind)
+    assert (mover.uid, "left", "right", "make_room") == (
+        move.pod,
+        move.node,
+        move.reservation.placement.node,
+        move.kind,
+    )
     assert "waits" in move.reason
     assert (move,) == Plan(NOW, (move,)).still_valid(observation).steps
 
@@ -38,13 +43,13 @@ def test_a_node_is_not_bought_where_a_move_will_do_and_is_where_none_may():
     growing = replace(observation, pools={"p": pool()})
 
     assert [Move] == [type(step) for step in steps_of(growing)]
-    assert [Buy] == [type(step) for step in steps_of(growing, replace(LIMITS, make_room_max_moves_per_pod=0))]
+    assert [ScaleUp] == [type(step) for step in steps_of(growing, replace(LIMITS, make_room_max_moves_per_pod=0))]
 
 
 def protected(case):
     """An observation, limits and a memory under which the mover must stay."""
     observation, mover = waiting_for_six()
-    limits, memory = LIMITS, Memory()
+    limits, memory = LIMITS, AutoscalerState()
     match case:
         case "bare or opted out":
             observation, _ = waiting_for_six(evictable=False)
@@ -55,12 +60,12 @@ def protected(case):
         case "disruption budget":
             observation = replace(observation, guarded={mover.uid: "a budget allows none"})
         case "eviction refused lately":
-            memory = Memory(refused={"R/mover": Backoff(NOW + 1, 300)})
+            memory = AutoscalerState(refused={"R/mover": Backoff(NOW + 1, 300)})
         case "moved lately":
             observation, _ = waiting_for_six(created=NOW - 2000)
-            memory = Memory(moved={"R/mover": NOW - 2001})
+            memory = AutoscalerState(moved={"R/mover": NOW - 2001})
         case "no moves left this hour":
-            memory = Memory(moves=(NOW - 10,) * LIMITS.min_moves_per_hour)
+            memory = AutoscalerState(moves=(NOW - 10,) * LIMITS.min_moves_per_hour)
         case "not worth it":
             limits = replace(LIMITS, disruption_cost_ratio=1e-6)
         case "on its way already":
@@ -112,7 +117,7 @@ def test_while_the_mover_ends_nothing_is_bought_for_whom_it_makes_room():
     ending = replace(mover, deleting=True)
     on = {"left": {**growing.on["left"], mover.uid: ending}, "right": growing.on["right"]}
     engine = growing.engine.fork()
-    engine.hold(move.home.hold, mover.request, move.home.placement)
+    engine.hold(move.reservation.hold, mover.request, move.reservation.placement)
     successor = pod(mover.request, "successor", created=NOW)
     after = replace(
         growing,
@@ -120,7 +125,7 @@ def test_while_the_mover_ends_nothing_is_bought_for_whom_it_makes_room():
         on=on,
         engine=engine,
         pending=(*growing.pending, successor),
-        reserved={mover.uid: move.home},
+        reserved={mover.uid: move.reservation},
     )
 
     assert () == steps_of(after)
@@ -133,8 +138,8 @@ def test_a_move_cut_off_before_its_eviction_goes_on():
     observation, mover = waiting_for_six()
     (move,) = steps_of(observation)
     engine = observation.engine.fork()
-    engine.hold(move.home.hold, mover.request, move.home.placement)
-    after = replace(observation, reserved={mover.uid: move.home}, engine=engine)
+    engine.hold(move.reservation.hold, mover.request, move.reservation.placement)
+    after = replace(observation, reserved={mover.uid: move.reservation}, engine=engine)
 
     (evict,) = (step for step in steps_of(after) if isinstance(step, Evict))
 
@@ -149,14 +154,14 @@ def test_a_move_does_not_outlive_its_reason():
     observation, mover = waiting_for_six()
     (move,) = plan = steps_of(observation)
     taken = observation.engine.fork()
-    taken.hold("other", ask(4), move.home.placement)
-    machines = {**observation.machines, "right": Machine("right", "p", State.DRAINING)}
+    taken.hold("other", ask(4), move.reservation.placement)
+    machines = {**observation.machines, "right": Machine("right", "p", MachineState.DRAINING)}
     others = (
         replace(observation, pending=()),
         replace(observation, engine=taken),
         replace(observation, machines=machines),
         replace(observation, on={**observation.on, "left": {}}),
-        replace(observation, reserved={mover.uid: move.home}),
+        replace(observation, reserved={mover.uid: move.reservation}),
     )
 
     assert [()] * 5 == [Plan(NOW, plan).still_valid(fresh).steps for fresh in others]

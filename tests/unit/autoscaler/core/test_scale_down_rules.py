@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.kube_world_stand import START, Api, Machines, a_node, a_pod, run
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Delete, Drain
-from autoscaler.core.reconcile import turn
-from autoscaler.core.scale_down import kept
-from autoscaler.core.scale_down_rules import DrainRules
-from autoscaler.core.state import Memory
+from autoscaler.core.plan import Drain, RemoveNode
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.scale_down import explain_needed
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.world import KubeWorld
 from isolation.contract.codec.pod import safe_to_evict, time_of
 from isolation.contract.names import EVICT, MIRROR, SAFE_TO_EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES, USER_SAFE_TO_EVICT
@@ -175,18 +175,20 @@ def played(row):
     async def story(stand):
         pools = tuple(replace(one, drain_rules=row.rules) for one in stand.world._pools)
         stand.world = KubeWorld(stand.world._parts, pools, LIMITS)
-        steps, memory = [], Memory()
+        steps, memory = [], AutoscalerState()
         for stand.seconds in (0.0, 700.0, 1100.0):
             await stand.heard()
-            plan, memory = await turn(stand.world, LIMITS, memory)
+            plan, memory = await reconcile(stand.world, LIMITS, memory)
             steps += [step for step in plan.steps if getattr(step, "node", "") == "n1"]
-        return steps, kept(await stand.world.observe(), LIMITS)
+        return steps, explain_needed(await stand.world.observe(), LIMITS)
 
     steps, said = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
     drain = next((step for step in steps if isinstance(step, Drain)), None)
     if drain is None:
         return KEEPS, said
-    return EVICTED if drain.homes else GOES if any(isinstance(step, Delete) for step in steps) else WAITS, said
+    return EVICTED if drain.reservations else GOES if any(
+        isinstance(step, RemoveNode) for step in steps
+    ) else WAITS, said
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.what) for row in ROWS])

@@ -12,11 +12,11 @@ from support.kube_world_stand import Api, Machines, Stand, a_node, a_pod, draine
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Discard, Keep
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.plan import CancelDrain, RemoveFailedNode, ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import ConfigError
 from autoscaler.kube.world import KubeWorld
@@ -56,8 +56,8 @@ def test_a_mistake_is_said_with_what_may_stand_there(said, answer):
 
 def bought(*pools, pods=()):
     """Pools of which one turn buys, and why others are not."""
-    plan, memory = decide(seen(list(pools), list(pods), []), Limits(), Memory())
-    return [step.pool for step in plan.steps if isinstance(step, Buy)], memory.demand
+    plan, memory = decide(seen(list(pools), list(pods), []), Limits(), AutoscalerState())
+    return [step.pool for step in plan.steps if isinstance(step, ScaleUp)], memory.demand
 
 
 def test_what_cluster_autoscaler_buys_is_not_bought():
@@ -89,10 +89,10 @@ def test_a_failed_machine_is_given_up_by_who_ordered_or_drains_it(has_node, buys
     Without a node it is an order.
     """
     here = replace(pool(), buys=buys, drains=drains)
-    found = seen([here], [], [], machines=[Machine("m", "p", State.FAILED)])
+    found = seen([here], [], [], machines=[Machine("m", "p", MachineState.FAILED)])
     found = replace(found, with_node=frozenset({"m"} if has_node else ()))
-    plan, _ = decide(found, Limits(), Memory())
-    assert given_up == any(isinstance(step, Discard) for step in plan.steps)
+    plan, _ = decide(found, Limits(), AutoscalerState())
+    assert given_up == any(isinstance(step, RemoveFailedNode) for step in plan.steps)
 
 
 def drains(stand, who):
@@ -111,10 +111,10 @@ def test_what_cluster_autoscaler_drains_keeps_its_nodes_and_pods(ours):
 
     async def story(stand):
         drains(stand, Scaler.GPUSHARE if ours else Scaler.CLUSTER_AUTOSCALER)
-        steps, memory = [], Memory()
+        steps, memory = [], AutoscalerState()
         for stand.seconds in (0.0, 700.0, 1100.0):
             await stand.heard()
-            plan, memory = await turn(stand.world, LIMITS, memory)
+            plan, memory = await reconcile(stand.world, LIMITS, memory)
             steps += plan.steps
         return steps, dict((await stand.world.observe()).blocked)
 
@@ -134,12 +134,12 @@ def test_a_drain_under_way_is_called_off_when_the_setting_changes():
         await stand.world.apply(drained())
         drains(stand, Scaler.CLUSTER_AUTOSCALER)
         await stand.heard()
-        plan, _ = await turn(stand.world, LIMITS, Memory())
+        plan, _ = await reconcile(stand.world, LIMITS, AutoscalerState())
         return plan.steps, (await stand.heard()).machines["n1"].state
 
     steps, state = run(two(), Machines("n1", "n2"), story)
-    assert ["cluster-autoscaler drains pool a"] == [step.reason for step in steps if isinstance(step, Keep)]
-    assert State.READY is state
+    assert ["cluster-autoscaler drains pool a"] == [step.reason for step in steps if isinstance(step, CancelDrain)]
+    assert MachineState.READY is state
 
 
 def test_empty_nodes_of_both_kinds_of_pools():
@@ -148,5 +148,5 @@ def test_empty_nodes_of_both_kinds_of_pools():
     """
     pools = [pool("p"), replace(pool("q"), drains=False)]
     found = seen(pools, [], [node("mine", pool="p"), node("yours", pool="q")], at=1e5)
-    _, memory = decide(found, Limits(), Memory())
+    _, memory = decide(found, Limits(), AutoscalerState())
     assert ["mine"] == list(memory.unneeded)

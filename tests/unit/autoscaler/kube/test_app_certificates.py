@@ -11,10 +11,10 @@ import pytest
 from cryptography import x509
 from e2e.certificates import Authority
 
-from autoscaler.apis.rpc.server import Files
 from autoscaler.kube.options import Address, Grpc, MetricsApi, Options
 from autoscaler.kube.telemetry.certificates import Certificates
 from isolation.contract.metrics.autoscaler import CERTIFICATE_ENDS
+from isolation.host.reloading_tls import CertificateFiles
 
 HERE = Address("127.0.0.1", 0)
 
@@ -40,7 +40,12 @@ def test_the_end_is_that_of_the_pair_in_force(tmp_path):
     Half a pair changes nothing, a whole one does; a port whose files were never a pair tells nothing.
     """
     one, two = (Authority(tmp_path, name).issue(f"{name}-server", hosts=("a",)) for name in ("x", "y"))
-    of = Certificates({"grpc": Files(one.certificate, one.key), "metrics_api": Files(tmp_path / "none", one.key)})
+    of = Certificates(
+        {
+            "grpc": CertificateFiles(one.certificate, one.key),
+            "metrics_api": CertificateFiles(tmp_path / "none", one.key),
+        }
+    )
     first = end_of(one.certificate)
     assert {"grpc": first} == told(of)
 

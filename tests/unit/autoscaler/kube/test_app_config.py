@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import BOUNDS, Limits
-from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import Config, ConfigError

@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.builders import ask
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
-from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, Plan
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, Plan, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from autoscaler.kube.metrics_server import measured_app, serving
 from autoscaler.kube.telemetry.metrics import Telemetry
@@ -63,8 +63,14 @@ def flaps(telemetry):
 def everything(telemetry):
     """Each counter and histogram once, each gauge with some value."""
     reading = seen_with()
-    undone = (Drain("ready-0", (), "x"), Keep("ready-0", "x"))
-    done = (Buy(POOL, (), "x"), Delete("ready-0", "x"), Discard("m", POOL, "x"), Evict("u", "n", "o", "x"), *undone)
+    undone = (Drain("ready-0", (), "x"), CancelDrain("ready-0", "x"))
+    done = (
+        ScaleUp(POOL, (), "x"),
+        RemoveNode("ready-0", "x"),
+        RemoveFailedNode("m", POOL, "x"),
+        Evict("u", "n", "o", "x"),
+        *undone,
+    )
     telemetry.decided(reading, Plan(reading.at, done), Limits())
     for step in done:
         telemetry.stepped(step, "done", reading)
@@ -118,8 +124,8 @@ def test_one_reading_as_gauges():
     Sizes by state with their zeros, what each waiting pod was told, back-off left, what is lost.
     """
     turn = seen_with(waiting=(8, 8, 20))
-    _, memory = decide(turn, Limits(), Memory(closed={POOL: Backoff(turn.at + 40, 300.0)}))
-    picture = Picture(0.0, {}, rooms_of(turn), waiting_of(turn))
+    _, memory = decide(turn, Limits(), AutoscalerState(closed={POOL: Backoff(turn.at + 40, 300.0)}))
+    picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
     rows = rows_of(Reading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}
 
@@ -158,9 +164,9 @@ def test_buying_and_giving_back_in_one_pool_is_no_flap():
     """
     telemetry, limits = Telemetry(), Limits()
     for at, step in (
-        (1000.0, Delete("ready-0", "empty")),
-        (1600.0, Buy(POOL, (), "x")),
-        (2000.0, Delete("ready-0", "")),
+        (1000.0, RemoveNode("ready-0", "empty")),
+        (1600.0, ScaleUp(POOL, (), "x")),
+        (2000.0, RemoveNode("ready-0", "")),
     ):
         then = seen_with(at=at)
         telemetry.decided(then, Plan(at, (step,)), limits)

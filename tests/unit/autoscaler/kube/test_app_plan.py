@@ -9,10 +9,10 @@ import json
 from support.builders import ask
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.apis.metrics.core.readings import Picture
+from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.telemetry_rows import Reading
 from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
 
@@ -20,8 +20,8 @@ from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
 def prospect(*pods, memory=None, unanswered=None, **beside):
     """Of a pool of two cards of 15 GiB a node, from zero."""
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
-    plan, after = decide(turn, Limits(), memory or Memory())
-    reading = Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {})
+    plan, after = decide(turn, Limits(), memory or AutoscalerState())
+    reading = Reading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
     return prospect_of(reading, plan.steps, Beside(**beside))
 
 
@@ -52,7 +52,7 @@ def test_what_keeps_it_from_acting_stands_first():
     """
     Before the table: a dry run, a switch, a doubt; and a pool that rests.
     """
-    rests = Memory(closed={"gpu-a": Backoff(1040.0, 300.0)})
+    rests = AutoscalerState(closed={"gpu-a": Backoff(1040.0, 300.0)})
     text = shown(prospect(pod(ask(12)), memory=rests, doubts=("node n is not well",), holds=("switched off",)))
 
     assert ["the running autoscaler does not take these actions: switched off", "condition: node n is not well"] == (

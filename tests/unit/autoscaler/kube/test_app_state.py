@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.snapshot import Home
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Nomination
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.state_store import KEY, MOST_TEXT, Remembered, Saved, StateStore, decode, encode
 from autoscaler.kube.state_transfer import Heritage, merged
@@ -27,7 +27,7 @@ RESTS = st.dictionaries(
     NAMES, st.builds(lambda at, for_: Backoff(round(at + for_, 3), for_), TIMES, st.integers(1, 1800).map(float))
 )
 MEMORIES = st.builds(
-    Memory,
+    AutoscalerState,
     unneeded=st.dictionaries(NAMES, TIMES, max_size=5),
     last_add=st.just(float("-inf")) | TIMES,
     moves=st.lists(TIMES, max_size=5).map(tuple),
@@ -72,7 +72,7 @@ def test_what_is_written_is_read_back(memory, epoch):
     """
     Everything that outlives a turn, but the last answer to waiting pods, which the next turn gives anew.
     """
-    machine = Machine("n", "p", State.BOOTING, 17.0)
+    machine = Machine("n", "p", MachineState.BOOTING, 17.0)
     found = decode(encode(Remembered(memory, Kept(machines={"n": machine}), epoch)), NOW)
 
     assert (memory, epoch, {"n": machine}) == (found.memory, found.epoch, dict(found.kept.machines))
@@ -82,10 +82,12 @@ def test_times_of_a_clock_that_was_ahead_are_now():
     """
     A time in the future would keep a node superfluous for ever, or a pool closed for days.
     """
-    ahead = Memory(
+    ahead = AutoscalerState(
         unneeded={"n": NOW + 9e5}, last_add=NOW + 9e5, moves=(NOW + 9e5,), closed={"p": Backoff(NOW + 9e5, 300.0)}
     )
-    found = decode(encode(Remembered(ahead, Kept(machines={"n": Machine("n", "p", State.BOOTING, NOW + 9e5)}))), NOW)
+    found = decode(
+        encode(Remembered(ahead, Kept(machines={"n": Machine("n", "p", MachineState.BOOTING, NOW + 9e5)}))), NOW
+    )
 
     assert ({"n": NOW}, NOW, (NOW,)) == (found.memory.unneeded, found.memory.last_add, found.memory.moves)
     assert {"p": Backoff(NOW + 300, 300.0)} == found.memory.closed
@@ -126,9 +128,9 @@ def test_a_fleet_too_large_for_a_config_map_keeps_what_matters_most():
     """
     Who cannot deliver and who was moved is kept in any case; who waits for which machine is found anew.
     """
-    homes = {f"{i:06}-{'x' * 300}": Home("late", (0,)) for i in range(4_000)}
-    late = {"late": Machine("late", "p", State.BOOTING, 2.0)}
-    text = encode(Remembered(Memory(moves=(5.0,)), Kept(machines=late, homes=homes)))
+    homes = {f"{i:06}-{'x' * 300}": Nomination("late", (0,)) for i in range(4_000)}
+    late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
+    text = encode(Remembered(AutoscalerState(moves=(5.0,)), Kept(machines=late, homes=homes)))
     found = decode(text, NOW)
 
     assert len(text) <= MOST_TEXT
@@ -143,14 +145,14 @@ def test_nobodys_write_is_overwritten_unseen():
     async def story():
         maps = Maps()
         ours = StateStore(maps, "s", "state")
-        first = await ours.load(NOW), await ours.save(Remembered(Memory(moves=(1.0,))))
-        same = await ours.save(Remembered(Memory(moves=(1.0,))))
+        first = await ours.load(NOW), await ours.save(Remembered(AutoscalerState(moves=(1.0,))))
+        same = await ours.save(Remembered(AutoscalerState(moves=(1.0,))))
         other = StateStore(maps, "s", "state")
         found = await other.load(NOW)
-        stolen = await other.save(Remembered(Memory(moves=(2.0,))))
-        late = await ours.save(Remembered(Memory(moves=(3.0,))))
+        stolen = await other.save(Remembered(AutoscalerState(moves=(2.0,))))
+        late = await ours.save(Remembered(AutoscalerState(moves=(3.0,))))
         after = await ours.load(NOW)
-        again = await ours.save(Remembered(Memory(moves=(3.0,))))
+        again = await ours.save(Remembered(AutoscalerState(moves=(3.0,))))
         return first, same, found.memory.moves, stolen, late, after.memory.moves, again
 
     first, same, found, stolen, late, after, again = asyncio.run(story())
@@ -170,7 +172,7 @@ def test_two_that_find_nothing_do_not_both_begin():
         await two.load(NOW)
         made = await one.save(Remembered()), await two.save(Remembered())
         del maps.stored["state"]
-        return made, await one.save(Remembered(Memory(moves=(1.0,))))
+        return made, await one.save(Remembered(AutoscalerState(moves=(1.0,))))
 
     assert ((Saved.DONE, Saved.CONFLICT), Saved.CONFLICT) == asyncio.run(story())
 
@@ -197,8 +199,10 @@ def test_after_a_conflict_both_memories_count():
     """
     Moves of either side use up the hour, and a rest ends at the later end.
     """
-    ours = Memory(moves=(1.0, 3.0), moved={"a": 3.0}, closed={"p": Backoff(10.0, 5.0)}, last_add=4.0)
-    theirs = Memory(moves=(2.0, 3.0), moved={"a": 2.0, "b": 2.0}, closed={"p": Backoff(20.0, 9.0)}, unneeded={"n": 1.0})
+    ours = AutoscalerState(moves=(1.0, 3.0), moved={"a": 3.0}, closed={"p": Backoff(10.0, 5.0)}, last_add=4.0)
+    theirs = AutoscalerState(
+        moves=(2.0, 3.0), moved={"a": 2.0, "b": 2.0}, closed={"p": Backoff(20.0, 9.0)}, unneeded={"n": 1.0}
+    )
 
     both = merged(ours, theirs)
 
@@ -215,17 +219,17 @@ def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     async def story():
         maps, clock = Maps(), [0.0]
         heritage = Heritage(StateStore(maps, "s", "state"), lambda: clock[0])
-        first = heritage.trouble(), await heritage.taken(3, Memory(), NOW), heritage.epoch
-        await heritage.left(Remembered(Memory(moves=(1.0,))), 20.0)
-        maps.put("state", {KEY: encode(Remembered(Memory(moves=(2.0,))))})
-        outcome = await heritage.left(Remembered(Memory(moves=(1.0, 3.0))), 20.0)
+        first = heritage.trouble(), await heritage.taken(3, AutoscalerState(), NOW), heritage.epoch
+        await heritage.left(Remembered(AutoscalerState(moves=(1.0,))), 20.0)
+        maps.put("state", {KEY: encode(Remembered(AutoscalerState(moves=(2.0,))))})
+        outcome = await heritage.left(Remembered(AutoscalerState(moves=(1.0, 3.0))), 20.0)
         during = heritage.epoch, heritage.trouble()
-        both = await heritage.taken(3, Memory(moves=(1.0, 3.0)), NOW)
+        both = await heritage.taken(3, AutoscalerState(moves=(1.0, 3.0)), NOW)
         still = heritage.trouble()
         clock[0] = 21.0
         over = heritage.trouble()
         maps.put("state", {KEY: "hello"})
-        lost = await heritage.taken(4, Memory(moves=(1.0,)), NOW)
+        lost = await heritage.taken(4, AutoscalerState(moves=(1.0,)), NOW)
         return first, outcome, during, both, still, over, lost, heritage.trouble()
 
     first, outcome, during, both, still, over, lost, quiet = asyncio.run(story())
@@ -234,5 +238,5 @@ def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     assert "another client wrote saved state ConfigMap s/state" in during[1]
     assert ((1.0, 2.0, 3.0), None) == (both.memory.moves, both.kept)
     assert (during[1], "") == (still, over)
-    assert (Memory(last_add=NOW), Kept()) == (lost.memory, lost.kept)
+    assert (AutoscalerState(last_add=NOW), Kept()) == (lost.memory, lost.kept)
     assert "no actions are taken for 60 s" in quiet

@@ -12,9 +12,9 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
-from autoscaler.core.plan import Buy, Evict
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Backoff, Memory
+from autoscaler.core.plan import Evict, ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.config import Config, PoolConfig
 from autoscaler.kube.core.inhibition import Hold, Why
 from autoscaler.kube.guard import GuardedWorld, Manners
@@ -45,7 +45,7 @@ class World:
     async def settle(self, seconds):
         """At once."""
 
-    async def expect(self, homes):
+    async def nominate(self, homes):
         """Noted."""
         self.expected.append(homes)
 
@@ -61,8 +61,8 @@ class World:
 def turned(world, hold=lambda: None):
     """One turn: what became of it, and the memory."""
     guard = GuardedWorld(world, Manners(hold, Telemetry(), lambda: 0.0))
-    before = Memory()
-    _, memory = asyncio.run(turn(guard, LIMITS, before, guard.decide))
+    before = AutoscalerState()
+    _, memory = asyncio.run(reconcile(guard, LIMITS, before, guard.decide))
     return guard, guard.settled(memory, before)
 
 
@@ -73,7 +73,7 @@ def test_with_nothing_in_the_way_all_of_it_is_done():
     world = World()
     guard, memory = turned(world)
 
-    assert [Buy, Buy] == [type(step) for step in world.applied]
+    assert [ScaleUp, ScaleUp] == [type(step) for step in world.applied]
     assert (2, 1000.0, 1) == (len(guard.turn.done), memory.last_add, len(world.expected))
 
 
@@ -86,7 +86,7 @@ def test_with_a_hold_it_is_decided_and_not_done(why):
     guard, memory = turned(world, lambda: Hold(why, "x"))
 
     assert ([], [], []) == (world.applied, world.expected, guard.turn.done)
-    assert [Buy, Buy] == [type(step) for step in guard.turn.decided.steps]
+    assert [ScaleUp, ScaleUp] == [type(step) for step in guard.turn.decided.steps]
     assert float("-inf") == memory.last_add
 
 
@@ -164,7 +164,7 @@ def test_only_a_refused_eviction_makes_its_owner_rest():
     guard.turn.failed.append((steps["broken"], "no route"))
     rest = Backoff(1300.0, 300.0)
 
-    memory = guard.settled(Memory(refused={step.owner: rest for step in steps.values()}), Memory())
+    memory = guard.settled(AutoscalerState(refused={step.owner: rest for step in steps.values()}), AutoscalerState())
 
     assert {"ReplicaSet/refused": rest} == memory.refused
     assert ((1000.0,), {"ReplicaSet/broken": 1000.0}) == (memory.moves, memory.moved)
@@ -184,6 +184,6 @@ def test_a_pool_of_a_higher_priority_is_asked_first(priorities, max_nodes, expec
     pools = [pool("cheap", price=1.0), pool("dear", price=9.0, max_nodes=max_nodes)]
     turn_ = seen(pools, [pod(ask(12)), pod(ask(12))])
 
-    plan, _ = decide(replace(turn_, pools=config.ranked(turn_.pools)), LIMITS, Memory())
+    plan, _ = decide(replace(turn_, pools=config.ranked(turn_.pools)), LIMITS, AutoscalerState())
 
     assert expected == sorted(step.pool for step in plan.steps)

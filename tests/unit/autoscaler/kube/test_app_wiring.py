@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pytest
 
-from autoscaler.apis.rpc.relay import Commanding, Relay
+from autoscaler.apis.rpc.provider_groups import OrderingProvider, ProviderGroups
 from autoscaler.kube.composition import KnownPools, figures_of, offers_of, opened
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.usage import Nothing
@@ -43,13 +43,13 @@ def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_
     """
     Its provider orders; the offer names who is asked for machines in the end, and what a fresh node is like.
     """
-    relay = Relay(())
+    relay = ProviderGroups(())
     found = wired(ORDERED, relay)
     (offer,) = offers_of(found, None, CONFIGURED)
 
     assert ["gpu-a"] == list(found.ordered)
     assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.max_nodes, offer.template.mode, offer.provider.name)
-    assert [Commanding.name, "scale"] == [found.providers._of(name).name for name in ("gpu-a", "gpu-b")]
+    assert [OrderingProvider.name, "scale"] == [found.providers._of(name).name for name in ("gpu-a", "gpu-b")]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_cannot_be_ordered_is_said(settings, part):
     With the pool's name.
     """
     with pytest.raises(ConfigError, match="pool a: ") as raised:
-        wired(f"pools: [{{name: a, provider: externalgrpc, settings: {settings}}}]\n", Relay(()))
+        wired(f"pools: [{{name: a, provider: externalgrpc, settings: {settings}}}]\n", ProviderGroups(()))
     assert part in str(raised.value)
 
 
@@ -80,14 +80,14 @@ def test_two_pools_on_one_source_are_seen_through_the_order():
     Each would buy what the other gives back.
     """
     with pytest.raises(ConfigError, match="same source as pool"):
-        wired(ORDERED.replace("{name: gpu-b}", "{name: gpu-a}"), Relay(()))
+        wired(ORDERED.replace("{name: gpu-b}", "{name: gpu-a}"), ProviderGroups(()))
 
 
 def test_a_pool_that_is_not_offered_any_more_leaves_nothing_behind():
     """
     Its orders neither; those of a pool that stays do.
     """
-    relay = Relay(offers_of(wired(ORDERED, Relay(())), None, CONFIGURED))
+    relay = ProviderGroups(offers_of(wired(ORDERED, ProviderGroups(())), None, CONFIGURED))
     relay.command("gpu-a", 3)
     relay.offer(offers_of(wired(ORDERED, relay), None, CONFIGURED))
     kept = relay.commanded("gpu-a")
@@ -117,4 +117,4 @@ def test_what_was_opened_is_closed():
     """
     Also figures that were never asked for.
     """
-    asyncio.run(wired(ORDERED, Relay(())).close())
+    asyncio.run(wired(ORDERED, ProviderGroups(())).close())

@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 import pytest
 
-from autoscaler.apis.metrics.core.readings import Sample, Spot
+from autoscaler.apis.metrics.core.readings import CardKey, UseSample
 from autoscaler.core.limits import Limits
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.observe.cache import Books
@@ -201,7 +201,7 @@ class Storm:
         """Exporters tell anew of some pods."""
         pods = [pod for pod in self.sources.notes.pods.values() if self.draw.random() < 0.8]
         samples = {
-            Spot(pod.namespace, pod.name, hold.container, hold.uuid): Sample(1, self.draw.random())
+            CardKey(pod.namespace, pod.name, hold.container, hold.uuid): UseSample(1, self.draw.random())
             for pod in pods
             for hold in pod.holds
         }

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, run, two
 
-from autoscaler.core.plan import Buy
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.plan import ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import Kind
 from autoscaler.providers.base import (
     ChangedError,
@@ -28,11 +28,11 @@ def test_a_pool_that_will_not_sell_rests_and_is_asked_again_later():
     machines = Machines(trouble=OutOfStockError("none left"))
 
     async def story(stand):
-        memory, bought = Memory(), []
+        memory, bought = AutoscalerState(), []
         for seconds in (0, 10, 20, 30, 400):
             stand.seconds = float(seconds)
-            plan, memory = await turn(stand.world, LIMITS, memory)
-            bought.append(sum(isinstance(step, Buy) for step in plan.steps))
+            plan, memory = await reconcile(stand.world, LIMITS, memory)
+            bought.append(sum(isinstance(step, ScaleUp) for step in plan.steps))
         return bought, set(memory.closed)
 
     assert ([1, 0, 0, 0, 1], {"a"}) == run(api, machines, story, stale_seconds=1e9)
@@ -47,7 +47,7 @@ def test_a_purchase_of_unknown_outcome_is_looked_at_anew(trouble):
     """
 
     async def story(stand):
-        _, memory = await turn(stand.world, LIMITS, Memory())
+        _, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
         return memory.closed, [doubt.kind for doubt in stand.world.doubts()]
 
     closed, kinds = run(Api([], [a_pod("p1")]), Machines(trouble=trouble), story)
@@ -62,12 +62,12 @@ def test_a_machine_that_was_bought_is_expected_by_who_it_is_for_also_after_a_res
     machines = Machines()
 
     async def story(stand):
-        plan, memory = await turn(stand.world, LIMITS, Memory())
+        plan, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
         fresh = Stand(stand.api, machines)
         async with fresh:
-            again, _ = await turn(fresh.world, LIMITS, Memory())
-        once_more, _ = await turn(stand.world, LIMITS, memory)
-        return len(plan.steps), again.steps, once_more.steps, set(once_more.homes)
+            again, _ = await reconcile(fresh.world, LIMITS, AutoscalerState())
+        once_more, _ = await reconcile(stand.world, LIMITS, memory)
+        return len(plan.steps), again.steps, once_more.steps, set(once_more.nominations)
 
     assert (1, (), (), {"p1"}) == run(Api([], [a_pod("p1")]), machines, story)
     assert 1 == machines.target
@@ -80,11 +80,11 @@ def test_a_pod_for_which_nodes_come_in_vain_is_not_bought_for_without_end():
     api, machines = Api([], [a_pod("p1", selector={"disk": "fast"})]), Machines()
 
     async def story(stand):
-        memory = Memory()
+        memory = AutoscalerState()
         for number in range(1, 7):
             for seconds in (1, 100):
                 stand.seconds += seconds
-                _, memory = await turn(stand.world, replace(LIMITS, min_node_age_seconds=1e6), memory)
+                _, memory = await reconcile(stand.world, replace(LIMITS, min_node_age_seconds=1e6), memory)
             if machines.target > len(machines.nodes):
                 machines.nodes.append(f"n{number}")
                 api.put("/api/v1/nodes", a_node(f"n{number}"), "ADDED")
@@ -120,7 +120,7 @@ def bought_at_once(counter, count=5):
 
     async def story(stand):
         await stand.world.observe()
-        refused = await stand.world.buy([Buy("a", (), f"want {number}") for number in range(count)])
+        refused = await stand.world.buy([ScaleUp("a", (), f"want {number}") for number in range(count)])
         return [why is None for why in refused], sorted(stand.world.kept.machines), stand.world.doubts()
 
     return run(two(), counter, story)
@@ -161,7 +161,7 @@ def test_purchases_on_an_old_target_are_refused_as_one():
     async def story(stand):
         await stand.world.observe()
         counter.target += 1
-        return await stand.world.buy([Buy("a", (), "want")] * 3)
+        return await stand.world.buy([ScaleUp("a", (), "want")] * 3)
 
     refused = run(two(), counter, story)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, run, two
 
-from autoscaler.core.lifecycle import State
-from autoscaler.core.plan import Buy, Delete, Discard, Drain, Keep
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.lifecycle import MachineState
+from autoscaler.core.plan import CancelDrain, Drain, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import Kind
 from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.providers.base import DeniedError, UnreachableError
@@ -33,7 +33,7 @@ def test_a_drain_reserves_before_it_marks_and_is_found_again_from_objects_alone(
     refused, seen = run(api, Machines("n1", "n2"), story)
     assert refused is None
     assert [("POST", RESERVATIONS_PATH), ("PATCH", "/api/v1/nodes/n1")] == api.writes
-    assert State.DRAINING is seen.machines["n1"].state
+    assert MachineState.DRAINING is seen.machines["n1"].state
     assert "n2" == seen.reserved["p1"].placement.node
     assert seen.engine.nodes["n1"].cordoned
 
@@ -80,7 +80,7 @@ def test_calling_a_drain_off_takes_the_homes_away_first():
         await stand.world.observe()
         await stand.world.apply(drained())
         await stand.heard()
-        return await stand.world.apply(Keep("n1", "needed"))
+        return await stand.world.apply(CancelDrain("n1", "needed"))
 
     assert run(api, Machines("n1", "n2"), story) is None
     assert ["POST", "PATCH", "DELETE", "PATCH"] == [method for method, _ in api.writes]
@@ -96,16 +96,25 @@ def test_a_node_is_given_back_only_empty():
 
     async def story(stand):
         await stand.world.observe()
-        untainted = await stand.world.apply(Delete("n1", "empty"))
+        untainted = await stand.world.apply(RemoveNode("n1", "empty"))
         await stand.world.apply(drained())
-        early = await stand.world.apply(Delete("n1", "empty"))
+        early = await stand.world.apply(RemoveNode("n1", "empty"))
         stand.seconds = LIMITS.node_delete_delay_after_taint_seconds
         await stand.heard()
-        full = await stand.world.apply(Delete("n1", "empty"))
+        full = await stand.world.apply(RemoveNode("n1", "empty"))
         api.put("/api/v1/pods", a_pod("p1", "n1"), "DELETED")
         await stand.heard()
-        given_up = [await stand.world.apply(Discard("n2", "a", "late", has_node=known)) for known in (False, True)]
-        return untainted, early, full, given_up, await stand.world.apply(Delete("n1", "empty")), stand.machines.nodes
+        given_up = [
+            await stand.world.apply(RemoveFailedNode("n2", "a", "late", has_node=known)) for known in (False, True)
+        ]
+        return (
+            untainted,
+            early,
+            full,
+            given_up,
+            await stand.world.apply(RemoveNode("n1", "empty")),
+            stand.machines.nodes,
+        )
 
     untainted, early, full, given_up, empty, left = run(api, Machines("n1", "n2"), story)
     assert "no longer carries the drain taint" in str(untainted)
@@ -126,10 +135,10 @@ def a_story_of_hearsay(hidden, *more):
         api.kinds["/api/v1/pods"][hidden["metadata"]["name"]] = hidden
         stand.seconds = LIMITS.node_delete_delay_after_taint_seconds + 1
         await stand.heard()
-        plan, memory = await turn(stand.world, LIMITS, Memory())
+        plan, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
         said = [doubt.text for doubt in stand.world.doubts()]
         await stand.heard()
-        after, _ = await turn(stand.world, LIMITS, memory)
+        after, _ = await reconcile(stand.world, LIMITS, memory)
         return plan.steps, said, after.steps, stand.machines.nodes
 
     return run(api, Machines("n1", "n2", *more), story, stale_seconds=1e9)
@@ -140,9 +149,9 @@ def test_a_pod_that_the_watch_has_not_told_of_keeps_its_machine():
     The watch says empty, one consistent list says otherwise: no removal, and the drain is called off.
     """
     first, said, then, left = a_story_of_hearsay(a_pod("hidden", "n1"))
-    assert [Delete] == [type(step) for step in first]
+    assert [RemoveNode] == [type(step) for step in first]
     assert ["node n1 is not empty: pod default/hidden"] == said
-    assert (Keep("n1", "node n1 is not empty: pod default/hidden"),) == then
+    assert (CancelDrain("n1", "node n1 is not empty: pod default/hidden"),) == then
     assert ["n1", "n2"] == left
 
 
@@ -163,7 +172,7 @@ def test_a_pod_that_is_not_lost_with_its_machine_does_not_keep_it(ends):
     for part, fields in ends.items():
         hidden[part] |= fields
     first, said, _, left = a_story_of_hearsay(hidden)
-    assert [Delete] == [type(step) for step in first]
+    assert [RemoveNode] == [type(step) for step in first]
     assert ([], ["n2"]) == (said, left)
 
 
@@ -176,16 +185,16 @@ def test_a_failed_machine_with_a_node_is_tainted_first():
     async def story(stand):
         stand.machines.failed = {"n1"}
         await stand.world.observe()
-        steps, memory = [], Memory()
+        steps, memory = [], AutoscalerState()
         for seconds in (0.0, 10.0, 299.0, 302.0):
             stand.seconds = seconds
             await stand.heard()
-            plan, memory = await turn(stand.world, LIMITS, memory)
+            plan, memory = await reconcile(stand.world, LIMITS, memory)
             steps.append([(type(step), step.node) for step in plan.steps])
         return steps, stand.machines.nodes
 
     steps, left = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
-    assert [[(Discard, "n1")], [], [], [(Delete, "n1")]] == steps
+    assert [[(RemoveFailedNode, "n1")], [], [], [(RemoveNode, "n1")]] == steps
     assert ["n2"] == left
 
 
@@ -203,15 +212,15 @@ def test_a_node_whose_removal_may_have_been_ordered_takes_no_pod_any_more(troubl
         await stand.world.apply(Drain("n1", (), "idle"))
         await stand.heard()
         stand.machines.trouble, stand.seconds = trouble, LIMITS.node_delete_delay_after_taint_seconds
-        await stand.world.apply(Delete("n1", "empty"))
+        await stand.world.apply(RemoveNode("n1", "empty"))
         api.put("/api/v1/pods", a_pod("waits", units=7), "ADDED")
         await stand.heard()
-        plan, _ = await turn(stand.world, LIMITS, Memory())
-        said = await stand.world.apply(Keep("n1", "needed"))
+        plan, _ = await reconcile(stand.world, LIMITS, AutoscalerState())
+        said = await stand.world.apply(CancelDrain("n1", "needed"))
         return [type(step) for step in plan.steps], said
 
     steps, said = run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
-    assert [Keep if kept else Buy] == [kind for kind in steps if kind is not Delete]
+    assert [CancelDrain if kept else ScaleUp] == [kind for kind in steps if kind is not RemoveNode]
     assert kept is (said is None)
 
 
@@ -227,9 +236,9 @@ def test_a_machine_that_became_a_node_unseen_is_found_by_its_ids():
         await stand.world.observe()
         api.kinds["/api/v1/nodes"]["n3"] = late
         api.kinds["/api/v1/pods"]["hidden"] = a_pod("hidden", "n3")
-        full = await stand.world.apply(Discard("id-n3", "a", "late"))
+        full = await stand.world.apply(RemoveFailedNode("id-n3", "a", "late"))
         del api.kinds["/api/v1/pods"]["hidden"]
-        return full, await stand.world.apply(Discard("id-n3", "a", "late")), stand.machines.nodes
+        return full, await stand.world.apply(RemoveFailedNode("id-n3", "a", "late")), stand.machines.nodes
 
     full, tainted, left = run(api, Machines("n1", "n2"), story)
     assert "node n3 is not empty: pod default/hidden" in str(full)
@@ -267,10 +276,10 @@ def test_a_node_of_a_pool_without_cards_is_never_emptied_under_its_pods():
     api = Api([plain, a_node("n2")], [pod])
 
     async def story(stand):
-        memory, steps = Memory(), []
+        memory, steps = AutoscalerState(), []
         for _ in range(8):
             stand.seconds += 2000.0
-            plan, memory = await turn(stand.world, LIMITS, memory)
+            plan, memory = await reconcile(stand.world, LIMITS, memory)
             steps += [step for step in plan.steps if getattr(step, "node", "") == "n1"]
         return steps, list(stand.machines.nodes)
 

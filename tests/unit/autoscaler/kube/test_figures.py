@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.apis.metrics.core.readings import Spot
+from autoscaler.apis.metrics.core.readings import CardKey
 from autoscaler.kube.usage import Ages, Row, spots_of
 from autoscaler.kube.usage_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
 from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
@@ -41,8 +41,8 @@ def test_an_exposition_is_read_for_what_is_wanted():
     first = ages.joined({"n1": rows_of(page(stamp=85.0))}, {}, 985.0)
     measured = ages.joined({"n1": rows_of(page())}, {}, 1000.0)
 
-    sample = measured.samples[Spot("ml", "train", "main", "GPU-1")]
-    assert (GIB, None) == first.samples[Spot("ml", "train", "main", "GPU-1")][:2]
+    sample = measured.samples[CardKey("ml", "train", "main", "GPU-1")]
+    assert (GIB, None) == first.samples[CardKey("ml", "train", "main", "GPU-1")][:2]
     assert (GIB, pytest.approx(0.4), 15.0) == sample
     assert ({}, {"GPU-1": pytest.approx(0.95)}) == (first.heat, measured.heat)
     assert {"n1": 1000.0} == measured.measured

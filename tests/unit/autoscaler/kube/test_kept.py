@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.lifecycle import Machine, State
-from autoscaler.core.snapshot import Home
+from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.observation import Nomination
 from autoscaler.kube.nominations import homes_of
 from autoscaler.kube.persisted import Kept, kept_of
 from autoscaler.kube.watches import Stored
@@ -27,15 +27,17 @@ def test_what_is_kept_reads_back():
     """
     Through JSON; who stands and is well is not kept, its node says how old it is.
     """
-    coming = Machine("a/0", "a", State.REQUESTED, 12.5)
+    coming = Machine("a/0", "a", MachineState.REQUESTED, 12.5)
     kept = Kept(
-        {"a/0": coming, "n1": Machine("n1", "a", State.READY, 1.0)}, {"p": Home("a/0", (0, 1))}, {"a": TEMPLATE}
+        {"a/0": coming, "n1": Machine("n1", "a", MachineState.READY, 1.0)},
+        {"p": Nomination("a/0", (0, 1))},
+        {"a": TEMPLATE},
     )
 
     read = kept_of(At(json.loads(json.dumps(kept.shown()))))
 
     assert {"a/0": coming} == read.machines
-    assert {"p": Home("a/0", (0, 1))} == read.homes
+    assert {"p": Nomination("a/0", (0, 1))} == read.homes
     assert {"a": TEMPLATE} == read.profiles
 
 

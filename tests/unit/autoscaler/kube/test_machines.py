@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.core.lifecycle import Machine, State
+from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.kube.annotations import Drain, NodeNote, drain_of
 from autoscaler.kube.observe.machines import Standing, fleet_of
 from autoscaler.providers.base import Instance, InstanceState, PoolState
@@ -38,13 +38,15 @@ def running(*names):
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(node(), State.READY, id="well"),
-        pytest.param(node(cards=()), State.DELETING, id="has pods, and its cards are gone"),
-        pytest.param(node(ready=False), State.DELETING, id="was usable and is silent"),
-        pytest.param(node(cordoned=True), State.DELETING, id="cordoned by somebody"),
-        pytest.param(node(serving=False), State.DELETING, id="its agent left"),
-        pytest.param(node(taints=(Taint("ToBeDeletedByClusterAutoscaler"),)), State.DELETING, id="somebody removes it"),
-        pytest.param(node(taints=(Taint(DRAIN),)), State.DRAINING, id="half a mark of ours"),
+        pytest.param(node(), MachineState.READY, id="well"),
+        pytest.param(node(cards=()), MachineState.DELETING, id="has pods, and its cards are gone"),
+        pytest.param(node(ready=False), MachineState.DELETING, id="was usable and is silent"),
+        pytest.param(node(cordoned=True), MachineState.DELETING, id="cordoned by somebody"),
+        pytest.param(node(serving=False), MachineState.DELETING, id="its agent left"),
+        pytest.param(
+            node(taints=(Taint("ToBeDeletedByClusterAutoscaler"),)), MachineState.DELETING, id="somebody removes it"
+        ),
+        pytest.param(node(taints=(Taint(DRAIN),)), MachineState.DRAINING, id="half a mark of ours"),
     ],
 )
 def test_a_node_is_what_it_says_of_itself(seen, expected):
@@ -54,16 +56,16 @@ def test_a_node_is_what_it_says_of_itself(seen, expected):
     fleet = look(PoolState("a", 1, running("n1")), [seen])
 
     assert expected is fleet.machines["n1"].state
-    assert (expected is State.DELETING) is ("n1" in fleet.lost)
+    assert (expected is MachineState.DELETING) is ("n1" in fleet.lost)
 
 
 @pytest.mark.parametrize(
     ("before", "busy", "expected"),
     [
-        pytest.param((), (), State.NO_DEVICES, id="young, and nobody knows it"),
-        pytest.param((Machine("n1", "a", State.BOOTING),), (), State.NO_DEVICES, id="was coming"),
-        pytest.param((Machine("n1", "a", State.READY),), (), State.DELETING, id="was usable"),
-        pytest.param((), ("n1",), State.DELETING, id="has pods"),
+        pytest.param((), (), MachineState.NO_DEVICES, id="young, and nobody knows it"),
+        pytest.param((Machine("n1", "a", MachineState.BOOTING),), (), MachineState.NO_DEVICES, id="was coming"),
+        pytest.param((Machine("n1", "a", MachineState.READY),), (), MachineState.DELETING, id="was usable"),
+        pytest.param((), ("n1",), MachineState.DELETING, id="has pods"),
     ],
 )
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_machine_that_changes_its_name_while_it_boots_is_the_same_machine():
     """
     From its object's name to its provider's: who waits for it goes on waiting for it.
     """
-    fleet = look(PoolState("a", 1, running("n1")), before=[Machine("default/a-m1", "a", State.BOOTING, 50.0)])
+    fleet = look(PoolState("a", 1, running("n1")), before=[Machine("default/a-m1", "a", MachineState.BOOTING, 50.0)])
 
     assert {"default/a-m1": "n1"} == fleet.renamed
 
@@ -103,12 +105,12 @@ def test_what_was_asked_for_and_left_no_trace_yet_keeps_its_name_and_age():
     """
     Three are missing: two were asked for before and stay who they are, the third is somebody else's purchase.
     """
-    before = [Machine("a/0", "a", State.REQUESTED, 10.0), Machine("a/1", "a", State.REQUESTED, 20.0)]
+    before = [Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("a/1", "a", MachineState.REQUESTED, 20.0)]
 
     fleet = look(PoolState("a", 3), before=before)
 
     assert {"a/0": 10.0, "a/1": 20.0, "a/2": 1000.0} == {one.name: one.since for one in fleet.machines.values()}
-    assert {State.REQUESTED} == {one.state for one in fleet.machines.values()}
+    assert {MachineState.REQUESTED} == {one.state for one in fleet.machines.values()}
     assert {"a/0", "a/1", "a/2"} == fleet.slots
 
 
@@ -116,25 +118,27 @@ def test_who_waited_longest_becomes_the_first_machine_that_appears():
     """
     One of two has a name now: it is the older request, so that pods which wait for it go on waiting for it.
     """
-    before = [Machine("a/0", "a", State.REQUESTED, 10.0), Machine("a/1", "a", State.REQUESTED, 20.0)]
+    before = [Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("a/1", "a", MachineState.REQUESTED, 20.0)]
 
     fleet = look(PoolState("a", 2, (Instance("id-x", "", InstanceState.COMING),)), before=before)
 
     assert {"a/0": "id-x"} == fleet.renamed
-    assert {"id-x": State.BOOTING, "a/1": State.REQUESTED} == {one.name: one.state for one in fleet.machines.values()}
+    assert {"id-x": MachineState.BOOTING, "a/1": MachineState.REQUESTED} == {
+        one.name: one.state for one in fleet.machines.values()
+    }
 
 
 def test_a_machine_that_has_become_a_node_is_known_under_both_names():
     """
     By the node's provider ID where the provider does not tell.
     """
-    before = [Machine("id-n1", "a", State.BOOTING, 50.0)]
+    before = [Machine("id-n1", "a", MachineState.BOOTING, 50.0)]
     notes = {"n1": NodeNote(provider_id="id-n1", created=900.0)}
 
     fleet = look(PoolState("a", 1, (Instance("id-n1"),)), [node()], before, notes)
 
     assert {"id-n1": "n1"} == fleet.renamed
-    assert {"n1": State.READY} == {one.name: one.state for one in fleet.machines.values()}
+    assert {"n1": MachineState.READY} == {one.name: one.state for one in fleet.machines.values()}
 
 
 def test_without_stock_what_is_missing_has_failed():
@@ -145,7 +149,7 @@ def test_without_stock_what_is_missing_has_failed():
 
     fleet = look(PoolState("a", 3, nodes, short="none"))
 
-    assert {"id-b": State.BOOTING, "id-s": State.FAILED, "a/0": State.FAILED} == {
+    assert {"id-b": MachineState.BOOTING, "id-s": MachineState.FAILED, "a/0": MachineState.FAILED} == {
         one.name: one.state for one in fleet.machines.values()
     }
     assert {"id-s": "none", "a/0": "none"} == fleet.trouble
@@ -166,12 +170,17 @@ def test_a_pool_whose_provider_cannot_tell_keeps_its_machines():
     """
     What was coming is still coming, its nodes are what they say; nothing is lost or bought anew.
     """
-    before = {one.name: one for one in (Machine("a/0", "a", State.REQUESTED, 10.0), Machine("n1", "a", State.READY))}
+    before = {
+        one.name: one
+        for one in (Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("n1", "a", MachineState.READY))
+    }
     standing = Standing(1000.0, {"n1": node()}, {}, before)
 
     fleet = fleet_of(standing, {}, ["a"], {"a": Mode.CGPU})
 
-    assert {"a/0": State.REQUESTED, "n1": State.READY} == {one.name: one.state for one in fleet.machines.values()}
+    assert {"a/0": MachineState.REQUESTED, "n1": MachineState.READY} == {
+        one.name: one.state for one in fleet.machines.values()
+    }
 
 
 def test_nodes_of_nobodys_pool_take_pods_and_are_never_given_back():
@@ -180,7 +189,7 @@ def test_nodes_of_nobodys_pool_take_pods_and_are_never_given_back():
     """
     fleet = look(PoolState("a", 0), [node("free", pool="")])
 
-    assert {"free": ("", State.READY)} == {one.name: (one.pool, one.state) for one in fleet.machines.values()}
+    assert {"free": ("", MachineState.READY)} == {one.name: (one.pool, one.state) for one in fleet.machines.values()}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import asyncio
 import pytest
 from support.builders import ask, node
 
-from autoscaler.core.plan import Buy, Delete, Keep
-from autoscaler.core.reconcile import applied, together
+from autoscaler.core.plan import CancelDrain, RemoveNode, ScaleUp
+from autoscaler.core.reconcile import apply_steps, group_steps
 from isolation.contract.model import Refusal, Why
 from isolation.placement.engine import Engine
 
@@ -52,7 +52,7 @@ def test_a_mixture_learnt_anew_knows_nothing_else_and_no_order():
     assert other.place(ask(5)) == one.place(ask(5))
 
 
-A1, A2, B1 = Buy("a", (), "1"), Buy("a", (), "2"), Buy("b", (), "1")
+A1, A2, B1 = ScaleUp("a", (), "1"), ScaleUp("a", (), "2"), ScaleUp("b", (), "1")
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,21 @@ A1, A2, B1 = Buy("a", (), "1"), Buy("a", (), "2"), Buy("b", (), "1")
     [
         pytest.param([], [], id="nothing"),
         pytest.param([A1, B1, A2], [[A1, A2], [B1]], id="by pool"),
-        pytest.param([A1, Keep("n", ""), A2], [[A1], [Keep("n", "")], [A2]], id="never past another step"),
-        pytest.param([Delete("m", ""), Delete("n", "")], [[Delete("m", "")], [Delete("n", "")]], id="others alone"),
+        pytest.param(
+            [A1, CancelDrain("n", ""), A2], [[A1], [CancelDrain("n", "")], [A2]], id="never past another step"
+        ),
+        pytest.param(
+            [RemoveNode("m", ""), RemoveNode("n", "")],
+            [[RemoveNode("m", "")], [RemoveNode("n", "")]],
+            id="others alone",
+        ),
     ],
 )
 def test_purchases_that_follow_each_other_are_taken_together(steps, expected):
     """
     Of one pool, in their order; nothing else changes its place.
     """
-    assert expected == together(steps)
+    assert expected == group_steps(steps)
 
 
 class Plain:
@@ -98,7 +104,7 @@ class Wholesale(Plain):
         pytest.param(Plain, [A1, A2], [A1, A2], [False, True], id="one by one"),
         pytest.param(Wholesale, [A1, A2], [(A1, A2)], [False, False], id="as one"),
         pytest.param(Wholesale, [A2], [A2], [True], id="a single one"),
-        pytest.param(Wholesale, [Keep("n", "")], [Keep("n", "")], [False], id="no purchase"),
+        pytest.param(Wholesale, [CancelDrain("n", "")], [CancelDrain("n", "")], [False], id="no purchase"),
     ],
 )
 def test_a_world_is_asked_for_what_it_can(world, steps, done, refused):
@@ -107,7 +113,7 @@ def test_a_world_is_asked_for_what_it_can(world, steps, done, refused):
     """
     stand = world()
 
-    found = asyncio.run(applied(stand, steps))
+    found = asyncio.run(apply_steps(stand, steps))
 
     assert done == stand.done
     assert refused == [why is not None for why in found]

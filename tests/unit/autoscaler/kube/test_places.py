@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from support.kube_world_stand import LIMITS, START, Api, Machines, Stand, a_pod, run
 
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.observe.nominations import HOME_SECONDS
 from autoscaler.kube.planned_nodes import REFUSED_SECONDS
 from autoscaler.kube.watches import RESERVATIONS_PATH
@@ -30,7 +30,7 @@ async def turned(stand, memory=None, seconds=0.0):
     """One more turn, once the watches have told everything."""
     stand.seconds += seconds
     await stand.heard()
-    return (await turn(stand.world, LIMITS, memory or Memory()))[1]
+    return (await reconcile(stand.world, LIMITS, memory or AutoscalerState()))[1]
 
 
 def halves(count):
@@ -98,7 +98,7 @@ def test_without_the_kind_or_the_right_nodes_are_bought_all_the_same(trouble, mi
 
     async def story(stand):
         api.fails, tried = {f"POST {RESERVATIONS_PATH}": trouble}, []
-        memory = Memory()
+        memory = AutoscalerState()
         for seconds in (0.0, 10.0, 10.0, REFUSED_SECONDS, 10.0):
             memory = await turned(stand, memory, seconds)
             tried.append(len(api.failed))

@@ -11,9 +11,9 @@ import json
 import pytest
 from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
 
-from autoscaler.core.plan import Buy, Delete, Discard, Keep, Move
-from autoscaler.core.reconcile import turn
-from autoscaler.core.state import Memory
+from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.reconcile import reconcile
+from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import DoubtError, Kind
 from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.kube.world import ANEW_SECONDS, FEW
@@ -26,11 +26,11 @@ from isolation.kube.core.errors import RefusedError
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(Buy("a", (), "more"), id="buy"),
+        pytest.param(ScaleUp("a", (), "more"), id="buy"),
         pytest.param(drained(), id="drain"),
-        pytest.param(Keep("n1", "x"), id="keep"),
-        pytest.param(Delete("n2", "x"), id="delete"),
-        pytest.param(Discard("n2", "a", "x"), id="discard"),
+        pytest.param(CancelDrain("n1", "x"), id="keep"),
+        pytest.param(RemoveNode("n2", "x"), id="delete"),
+        pytest.param(RemoveFailedNode("n2", "a", "x"), id="discard"),
         pytest.param(Move("p1", "n1", "o", home("p1", "n2"), "mitigate_hot_card", "hot"), id="move"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_reservation_whose_time_is_over_is_deleted_and_a_strangers_is_not():
         await api.send("POST", RESERVATIONS_PATH, stranger)
         stand.seconds = 2000.0
         await stand.heard()
-        await stand.world.expect({})
+        await stand.world.nominate({})
         return set(api.kinds[RESERVATIONS_PATH])
 
     assert {"preemption-x"} == run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
@@ -129,12 +129,12 @@ def test_where_nothing_can_be_reserved_pools_grow_and_nobody_moves():
     api.page, api.lines = page, lines
 
     async def story(stand):
-        plan, _ = await turn(stand.world, LIMITS, Memory())
+        plan, _ = await reconcile(stand.world, LIMITS, AutoscalerState())
         refused = await stand.world.apply(drained())
         return [type(step) for step in plan.steps], refused, stand.machines.target, stand.sources.age()
 
     steps, refused, target, age = run(api, Machines("n1", "n2"), story)
-    assert [Buy] == steps
+    assert [ScaleUp] == steps
     assert 3 == target
     assert "cannot reserve a target" in str(refused)
     assert age is not None

@@ -121,7 +121,7 @@ async def served(cloud):
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    api = ack.client(
+    api = ack.make_client(
         "cn-hangzhou",
         access_key_id="test",
         access_key_secret="test",  # noqa: S106 (the server asks nobody)
@@ -289,7 +289,7 @@ def test_nobody_there_is_unreachable():
     """
     A closed port is no answer.
     """
-    api = ack.client(
+    api = ack.make_client(
         "cn-hangzhou",
         access_key_id="test",
         access_key_secret="test",  # noqa: S106 (nobody is asked)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.pools import Pool
-from autoscaler.providers.core.profile import MOST_TEXT, NodeTemplate, decode, encode, learn, template_of
+from autoscaler.providers.core.profile import MOST_TEXT, NodeTemplate, decode, encode, learn, make_template
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.model import Card, CardChoice, Cluster, Mode, Node, Request, Taint
 from isolation.contract.names import POOL
@@ -100,7 +100,7 @@ def test_taints_of_the_moment_are_not_remembered():
     taints = [Taint(f"{prefix}x") for prefix in ("gpushare.dev/", "node.kubernetes.io/")]
     taints += [Taint("ToBeDeletedByClusterAutoscaler"), Taint("nvidia.com/gpu", "", "NoSchedule")]
 
-    assert ("nvidia.com/gpu",) == tuple(t.key for t in template_of(node(taints=tuple(taints))).taints)
+    assert ("nvidia.com/gpu",) == tuple(t.key for t in make_template(node(taints=tuple(taints))).taints)
 
 
 def test_the_zone_of_the_last_node_is_not_the_zone_of_the_pool():
@@ -172,7 +172,7 @@ def test_more_than_a_configmap_holds_is_never_written():
     """
     The last pools are left out, and what is written can be read.
     """
-    big = template_of(node(labels={f"label-{n}": "v" * 60 for n in range(200)}))
+    big = make_template(node(labels={f"label-{n}": "v" * 60 for n in range(200)}))
     text = encode({f"pool-{n:04}": big for n in range(200)})
     known, problems = decode(text)
 

@@ -11,7 +11,7 @@ import pytest
 from autoscaler.providers import aws
 from autoscaler.providers.base import DeniedError, Instance, InstanceState, MissingError, PoolState, UnreachableError
 from autoscaler.providers.core.node_description import aws_template, capi_template
-from autoscaler.providers.core.stock import out_of_stock, said
+from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from autoscaler.providers.naming import NodeNames
 from autoscaler.providers.registry import ConfigError, PoolSource, Providers, open_providers
 from isolation.contract.codec.cursor import At
@@ -131,7 +131,7 @@ def test_without_the_sdk_the_remedy_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
 
     with pytest.raises(MissingError, match=r"docs/providers\.md says how to install provider aws"):
-        aws.client("eu-central-1")
+        aws.make_client("eu-central-1")
 
 
 def test_scale_pools_need_no_sdk():
@@ -265,15 +265,15 @@ def test_a_stock_out_is_known_by_its_words(text, expected):
     """
     What is not recognised is no stock-out.
     """
-    assert expected == out_of_stock(text)
+    assert expected == is_out_of_stock(text)
 
 
 def test_what_a_cloud_says_is_kept_short_and_on_one_line():
     """
     It ends in Events and logs.
     """
-    assert "a b c" == said("a\n b\x1b\t\x00c")
-    assert 300 == len(said("x" * 100_000))
+    assert "a b c" == shorten_error("a\n b\x1b\t\x00c")
+    assert 300 == len(shorten_error("x" * 100_000))
 
 
 def test_a_groups_tags_describe_a_shared_node_from_zero():

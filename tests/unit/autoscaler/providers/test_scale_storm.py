@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from autoscaler.providers.base import ProviderError
-from autoscaler.providers.scale import ScaleProvider, settings_of
+from autoscaler.providers.scale import ScaleProvider, parse_settings
 from autoscaler.providers.scale_wire import DELETE_MACHINE
 from isolation.contract.codec.cursor import At
 from isolation.kube.core.errors import RefusedError, UnreachableError
@@ -119,7 +119,7 @@ def test_only_named_machines_go_and_in_the_end_all_of_them(steps, trouble):
     async def story():
         for what, number in steps:
             # a new process each time: nothing is remembered but what the cluster says
-            provider = ScaleProvider(server, {"a": settings_of(At({"name": "a"}))})
+            provider = ScaleProvider(server, {"a": parse_settings(At({"name": "a"}))})
             with contextlib.suppress(ProviderError):
                 if what.startswith("remove"):
                     name = f"m{number:03}"
@@ -135,7 +135,7 @@ def test_only_named_machines_go_and_in_the_end_all_of_them(steps, trouble):
                     server.control()
         server.trouble = {}
         for _ in range(2):
-            provider = ScaleProvider(server, {"a": settings_of(At({"name": "a"}))})
+            provider = ScaleProvider(server, {"a": parse_settings(At({"name": "a"}))})
             await provider.remove("a", [f"node-{name}" for name in sorted(named)])
             target = server.replicas
             server.control()
@@ -160,7 +160,7 @@ def test_a_purchase_is_in_the_target_once_or_not_at_all(by, trouble):
     async def story():
         bought = None
         for _ in range(80):
-            provider = ScaleProvider(server, {"a": settings_of(At({"name": "a"}))})
+            provider = ScaleProvider(server, {"a": parse_settings(At({"name": "a"}))})
             with contextlib.suppress(ProviderError):
                 target = (await provider.pools())[0].target
                 if target > 2:
@@ -186,7 +186,7 @@ def test_a_machine_that_comes_while_it_is_given_up_is_not_paid_for_with_another(
         return await plain(method, path, body, kind)
 
     server.send = send
-    settings = settings_of(At({"name": "a"}))
+    settings = parse_settings(At({"name": "a"}))
     assert 3 == asyncio.run(ScaleProvider(server, {"a": settings}).cancel("a", 1))
     server.control()
     assert (3, []) == (len(server.machines), server.gone)

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from autoscaler.core.bin_packing import Bin, Group, Served, Shape, fill, groups_of, serve, shape_of
-from autoscaler.core.expander import Market
-from autoscaler.core.fleet_caps import Growth
-from autoscaler.core.lifecycle import State
-from autoscaler.core.snapshot import Home
-from autoscaler.core.templates import Empty, templates_of
+from autoscaler.core.bin_packing import Bin, PodGroup, Shape, Slot, fill_node, get_shape, group_pods, take_pods
+from autoscaler.core.expander import PoolExpander
+from autoscaler.core.fleet_caps import FleetGrowth
+from autoscaler.core.lifecycle import MachineState
+from autoscaler.core.observation import Nomination
+from autoscaler.core.templates import EmptyNode, get_templates
 from isolation.contract.model import Refusal
 from isolation.placement.engine import PlacementError
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
+    from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
-    from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Placement, Pod, Request
     from isolation.placement.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class PlannedNode:
     """One node to buy and the pods it is for."""
 
     pool: str
-    places: tuple[Served, ...]
+    places: tuple[Slot, ...]
 
     @property
-    def serves(self) -> tuple[Pod, ...]:
+    def pods(self) -> tuple[Pod, ...]:
         """The pods alone."""
         return tuple(each.pod for each in self.places)
 
@@ -53,14 +53,14 @@ class Lot:
 class Demand:
     """The answer for every waiting pod; each stands in exactly one of these."""
 
-    lots: list[Lot] = field(default_factory=list)
+    planned_nodes: list[PlannedNode] = field(default_factory=list)
     keep: dict[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Nodes being drained that serve pods after all, by name."""
-    homes: dict[str, Home] = field(default_factory=dict)
+    nominations: dict[str, Nomination] = field(default_factory=dict)
     """By UID, on machines that are coming or have just come."""
     fits: list[str] = field(default_factory=list)
     """By UID: there is room now, the scheduler has not been there yet."""
-    hopeless: dict[str, Refusal] = field(default_factory=dict)
+    unplaceable: dict[str, Refusal] = field(default_factory=dict)
     """By UID: no pool could host it, however many nodes it had."""
     capped: dict[str, Refusal] = field(default_factory=dict)
     """By UID: a pool could, but may not grow now."""
@@ -69,36 +69,38 @@ class Demand:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """By UID: why what stands has no room; for all that do not fit."""
 
-    def answered(self) -> frozenset[str]:
+    def answered_pods(self) -> frozenset[str]:
         """UIDs of those for whom something is bought, kept or coming, or who know why nothing is."""
-        served = (*(lot.serves for lot in self.lots), *self.keep.values())
-        return frozenset((*(pod.uid for pods in served for pod in pods), *self.homes, *self.hopeless, *self.capped))
+        served = (*(lot.pods for lot in self.planned_nodes), *self.keep.values())
+        return frozenset(
+            (*(pod.uid for pods in served for pod in pods), *self.nominations, *self.unplaceable, *self.capped)
+        )
 
 
-def demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> Demand:
+def compute_demand(seen: Observation, limits: Limits, closed: Collection[str] = ()) -> Demand:
     """Weigh every waiting pod; pools named in `closed` could not deliver lately and are not asked."""
     found = Demand()
     if not seen.pending:
         return found
     rest, seated = _seat(seen, _without_room(seen, found), found)
-    groups = groups_of(rest)
+    groups = group_pods(rest)
     if not groups:
         return found
-    market = Market(seen.pools, frozenset(closed), templates_of(tuple(seen.pools.values())))
+    market = PoolExpander(seen.pools, frozenset(closed), get_templates(tuple(seen.pools.values())))
     _fill_draining(seen, groups, found)
     _fill_coming(seen, market, seated, groups, found)
-    size, growth = seen.sizes(), Growth.of(seen, limits)
+    size, growth = seen.sizes(), FleetGrowth.of(seen, limits)
     free = {name: pool.max_nodes - size[name] for name, pool in seen.pools.items() if pool.buys and name not in closed}
     _cap(free, growth, seen)
-    for name, served in islice(market.opened(free, groups), limits.max_nodes_per_scaleup):
-        found.lots.append(Lot(name, tuple(served)))
+    for name, served in islice(market.open_nodes(free, groups), limits.max_nodes_per_scaleup):
+        found.planned_nodes.append(PlannedNode(name, tuple(served)))
         growth.bought(seen.pools[name])
         _cap(free, growth, seen)
     _explain(market, groups, found, growth)
     return found
 
 
-def _cap(free: dict[str, int], growth: Growth, seen: Observation) -> None:
+def _cap(free: dict[str, int], growth: FleetGrowth, seen: Observation) -> None:
     """Pools that a fleet-wide limit keeps from growing have nothing free."""
     free.update((name, 0) for name in free if growth.refuses(seen.pools[name]))
 
@@ -119,16 +121,16 @@ def _without_room(seen: Observation, found: Demand) -> list[Pod]:
                 trial.hold(uid, request, place)
             except PlacementError:
                 continue
-            found.homes[uid] = seen.homes[uid]
+            found.nominations[uid] = seen.nominations[uid]
     for pod in seen.pending:
-        if pod.uid in found.homes:
+        if pod.uid in found.nominations:
             continue
-        home = next((home for home in kept if home.meant_for(pod)), None)
+        home = next((home for home in kept if home.matches(pod)), None)
         if home is not None:
             kept.remove(home)
             found.fits.append(pod.uid)
             continue
-        key = shape_of(pod.request)
+        key = get_shape(pod.request)
         answer = refused.get(key) or trial.place(pod.request)
         if isinstance(answer, Refusal):
             refused[key] = found.refusals[pod.uid] = answer
@@ -159,25 +161,25 @@ def _at_home(seen: Observation) -> list[tuple[str, Request, Placement]]:
     """Waiting pods whose machine has just become usable, with their places on it."""
     found = []
     for pod in seen.pending:
-        home = seen.homes.get(pod.uid)
-        if home is not None and seen.usable(home.machine):
+        home = seen.nominations.get(pod.uid)
+        if home is not None and seen.is_usable(home.machine):
             place = home.on(seen.engine.nodes[home.machine], pod.request)
             if place is not None:
                 found.append((pod.uid, pod.request, place))
     return found
 
 
-def _fill_draining(seen: Observation, groups: list[Group], found: Demand) -> None:
+def _fill_draining(seen: Observation, groups: list[PodGroup], found: Demand) -> None:
     """Give pods what is about to be given back, before anything is bought."""
     for name, machine in sorted(seen.machines.items()):
         node = seen.engine.nodes.get(name)
-        if machine.state is not State.DRAINING or node is None:
+        if machine.state is not MachineState.DRAINING or node is None:
             continue
-        empty = Empty(replace(node, cordoned=False))
+        empty = EmptyNode(replace(node, cordoned=False))
         room = Bin(node, seen.engine.room(name), [pod.request for pod in seen.on.get(name, {}).values()])
-        served = fill(room, groups, empty.hosts)
+        served = fill_node(room, groups, empty.hosts)
         if served:
-            serve(groups, served)
+            take_pods(groups, served)
             found.keep[name] = tuple(each.pod for each in served)
 
 
@@ -192,7 +194,7 @@ def _seat(seen: Observation, waiting: Iterable[Pod], found: Demand) -> tuple[lis
     rooms: dict[str, Bin] = {}
     rest: list[Pod] = []
     for pod in waiting:
-        home = seen.homes.get(pod.uid)
+        home = seen.nominations.get(pod.uid)
         machine = None if home is None else coming.get(home.machine)
         if home is None or machine is None:
             rest.append(pod)
@@ -200,14 +202,14 @@ def _seat(seen: Observation, waiting: Iterable[Pod], found: Demand) -> tuple[lis
         if machine.name not in rooms:
             rooms[machine.name] = Bin(seen.pools[machine.pool].node(machine.name))
         if rooms[machine.name].seat(pod.request, home.cards):
-            found.homes[pod.uid] = home
+            found.nominations[pod.uid] = home
         else:
             rest.append(pod)
     return rest, rooms
 
 
 def _fill_coming(
-    seen: Observation, market: Market, seated: Mapping[str, Bin], groups: list[Group], found: Demand
+    seen: Observation, market: PoolExpander, seated: Mapping[str, Bin], groups: list[PodGroup], found: Demand
 ) -> None:
     """
     Give pods what is already coming, so that nothing is bought twice.
@@ -218,24 +220,24 @@ def _fill_coming(
     nobodys: dict[str, deque[Machine]] = {}
     for machine in seen.coming():
         if machine.name in seated:
-            served = fill(seated[machine.name], groups, partial(market.templates.hosts, machine.pool))
-            serve(groups, served)
-            found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
+            served = fill_node(seated[machine.name], groups, partial(market.templates.hosts, machine.pool))
+            take_pods(groups, served)
+            found.nominations |= {each.pod.uid: Nomination(machine.name, each.cards) for each in served}
         elif machine.pool in seen.pools:
             nobodys.setdefault(machine.pool, deque()).append(machine)
-    for name, served in market.opened({name: len(queue) for name, queue in nobodys.items()}, groups):
+    for name, served in market.open_nodes({name: len(queue) for name, queue in nobodys.items()}, groups):
         machine = nobodys[name].popleft()
-        found.homes |= {each.pod.uid: Home(machine.name, each.cards) for each in served}
+        found.nominations |= {each.pod.uid: Nomination(machine.name, each.cards) for each in served}
 
 
-def _explain(market: Market, groups: list[Group], found: Demand, growth: Growth) -> None:
+def _explain(market: PoolExpander, groups: list[PodGroup], found: Demand, growth: FleetGrowth) -> None:
     """Why those stay waiting whom neither what stands nor what was bought serves."""
     for group in groups:
         if not group.pods:
             continue
         never = market.templates.why_none(group.request)
         if never is not None:
-            found.hopeless |= {pod.uid: never for pod in group.pods}
+            found.unplaceable |= {pod.uid: never for pod in group.pods}
             continue
         why = found.refusals[group.pods[0].uid]
         limits = ", ".join(
@@ -245,19 +247,19 @@ def _explain(market: Market, groups: list[Group], found: Demand, growth: Growth)
         )
         hosts = (pool for name, pool in sorted(market.pools.items()) if market.templates.hosts(name, group.request))
         found.refused_growth = next(filter(None, map(growth.refuses, hosts)), found.refused_growth)
-        capped = Refusal(why.why, f"no pool can scale up now: {limits}; {gist(why)}")
+        capped = Refusal(why.why, f"no pool can scale up now: {limits}; {shorten(why)}")
         found.capped |= {pod.uid: capped for pod in group.pods}
 
 
-def gist(refusal: Refusal) -> str:
+def shorten(refusal: Refusal) -> str:
     """What is missing, without the advice on what to change: the autoscaler is about to change it."""
     return refusal.reason.partition(". ")[0]
 
 
-def _why_closed(market: Market, pool: Pool, growth: Growth) -> str:
+def _why_closed(market: PoolExpander, pool: Pool, growth: FleetGrowth) -> str:
     if not pool.buys:
         return "cluster-autoscaler buys its nodes"
-    if not pool.told:
+    if not pool.known:
         return "provider state unknown"
     if pool.name in market.closed:
         return "in backoff after a failed scale-up"

@@ -19,7 +19,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.apis.rpc.core.state import Group, Instance, OutOfStockError, Standing, StateError, UnreachableError
+from autoscaler.apis.rpc.core.node_groups import (
+    GroupInstance,
+    InstancePhase,
+    NodeGroup,
+    NodeGroupError,
+    NoStockError,
+    OutcomeUnknownError,
+)
 from autoscaler.providers import base
 from isolation.contract.handover import Ours
 from isolation.kube.core.errors import ClusterError
@@ -37,10 +44,10 @@ if TYPE_CHECKING:
     """From a machine's ID and its node (empty: not known) to a pod that would be lost with it; empty: none."""
 
 _STANDINGS: Final = {
-    base.InstanceState.COMING: Standing.CREATING,
-    base.InstanceState.RUNNING: Standing.RUNNING,
-    base.InstanceState.LEAVING: Standing.DELETING,
-    base.InstanceState.FAILED: Standing.CREATING,
+    base.InstanceState.COMING: InstancePhase.CREATING,
+    base.InstanceState.RUNNING: InstancePhase.RUNNING,
+    base.InstanceState.LEAVING: InstancePhase.DELETING,
+    base.InstanceState.FAILED: InstancePhase.CREATING,
 }
 _MISSING: Final = "gpushare-missing://"
 """Id of a machine that was ordered and is not to be had: cluster-autoscaler backs off where it sees such a one."""
@@ -51,7 +58,7 @@ def _nothing() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedPool:
     """One pool that cluster-autoscaler may scale."""
 
     name: str
@@ -67,11 +74,11 @@ class Offer:
     """Nodes that our loop keeps for somebody who is not there yet, and for whom; where it drains."""
 
 
-class Relay:
+class ProviderGroups:
     """A `State` over providers; `occupied` is asked of each machine right before its removal."""
 
     def __init__(
-        self, offers: Iterable[Offer], occupied: Occupied | None = None, steady: Callable[[], float] = boottime
+        self, offers: Iterable[OfferedPool], occupied: Occupied | None = None, steady: Callable[[], float] = boottime
     ) -> None:
         self._occupied, self._steady = occupied, steady
         self._offers = {offer.name: offer for offer in offers}
@@ -83,12 +90,12 @@ class Relay:
         """The sizes to which pools are being brought at this moment."""
         self._changes: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
-        self._told_of: tuple[bool, tuple[Group, ...]] | None = None
+        self._told_of: tuple[bool, tuple[NodeGroup, ...]] | None = None
         """What `groups` says until something changes, and whether orders stood."""
 
     # -- our own loop --------------------------------------------------------------------------
 
-    def offer(self, offers: Iterable[Offer]) -> None:
+    def offer(self, offers: Iterable[OfferedPool]) -> None:
         """
         From now on these pools and no others; what is known of those that stay, stays.
 
@@ -107,7 +114,7 @@ class Relay:
     def command(self, pool: str, size: int) -> None:
         """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
         if pool not in self._offers:
-            raise StateError(f"pool {pool} does not exist")
+            raise NodeGroupError(f"pool {pool} does not exist")
         self._told_of = None
         self._commanded.pop(pool, None)
         if size > 0:
@@ -132,7 +139,7 @@ class Relay:
 
     # -- cluster-autoscaler --------------------------------------------------------------------
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[NodeGroup, ...]:
         """Every pool that was seen at least once; the same object for as long as nothing has changed."""
         stand = self._steady() <= self._until
         if self._told_of is None or self._told_of[0] is not stand:
@@ -160,7 +167,7 @@ class Relay:
             del self._growing[group]
         self._told(group, target)
 
-    async def remove(self, group: str, instances: Sequence[Instance]) -> None:
+    async def remove(self, group: str, instances: Sequence[GroupInstance]) -> None:
         """See `State`."""
         provider = self._offers[group].provider
         real = [one.id for one in instances if not one.id.startswith(_MISSING)]
@@ -188,19 +195,21 @@ class Relay:
     # -- inside --------------------------------------------------------------------------------
 
     @staticmethod
-    def _refuse_needed(offer: Offer, one: Instance) -> None:
+    def _refuse_needed(offer: OfferedPool, one: GroupInstance) -> None:
         """Raise where our loop has bought the node for somebody, or moves somebody there: it would be bought again."""
         if offer.ours.drains and one.node and one.node in offer.needed:
-            raise StateError(f"node {one.node} is kept for {offer.needed[one.node]}; no node was deleted")
+            raise NodeGroupError(f"node {one.node} is kept for {offer.needed[one.node]}; no node was deleted")
 
-    async def _refuse_occupied(self, one: Instance) -> None:
+    async def _refuse_occupied(self, one: GroupInstance) -> None:
         """Raise where a pod would be lost with the machine: whoever asks believes its own watch."""
         try:
             pod = "" if self._occupied is None else await self._occupied(one.id, one.node)
         except ClusterError as exc:
-            raise StateError(f"cannot tell which pods are on {one.node or one.id}: {exc}; no node was deleted") from exc
+            raise NodeGroupError(
+                f"cannot tell which pods are on {one.node or one.id}: {exc}; no node was deleted"
+            ) from exc
         if pod:
-            raise StateError(f"pod {pod} is on {one.node or one.id}; no node was deleted")
+            raise NodeGroupError(f"pod {pod} is on {one.node or one.id}; no node was deleted")
 
     async def _look(self) -> None:
         providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())
@@ -217,7 +226,7 @@ class Relay:
             if state.name == group:
                 self._knows(state)
                 return state.target
-        raise StateError(f"pool {group} no longer exists at its provider")
+        raise NodeGroupError(f"pool {group} no longer exists at its provider")
 
     def _told(self, group: str, target: int) -> None:
         self._changes[group] += 1
@@ -234,10 +243,10 @@ class Relay:
         if self._known[group].target >= self.commanded(group):
             self._commanded.pop(group, None)
 
-    def _group(self, offer: Offer, known: base.PoolState, stand: bool) -> Group:  # noqa: FBT001 (orders do)
+    def _group(self, offer: OfferedPool, known: base.PoolState, stand: bool) -> NodeGroup:  # noqa: FBT001 (orders do)
         min_nodes = max(offer.min_nodes, known.min_nodes or 0)
         max_nodes = offer.max_nodes if known.max_nodes is None else min(offer.max_nodes, known.max_nodes)
-        return Group(
+        return NodeGroup(
             name=offer.name,
             min_nodes=min(min_nodes, max_nodes),
             max_nodes=max_nodes,
@@ -249,12 +258,12 @@ class Relay:
         )
 
 
-class Commanding:
+class OrderingProvider:
     """The same pools as a provider for our own loop: to buy is to order, cluster-autoscaler does it."""
 
     name = "externalgrpc"
 
-    def __init__(self, relay: Relay, inner: base.Provider) -> None:
+    def __init__(self, relay: ProviderGroups, inner: base.Provider) -> None:
         self._relay, self._inner = relay, inner
 
     async def pools(self) -> tuple[base.PoolState, ...]:
@@ -313,7 +322,7 @@ class Commanding:
         await self._inner.close()
 
 
-class ChangedError(StateError):
+class ChangedError(NodeGroupError):
     """Somebody else changed the pool meanwhile."""
 
 
@@ -322,25 +331,25 @@ async def _asked(answer: Awaitable[T]) -> T:
     try:
         return await answer
     except base.OutOfStockError as exc:
-        raise OutOfStockError(str(exc)) from exc
+        raise NoStockError(str(exc)) from exc
     except base.UnreachableError as exc:
-        raise UnreachableError(str(exc)) from exc
+        raise OutcomeUnknownError(str(exc)) from exc
     except base.ChangedError as exc:
         raise ChangedError(str(exc)) from exc
     except base.ProviderError as exc:
-        raise StateError(str(exc)) from exc
+        raise NodeGroupError(str(exc)) from exc
 
 
-def _instance(one: base.Instance) -> Instance:
+def _instance(one: base.Instance) -> GroupInstance:
     failed = one.state is base.InstanceState.FAILED
     trouble = (one.note or "the machine failed and will not become a node") if failed else ""
-    return Instance(one.id, one.node, _STANDINGS[one.state], trouble)
+    return GroupInstance(one.id, one.node, _STANDINGS[one.state], trouble)
 
 
-def _missing(known: base.PoolState) -> tuple[Instance, ...]:
+def _missing(known: base.PoolState) -> tuple[GroupInstance, ...]:
     """Stand-ins for machines that were asked for and that the provider says it cannot give."""
     count = known.missing if known.short else 0
     return tuple(
-        Instance(f"{_MISSING}{known.name}/{at}", "", Standing.CREATING, known.short, out_of_stock=True)
+        GroupInstance(f"{_MISSING}{known.name}/{at}", "", InstancePhase.CREATING, known.short, out_of_stock=True)
         for at in range(count)
     )

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node
 
 
-class StateError(Exception):
+class NodeGroupError(Exception):
     """What was asked for is not done; nothing has changed."""
 
 
-class OutOfStockError(StateError):
+class NoStockError(NodeGroupError):
     """Nobody sells such a machine now."""
 
 
-class UnreachableError(StateError):
+class OutcomeUnknownError(NodeGroupError):
     """The provider did not answer: it may have been done."""
 
 
-class Standing(Enum):
+class InstancePhase(Enum):
     """How far a machine has come."""
 
     UNKNOWN = auto()
@@ -48,14 +48,14 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class GroupInstance:
     """One machine of a group, be it a node yet or not."""
 
     id: str
     """The node's `spec.providerID`, by which cluster-autoscaler finds it."""
     node: str = ""
     """The node's name; empty until it has registered."""
-    standing: Standing = Standing.UNKNOWN
+    standing: InstancePhase = InstancePhase.UNKNOWN
     trouble: str = ""
     """Why it will not come, for people; empty: nothing is wrong."""
     out_of_stock: bool = False
@@ -66,14 +66,14 @@ def _nothing() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """One pool as it is now."""
 
     name: str
     min_nodes: int = 0
     max_nodes: int = 1000
     target: int = 0
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[GroupInstance, ...] = ()
     template: Node | None = None
     """A fresh node; None: not known, nothing of this pool has been seen yet."""
     others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
@@ -86,7 +86,7 @@ class Group:
         """The smallest size that cluster-autoscaler is told."""
         return min(self.max_nodes, max(self.min_nodes, self.commanded))
 
-    def find(self, provider_id: str, name: str) -> Instance | None:
+    def find(self, provider_id: str, name: str) -> GroupInstance | None:
         """The machine of this id, else the one of this node's name."""
         if provider_id:
             found = next((one for one in self.instances if one.id == provider_id), None)
@@ -96,10 +96,10 @@ class Group:
         return next((one for one in self.instances if name and name in (one.node, one.id)), None)
 
 
-class State(Protocol):
+class NodeGroups(Protocol):
     """The pools as the server sees them. What it says comes from memory: it answers at once."""
 
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[NodeGroup]:
         """Every pool that cluster-autoscaler may scale, as last known."""
 
     async def refresh(self) -> None:
@@ -108,7 +108,7 @@ class State(Protocol):
     async def grow(self, group: str, by: int) -> None:
         """So many machines more; once it returns, the target has grown."""
 
-    async def remove(self, group: str, instances: Sequence[Instance]) -> None:
+    async def remove(self, group: str, instances: Sequence[GroupInstance]) -> None:
         """Give these back, all of them in this group; once it returns, the target is lower."""
 
     async def lower(self, group: str, by: int) -> None:

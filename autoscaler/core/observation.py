@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.core.disruption_budget import resident
-from autoscaler.core.lifecycle import COMING, STANDING, Machine, State
-from autoscaler.core.pools import load_of
+from autoscaler.core.disruption_budget import belongs_to_node
+from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
+from autoscaler.core.pools import compute_load
 from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
 from isolation.placement.place import engine_of
 
@@ -44,13 +44,13 @@ class Reservation:
         """The name under which the engine holds the room."""
         return f"reserved/{self.pod}"
 
-    def meant_for(self, pod: Pod) -> bool:
+    def matches(self, pod: Pod) -> bool:
         """Whether a pod is the successor: same controller, same request."""
         return bool(pod.request.owner) and pod.request == self.request
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Nomination:
     """Where a waiting pod goes once its machine is usable: positions of cards on a node to come."""
 
     machine: str
@@ -67,7 +67,7 @@ class Home:
 
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_NO_HOMES: Final[Mapping[str, Home]] = MappingProxyType({})
+_NO_HOMES: Final[Mapping[str, Nomination]] = MappingProxyType({})
 _NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
 
 
@@ -92,7 +92,7 @@ class Observation:
     """In the order in which the scheduler takes them."""
     reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)
     """By UID of the pod that moves."""
-    homes: Mapping[str, Home] = field(default_factory=lambda: _NO_HOMES)
+    nominations: Mapping[str, Nomination] = field(default_factory=lambda: _NO_HOMES)
     """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
     guarded: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """By UID: why a pod may not be evicted now (a disruption budget that has nothing left)."""
@@ -100,9 +100,9 @@ class Observation:
     """By UID: why a pod keeps its node and its place by the rules of its pool (`drain_rules`)."""
     deletion_cost: Mapping[str, int] = field(default_factory=lambda: _NONE)
     """By UID, as the pod's owner set it (`controller.kubernetes.io/pod-deletion-cost`)."""
-    heat: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    card_utilization: Mapping[str, float] = field(default_factory=lambda: _NONE)
     """Measured use of each card's compute by UUID, 0..1; a card that cannot be told is absent."""
-    busy: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    pod_utilization: Mapping[str, float] = field(default_factory=lambda: _NONE)
     """By UID: what a pod uses of the compute of each of its cards, 0..1; absent where it cannot be told."""
 
     long_terminating: frozenset[str] = frozenset()
@@ -114,12 +114,12 @@ class Observation:
     irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Nodes that were to be removed, and what the API server then said that speaks against it (a pod there)."""
 
-    def keeping(self, node: str) -> tuple[Pod, ...]:
+    def blocking_removal(self, node: str) -> tuple[Pod, ...]:
         """Pods for which a node cannot be removed now: those that do not go with it and have not ended."""
         return tuple(
             pod
             for pod in self.on.get(node, {}).values()
-            if not resident(pod) and not (pod.deleting and pod.uid in self.long_terminating)
+            if not belongs_to_node(pod) and not (pod.deleting and pod.uid in self.long_terminating)
         )
 
     def sizes(self) -> dict[str, int]:
@@ -140,18 +140,18 @@ class Observation:
         found = (m for m in self.machines.values() if m.state in COMING)
         return tuple(sorted(found, key=lambda m: (m.since, m.name)))
 
-    def usable(self, name: str) -> bool:
+    def is_usable(self, name: str) -> bool:
         """Whether pods may be sent to a node."""
         machine = self.machines.get(name)
-        return machine is not None and machine.state is State.READY
+        return machine is not None and machine.state is MachineState.READY
 
 
-def observation_of(
+def observe_cluster(
     cluster: Cluster, pools: Iterable[Pool], machines: Iterable[Machine] | None = None, at: float = 0.0
 ) -> Observation:
     """A whole reading from a plain cluster; without `machines`, every node is a ready one of its pool."""
     if machines is None:
-        machines = (Machine(node.name, node.pool, State.READY) for node in cluster.nodes)
+        machines = (Machine(node.name, node.pool, MachineState.READY) for node in cluster.nodes)
     on: dict[str, dict[str, Pod]] = {node.name: {} for node in cluster.nodes}
     for pod in cluster.on(on):
         if pod.placement is not None:
@@ -162,7 +162,7 @@ def observation_of(
         pods={pod.uid: pod for pod in cluster.pods},
         on=on,
         load={
-            node.name: load_of(node, [(p.request, p.placement) for p in on[node.name].values() if p.placement])
+            node.name: compute_load(node, [(p.request, p.placement) for p in on[node.name].values() if p.placement])
             for node in cluster.nodes
         },
         machines={machine.name: machine for machine in machines},

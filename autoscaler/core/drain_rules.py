@@ -33,7 +33,7 @@ class DrainRules:
     """A pod of a controller that Kubernetes does not know stays."""
 
 
-class Rule(StrEnum):
+class DrainRule(StrEnum):
     """Which rule keeps a pod where it is."""
 
     NOT_SAFE = "not_safe_to_evict"
@@ -43,7 +43,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DrainHints:
     """What a pod's owner says about moving it."""
 
     safe: bool | None = None
@@ -55,35 +55,35 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DrainBlock:
     """One rule against moving a pod."""
 
-    rule: Rule
+    rule: DrainRule
     why: str
 
 
-def blocks_of(owner: str, said: Said) -> tuple[Block, ...]:
+def find_blocks(owner: str, said: DrainHints) -> tuple[DrainBlock, ...]:
     """Every rule against moving a pod of this controller (`Kind/namespace/name`), where all of them are in force."""
     if said.safe is False:
-        return (Block(Rule.NOT_SAFE, 'it is annotated safe-to-evict: "false"'),)
+        return (DrainBlock(DrainRule.NOT_SAFE, 'it is annotated safe-to-evict: "false"'),)
     if said.safe:
         return ()
     found = []
     if not said.asks and not owner.startswith(REMADE):
         kind = owner.partition("/")[0]
-        rule = Rule.JOB if kind == "Job" else Rule.CONTROLLER
-        found.append(Block(rule, f"its controller, a {kind}, may not make it again"))
+        rule = DrainRule.JOB if kind == "Job" else DrainRule.CONTROLLER
+        found.append(DrainBlock(rule, f"its controller, a {kind}, may not make it again"))
     if said.local_volumes:
         names = ", ".join(said.local_volumes[:3])
-        found.append(Block(Rule.LOCAL_STORAGE, f"it has local storage (volumes: {names})"))
+        found.append(DrainBlock(DrainRule.LOCAL_STORAGE, f"it has local storage (volumes: {names})"))
     return tuple(found)
 
 
-def kept_by(blocks: Iterable[Block], rules: DrainRules) -> str:
+def explain_block(blocks: Iterable[DrainBlock], rules: DrainRules) -> str:
     """The first of these that is in force under a pool's rules; empty: the pod may be moved."""
     off = set()
     if not rules.skip_nodes_with_local_storage:
-        off.add(Rule.LOCAL_STORAGE)
+        off.add(DrainRule.LOCAL_STORAGE)
     if not rules.skip_nodes_with_custom_controller_pods:
-        off.add(Rule.CONTROLLER)
+        off.add(DrainRule.CONTROLLER)
     return next((block.why for block in blocks if block.rule not in off), "")

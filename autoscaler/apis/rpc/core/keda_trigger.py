@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.core.catalogue import POD_METRICS, POOL_METRICS
-from autoscaler.apis.metrics.core.selector import Selector, SelectorError, selector_of
+from autoscaler.apis.metrics.core.selector import Selector, SelectorError, parse_selector
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autoscaler.apis.metrics.core.answer import Moment
+    from autoscaler.apis.metrics.core.answer import Clocks
     from autoscaler.apis.metrics.core.catalogue import PodMetric
-    from autoscaler.apis.metrics.core.readings import Picture
+    from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 
 METRICS: Final = (*POD_METRICS, *POOL_METRICS)
 KEYS: Final = ("metric", "target", "activation", "selector", "combine")
@@ -47,7 +47,7 @@ class TriggerError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class KedaTrigger:
     """What one ScaledObject asks."""
 
     namespace: str
@@ -63,13 +63,13 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownValue:
     """No figure, and why."""
 
     reason: str
 
 
-def trigger_of(namespace: str, metadata: Mapping[str, str]) -> Trigger:
+def parse_trigger(namespace: str, metadata: Mapping[str, str]) -> KedaTrigger:
     """Read `scalerMetadata`; TriggerError. A key that nobody knows is one: a selector misspelt would select all."""
     unknown = sorted(metadata.keys() - KEDA_KEYS - set(KEYS))
     if unknown:
@@ -85,28 +85,28 @@ def trigger_of(namespace: str, metadata: Mapping[str, str]) -> Trigger:
     if target <= 0:
         raise TriggerError('target must be greater than 0: it is the load for one replica, e.g. "8Gi" or "0.8"')
     try:
-        selector = selector_of(metadata.get("selector", ""))
+        selector = parse_selector(metadata.get("selector", ""))
     except SelectorError as exc:
         raise TriggerError(f"selector: {exc}") from None
     pool = POOL_METRICS.get(metric)
     if pool is not None and not selector.keys <= pool.labels:
         raise TriggerError(f"selector: {metric} supports only the labels {', '.join(sorted(pool.labels))}")
-    return Trigger(namespace, metric, target, _amount(metadata, "activation", "0"), selector, combined)
+    return KedaTrigger(namespace, metric, target, _amount(metadata, "activation", "0"), selector, combined)
 
 
-def figure_of(trigger: Trigger, picture: Picture, now: Moment) -> float | Unknown:
+def compute_value(trigger: KedaTrigger, picture: MetricsSnapshot, now: Clocks) -> float | UnknownValue:
     """The figure as it is now."""
     if not now.fresh(picture.at):
-        return Unknown("the cluster state is unknown or too old")
+        return UnknownValue("the cluster state is unknown or too old")
     if trigger.metric in POD_METRICS:
         return _of_pods(trigger, POD_METRICS[trigger.metric], picture, now)
     figures = POOL_METRICS[trigger.metric].figures(picture, trigger.namespace, trigger.selector)
     if not figures:
-        return Unknown(f"selector {trigger.selector.text!r} matches no pool")
+        return UnknownValue(f"selector {trigger.selector.text!r} matches no pool")
     return _bounded(sum(value for _, value in figures), trigger)
 
 
-def _of_pods(trigger: Trigger, metric: PodMetric, picture: Picture, now: Moment) -> float | Unknown:
+def _of_pods(trigger: KedaTrigger, metric: PodMetric, picture: MetricsSnapshot, now: Clocks) -> float | UnknownValue:
     values = []
     for pod in picture.pods.get(trigger.namespace, ()):
         if not trigger.selector.matches(pod.labels):
@@ -114,22 +114,22 @@ def _of_pods(trigger: Trigger, metric: PodMetric, picture: Picture, now: Moment)
         at = pod.measured if metric.measured else picture.at
         value = metric.of(pod, EVERYTHING) if now.fresh(at) else None
         if value is None:
-            return Unknown(
+            return UnknownValue(
                 f"pod {pod.namespace}/{pod.name} has no fresh measurement; check the exporter on node {pod.node}"
             )
         values.append(value)
     return _combined(values, trigger)
 
 
-def _combined(values: Sequence[float], trigger: Trigger) -> float | Unknown:
+def _combined(values: Sequence[float], trigger: KedaTrigger) -> float | UnknownValue:
     if values:
         return _bounded(float(_COMBINES[trigger.combined](values)), trigger)
     # Nobody runs: together they use nothing, but they have no average and no maximum.
-    return 0.0 if trigger.combined == "sum" else Unknown("the selector matches no running pod with shared cards")
+    return 0.0 if trigger.combined == "sum" else UnknownValue("the selector matches no running pod with shared cards")
 
 
-def _bounded(value: float, trigger: Trigger) -> float | Unknown:
-    return value if 0 <= value < _LARGEST else Unknown(f"{trigger.metric} is out of range")
+def _bounded(value: float, trigger: KedaTrigger) -> float | UnknownValue:
+    return value if 0 <= value < _LARGEST else UnknownValue(f"{trigger.metric} is out of range")
 
 
 def _amount(metadata: Mapping[str, str], key: str, default: str) -> float:

@@ -11,21 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.core.bin_packing import Shape, shape_of
-from autoscaler.core.templates import templates_of
+from autoscaler.core.bin_packing import Shape, get_shape
+from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from autoscaler.core.snapshot import Observation
+    from autoscaler.core.observation import Observation
     from isolation.contract.model import Pod, Request
 
 
-def phantoms(seen: Observation, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+def find_fragmented(seen: Observation, pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Which of the pods fit by the sums over some usable node, and by card on none."""
     # whole cards are all taken or all free: their sums tell the truth
-    sharing = [(shape_of(pod.request), pod) for pod in pods if pod.request.shared]
-    templates = templates_of(tuple(seen.pools.values()))
+    sharing = [(get_shape(pod.request), pod) for pod in pods if pod.request.shared]
+    templates = get_templates(tuple(seen.pools.values()))
     asked = {shape: pod.request for shape, pod in sharing}
     by_sum: set[Shape] = set()
     by_card: set[Shape] = set()
@@ -73,7 +73,7 @@ def _rooms(seen: Observation) -> Iterator[_Room]:
     for home in seen.reserved.values():
         kept.setdefault(home.placement.node, []).append(home.request)
     for name, pods in seen.on.items():
-        if seen.usable(name) and seen.machines[name].pool in seen.pools:
+        if seen.is_usable(name) and seen.machines[name].pool in seen.pools:
             node, cards = seen.engine.nodes[name], seen.engine.room(name)
             held = [*(pod.request for pod in pods.values()), *kept.get(name, ())]
             yield _Room(
