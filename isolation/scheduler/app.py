@@ -31,14 +31,14 @@ from isolation.scheduler.binder import Binder
 from isolation.scheduler.core import legacy_inspect
 from isolation.scheduler.core.cache import Books
 from isolation.scheduler.core.unschedulable import Waiting
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
 from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.http import listener
+from isolation.scheduler.http_server import listener
 from isolation.scheduler.informers import Picture
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.leader_tasks import Errands
 from isolation.scheduler.live_read import Fresh
 from isolation.scheduler.metrics import Metrics, count
-from isolation.scheduler.server import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates
 from isolation.scheduler.writes import Objects
 

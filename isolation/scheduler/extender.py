@@ -21,7 +21,7 @@ from isolation.contract.model import Refusal
 from isolation.contract.names import SHARED
 from isolation.kube.core.errors import ClusterError, MalformedError
 from isolation.kube.core.wire import pod_wire
-from isolation.scheduler.core import wire
+from isolation.scheduler.core import extender_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,41 +94,41 @@ class Extender:
             log.exception("cannot answer %s: internal error", verb)
             text = "internal error in gpushare-scheduler; see its log"
         if verb in ("filter", "shortlist"):
-            return Reply(wire.filter_error(text), "failed")
+            return Reply(extender_api.filter_error(text), "failed")
         if verb == "bind":
-            return Reply(wire.bind_answer(text), "failed")
+            return Reply(extender_api.bind_answer(text), "failed")
         return Reply(text.encode(), "failed", HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def filter(self, body: bytes, *, short: bool = False) -> Reply:
         """Nodes with a card set that has the room."""
-        ask = wire.nodes_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(wire.filter_error(ask.reason), "bad_request")
+        ask = extender_api.nodes_ask(body)
+        if isinstance(ask, extender_api.Broken):
+            return Reply(extender_api.filter_error(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.filter_error(closed), "not_ready")
+            return Reply(extender_api.filter_error(closed), "not_ready")
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
+            return Reply(extender_api.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
         now = self._world.clock()
         if short and (few := self._few(pod, ask, now)):
             # Why others do not fit is asked for only where none does.
             self._world.waiting.served(pod.uid)
-            return Reply(wire.filter_answer(ask, few, {}, {}), "fit")
+            return Reply(extender_api.filter_answer(ask, few, {}, {}), "fit")
         found = self._world.books.filter(pod, ask.names, now)
         if not found.fit:
             self._world.waiting.refused(pod, tuple(found.failed), now, ask.names)
-            return Reply(wire.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
+            return Reply(extender_api.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
         self._world.waiting.served(pod.uid)
-        return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit")
+        return Reply(extender_api.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit")
 
     async def shortlist(self, body: bytes) -> Reply:
         """As `filter`, but of the nodes that fit only the best, where nobody else has a say in which that is."""
         return await self.filter(body, short=True)
 
-    def _few(self, pod: Pod, ask: wire.NodesAsk, now: float) -> list[str]:
+    def _few(self, pod: Pod, ask: extender_api.NodesAsk, now: float) -> list[str]:
         """The nodes with the highest score; none where the pod or a node would rather have it otherwise."""
-        if wire.has_wishes(ask.pod):
+        if extender_api.has_wishes(ask.pod):
             return []
         few, nodes = self._world.books.best(pod, ask.names, SHORT, now), self._world.store.nodes
         known = (nodes.get(name) for name in few)
@@ -137,57 +137,59 @@ class Extender:
 
     async def prioritize(self, body: bytes) -> Reply:
         """Scores of nodes that fit; equal ones where we cannot tell, which leaves it to the others."""
-        ask = wire.nodes_ask(body)
-        if isinstance(ask, wire.Broken):
+        ask = extender_api.nodes_ask(body)
+        if isinstance(ask, extender_api.Broken):
             return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         pod = closed or self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.scores_answer(ask.names, [0] * len(ask.names)), "not_ready" if closed else "refused")
+            return Reply(
+                extender_api.scores_answer(ask.names, [0] * len(ask.names)), "not_ready" if closed else "refused"
+            )
         scores = self._world.books.prioritize(pod, ask.names, self._world.clock())
-        return Reply(wire.scores_answer(ask.names, scores), "done")
+        return Reply(extender_api.scores_answer(ask.names, scores), "done")
 
     async def bind(self, body: bytes) -> Reply:
         """Node, cards and records in one write."""
-        ask = wire.bind_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(wire.bind_answer(ask.reason), "bad_request")
+        ask = extender_api.bind_ask(body)
+        if isinstance(ask, extender_api.Broken):
+            return Reply(extender_api.bind_answer(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.bind_answer(closed), "not_ready")
+            return Reply(extender_api.bind_answer(closed), "not_ready")
         pod = self._world.store.pods.get(ask.uid) or self._asked.get(ask.uid)
         if pod is None:
             text = f"pod {ask.uid} is not in the cache of this replica; kube-scheduler will retry it"
-            return Reply(wire.bind_answer(text), "unknown")
+            return Reply(extender_api.bind_answer(text), "unknown")
         if (pod.namespace, pod.name) != (ask.namespace, ask.name):
             text = f"UID {ask.uid} belongs to pod {pod.key}, not to {ask.namespace}/{ask.name}"
-            return Reply(wire.bind_answer(text), "bad_request")
+            return Reply(extender_api.bind_answer(text), "bad_request")
         fence = self._world.leadership.fence()
         try:
             await self._world.fresh.check(ask.node, fence.epoch if fence else -1, FRESH_SECONDS)
         except (ClusterError, TimeoutError) as exc:
             why = str(exc) or f"timed out after {FRESH_SECONDS:g} s"
             text = f"cannot list pods of node {ask.node} ({why}); kube-scheduler will retry the pod"
-            return Reply(wire.bind_answer(text), "not_ready")
+            return Reply(extender_api.bind_answer(text), "not_ready")
         error = await self._world.binder.bind(pod, ask.node)
         if not error:
             self._asked.pop(ask.uid, None)
             self._world.waiting.served(ask.uid)
-        return Reply(wire.bind_answer(error), "refused" if error else "bound")
+        return Reply(extender_api.bind_answer(error), "refused" if error else "bound")
 
     async def preempt(self, body: bytes) -> Reply:
         """Victims that free one card set, not a node's sum."""
-        ask = wire.preempt_ask(body)
-        if isinstance(ask, wire.Broken):
+        ask = extender_api.preempt_ask(body)
+        if isinstance(ask, extender_api.Broken):
             return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         if closed:
             return Reply(closed.encode(), "not_ready", HTTPStatus.SERVICE_UNAVAILABLE)
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.preempt_answer({}), "refused")
+            return Reply(extender_api.preempt_answer({}), "refused")
         answer = self._world.books.preempt(pod, ask.victims, self._world.clock())
-        return Reply(wire.preempt_answer(answer), "done" if answer else "no_fit")
+        return Reply(extender_api.preempt_answer(answer), "done" if answer else "no_fit")
 
     def known(self) -> Mapping[str, Pod]:
         """Pods that were asked about and not yet bound, by UID."""
@@ -211,9 +213,9 @@ class Extender:
             try:
                 read = pod_of(pod_wire(raw), self._world.store.nodes, unit_bytes=self._world.unit_bytes)
             except (CodecError, MalformedError) as exc:
-                return wire.clean(f"cannot read the pod: {exc}")
+                return extender_api.clean(f"cannot read the pod: {exc}")
             if isinstance(read, Refusal):
-                return wire.clean(read.reason)
+                return extender_api.clean(read.reason)
             pod = read
         if not pod.uid or "/" in pod.uid:
             return "the pod has no valid UID"

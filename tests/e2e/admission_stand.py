@@ -20,8 +20,8 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
 from support.ports import free_port
 
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.webhook import World, review
 from isolation.scheduler.admission.objects import objects
 
 if TYPE_CHECKING:

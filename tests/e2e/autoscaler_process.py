@@ -22,7 +22,7 @@ from support.children import DIES_WITH_US
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.scheduler.admission.core.review import BINDER
+from isolation.scheduler.admission.core.webhook import BINDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

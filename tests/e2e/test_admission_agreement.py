@@ -12,7 +12,7 @@ from e2e.apiclient import connected
 from support.admission_cases import GOOD, REFUSED
 from support.admission_pods import admitted, capability, container, env, good, host, mount
 
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.webhook import World, review
 
 STEPS = (
     "",

@@ -27,7 +27,7 @@ from support.admission_pods import (
 )
 from support.builders import node
 
-from isolation.scheduler.admission.core.fleet import fleet_of
+from isolation.scheduler.admission.core.node_sizes import fleet_of
 
 
 def test_good_pods_are_admitted_and_completed(plane):

@@ -14,7 +14,7 @@ from e2e.webhook_stories import stored
 from support.admission_pods import admitted, good, plain
 
 from isolation.contract.handover import HANDOVER
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
 from isolation.scheduler.admission.objects import objects
 
 AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"

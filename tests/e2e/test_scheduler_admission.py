@@ -14,7 +14,7 @@ from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, sche
 from support.ports import free_port
 
 from isolation.contract.names import SCHEDULER, SHARED
-from isolation.scheduler.admission.core.review import BINDER
+from isolation.scheduler.admission.core.webhook import BINDER
 from isolation.scheduler.admission.objects import objects
 
 

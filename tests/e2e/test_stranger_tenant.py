@@ -18,7 +18,7 @@ from support.ports import free_port
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ACK, ALLOCATION, SHARED
-from isolation.scheduler.admission.core.review import BINDER
+from isolation.scheduler.admission.core.webhook import BINDER
 
 PODS = "/api/v1/namespaces/tenant/pods"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.webhook import World, review
 
 
 def world(**given) -> World:

@@ -17,7 +17,7 @@ import yaml
 
 from isolation.contract.names import SCHEDULER
 from isolation.scheduler.admission.core.policies import bindings_of, policies
-from isolation.scheduler.admission.core.webhooks import webhooks
+from isolation.scheduler.admission.core.webhook_configuration import webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

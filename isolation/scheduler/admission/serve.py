@@ -33,10 +33,10 @@ from aiohttp import web
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
 from isolation.kube import logs
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
 from isolation.scheduler.admission.core.messages import MOST_LINE, Configuration, Known, Report, Update, decode, encode
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
-from isolation.scheduler.http import body_of, connection_of, serving
+from isolation.scheduler.admission.core.webhook import World, review
+from isolation.scheduler.http_server import body_of, connection_of, serving
 from isolation.scheduler.tls import Certificates, TlsError
 
 if TYPE_CHECKING:

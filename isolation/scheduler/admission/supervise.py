@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.contract.metrics import scheduler as catalogue
-from isolation.scheduler.admission.core import fleet
+from isolation.scheduler.admission.core import node_sizes
 from isolation.scheduler.admission.core.messages import Configuration, Report, Update, decode, encode
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Cluster:
         self._picture, self._may_grow = picture, may_grow
         self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
-        self._fleet, self._fleet_stale, self._fleet_sent = fleet.UNKNOWN, True, fleet.UNKNOWN
+        self._fleet, self._fleet_stale, self._fleet_sent = node_sizes.UNKNOWN, True, node_sizes.UNKNOWN
         self._pools_sent = ""
         self._synced = False
         self.changed = asyncio.Event()
@@ -90,9 +90,9 @@ class Cluster:
         shared = [key for key, there in changes.items() if there]
         return Update(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
 
-    def _current_fleet(self) -> fleet.Fleet:
+    def _current_fleet(self) -> node_sizes.Fleet:
         if self._fleet_stale and not self._picture.missing():
-            self._fleet = fleet.fleet_of(self._picture.store.nodes.values(), may_grow=self._may_grow)
+            self._fleet = node_sizes.fleet_of(self._picture.store.nodes.values(), may_grow=self._may_grow)
             self._fleet_stale = False
         return self._fleet
 
@@ -110,7 +110,7 @@ class Cluster:
             self._changes[key] = False
         else:
             before, after = change.node_before, change.node
-            if before is not None and after is not None and fleet.shape_of(before) == fleet.shape_of(after):
+            if before is not None and after is not None and node_sizes.shape_of(before) == node_sizes.shape_of(after):
                 return
             self._fleet_stale = True
         self.changed.set()

@@ -23,7 +23,7 @@ from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
 from isolation.placement.explain import short
 from isolation.placement.policy import DEFAULT
-from isolation.scheduler import inspection
+from isolation.scheduler.core import inspection
 from isolation.scheduler.core.answers import Assumed, Assumption, Filtered, Relief, Victims
 from isolation.scheduler.core.capacity import Room
 from isolation.scheduler.core.nominator import Nominated

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isolation.contract.names import ACK, KUBE_LEASE, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.scheduler.server import EXTENDER
+from isolation.scheduler.endpoints import EXTENDER
 from isolation.scheduler.settings import SIDECAR
 
 BESIDE: Final = KUBE_LEASE

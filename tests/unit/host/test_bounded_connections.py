@@ -16,7 +16,7 @@ from isolation.host import bounded_connections
 from isolation.host.bounded_connections import Limits
 from isolation.kube.listen import Address
 from isolation.scheduler.admission.serve import Reviews
-from isolation.scheduler.http import body_of, listener, serving
+from isolation.scheduler.http_server import body_of, listener, serving
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 LOG = logging.getLogger("test_bounded_connections")

@@ -12,7 +12,7 @@ import ssl
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 from e2e.certificates import Authority
-from support.scheduler_doors import Server, extending
+from support.scheduler_endpoints import Server, extending
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.answer import Moment
@@ -24,8 +24,8 @@ from autoscaler.apis.metrics.tls import Door
 from exporter.http.server import MetricsServer
 from isolation.kube.listen import Address
 from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates
 
 WORLD = ("isolation.scheduler.informers", "isolation.kube.election", "isolation.kube.optional_kind")
@@ -53,7 +53,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def anew():
     """Each test has its first line."""
-    for name in ("isolation.scheduler.server", "autoscaler.apis.metrics.server"):
+    for name in ("isolation.scheduler.endpoints", "autoscaler.apis.metrics.server"):
         logging.getLogger(name).getChild("http").filters.clear()
 
 
@@ -125,7 +125,7 @@ def test_a_thousand_of_them_are_one_line(caplog):
         asyncio.run(story())
     (line,) = lines(caplog)
     assert (
-        "WARNING isolation.scheduler.server.http rejected 1 invalid or aborted requests, the last one from "
+        "WARNING isolation.scheduler.endpoints.http rejected 1 invalid or aborted requests, the last one from "
         "127.0.0.1: BadHttpMessage"
     ) == line.replace("BadStatusLine", "BadHttpMessage").replace("BadHttpMethod", "BadHttpMessage")
 

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from support import scheduler_world as world
-from support.scheduler_doors import Desk
+from support.scheduler_endpoints import Desk
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.metrics import Kind, Unit

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.extender_stage import NODES, cluster
-from support.scheduler_doors import args, bind_args, extending, pod
+from support.scheduler_endpoints import args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION, QUOTA

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.extender_stage import cluster
-from support.scheduler_doors import args, bind_args, extending, pod
+from support.scheduler_endpoints import args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation

@@ -20,7 +20,7 @@ from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
 from isolation.scheduler.admission.core import forbidden
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS, records
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE
-from isolation.scheduler.admission.core.review import EPHEMERAL, TEMPLATES
+from isolation.scheduler.admission.core.webhook import EPHEMERAL, TEMPLATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.handover import Ours
-from isolation.scheduler.admission.core.fleet import UNKNOWN, Fleet, fleet_of
+from isolation.scheduler.admission.core.node_sizes import UNKNOWN, Fleet, fleet_of
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node

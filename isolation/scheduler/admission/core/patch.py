@@ -15,7 +15,7 @@ from isolation.contract.codec.request import goes_with_its_node
 from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
 from isolation.placement.node_rules import ours_of
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.names import ACK, SCHEDULER, SHARED
-from isolation.scheduler.admission.core import accounts, cel
+from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Claim
 from isolation.scheduler.admission.core.matching import (
     BINDINGS,
@@ -26,8 +26,8 @@ from isolation.scheduler.admission.core.matching import (
     policy,
     rule,
 )
-from isolation.scheduler.admission.core.review import ACCOUNTS, BINDER, EPHEMERAL
-from isolation.scheduler.admission.core.safety import records
+from isolation.scheduler.admission.core.pod_security import records
+from isolation.scheduler.admission.core.webhook import ACCOUNTS, BINDER, EPHEMERAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ _SHARED = {"namespaceSelector": elsewhere(), "objectSelector": labelled()}
 
 def policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
     """Every ValidatingAdmissionPolicy; another scheduler's name where an existing one asks our extender."""
-    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), *accounts.policies()]
+    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), *account_policies.policies()]
 
 
 def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:

@@ -24,9 +24,9 @@ from support.budget import examples
 
 from isolation.contract.codec import request_of
 from isolation.contract.model import Mode, Request
-from isolation.scheduler.admission.core.fleet import Fleet, Shape
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.node_sizes import Fleet, Shape
+from isolation.scheduler.admission.core.webhook import World, review
 
 SAMPLES = Path(__file__).resolve().parents[4].parent / "shared" / "samples"
 RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")

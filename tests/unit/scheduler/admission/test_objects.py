@@ -15,7 +15,7 @@ from support.admission_pods import TEMPLATED
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
 from isolation.scheduler.admission.core import forbidden
 from isolation.scheduler.admission.core.matching import labelled
-from isolation.scheduler.admission.core.review import TEMPLATES
+from isolation.scheduler.admission.core.webhook import TEMPLATES
 from isolation.scheduler.admission.objects import FILES, main, objects, printed
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -20,8 +20,8 @@ from e2e.certificates import Authority
 from support import strangers
 from support.admission_pods import pod
 from support.old_sessions import resumed
-from support.scheduler_doors import node
-from support.scheduler_doors import pod as stored
+from support.scheduler_endpoints import node
+from support.scheduler_endpoints import pod as stored
 from support.waiting import soon
 
 from isolation.contract.metrics import scheduler as catalogue
@@ -29,9 +29,9 @@ from isolation.contract.quantity import GIB
 from isolation.kube.listen import Address
 from isolation.kube.store import Store
 from isolation.scheduler.admission import supervise
-from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
+from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS
 from isolation.scheduler.admission.supervise import Admission, Cluster
-from isolation.scheduler.http import listener
+from isolation.scheduler.http_server import listener
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import Settings
 

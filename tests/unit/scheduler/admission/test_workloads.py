@@ -22,8 +22,8 @@ from support.builders import node
 
 from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.model import Mode
-from isolation.scheduler.admission.core.fleet import Fleet, fleet_of
 from isolation.scheduler.admission.core.messages import Known, Update
+from isolation.scheduler.admission.core.node_sizes import Fleet, fleet_of
 
 
 @pytest.mark.parametrize("kind", TEMPLATED)

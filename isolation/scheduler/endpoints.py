@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from isolation.host.bounded_connections import Limits
-from isolation.scheduler import http as bounded
-from isolation.scheduler.core import legacy_inspect, wire
+from isolation.scheduler import http_server as bounded
+from isolation.scheduler.core import extender_api, legacy_inspect
 from isolation.scheduler.extender import VERBS
-from isolation.scheduler.http import body_of, listener
+from isolation.scheduler.http_server import body_of, listener
 from isolation.scheduler.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Doors:
 
     def extender(self) -> web.Application:
         """For the loopback port and the TLS port, where the handshake wants a client certificate."""
-        app = web.Application(client_max_size=wire.MOST_BYTES)
+        app = web.Application(client_max_size=extender_api.MOST_BYTES)
         self._add_verbs(app)
         self._add_probes(app)
         return app
@@ -87,7 +87,7 @@ class Doors:
 
     def _verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            body = await body_of(request, wire.MOST_BYTES)
+            body = await body_of(request, extender_api.MOST_BYTES)
             began = time.perf_counter()
             reply = await self._answers.extender.answer(verb, body)
             self._metrics.answered(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)

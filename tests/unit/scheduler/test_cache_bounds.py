@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from support.builders import card, node
-from support.scheduler_books import books, used
+from support.scheduler_cache_builders import books, used
 from support.scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal

@@ -23,7 +23,7 @@ from isolation.scheduler.admission.core.matching import (
     labelled,
     rule,
 )
-from isolation.scheduler.admission.core.review import ACCOUNTS, BINDER, EPHEMERAL
+from isolation.scheduler.admission.core.webhook import ACCOUNTS, BINDER, EPHEMERAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.builders import gib, node
-from support.scheduler_books import books, indices, used
+from support.scheduler_cache_builders import books, indices, used
 from support.scheduler_world import at, bound, pod
 
 from isolation.contract.model import Placement, Refusal, Slice, Taint

@@ -16,16 +16,16 @@ import pytest
 from cryptography import x509
 from e2e.certificates import Authority
 from support.old_sessions import resumed
-from support.scheduler_doors import Server, args, extending, node, pod
+from support.scheduler_endpoints import Server, args, extending, node, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.kube.certificate import first_end
 from isolation.kube.listen import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
-from isolation.scheduler.core import wire
+from isolation.scheduler.core import extender_api
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 from isolation.scheduler.tls import Certificates, TlsError
 
 HERE = Address("127.0.0.1", 0)
@@ -182,7 +182,7 @@ def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
             large = args(pod("u"), *names) + b" " * 1_000_000
             async with session.post(f"{url}/extender/filter", data=large) as answer:
                 first = answer.status, len(large), json.loads(await answer.text())
-            async with session.post(f"{url}/extender/filter", data=b"x" * (wire.MOST_BYTES + 1)) as answer:
+            async with session.post(f"{url}/extender/filter", data=b"x" * (extender_api.MOST_BYTES + 1)) as answer:
                 second = answer.status
 
             async def chunks():

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.extender_stage import PODS, cluster
-from support.scheduler_doors import Desk, args, bind_args, extending, pod
+from support.scheduler_endpoints import Desk, args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.names import ALLOCATION

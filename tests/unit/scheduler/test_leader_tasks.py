@@ -8,7 +8,7 @@ import contextlib
 import json
 from dataclasses import replace
 
-from support.scheduler_doors import Server, args, extending, node, pod
+from support.scheduler_endpoints import Server, args, extending, node, pod
 from support.waiting import soon
 
 from isolation.contract.names import AGENT, ALLOCATION, WOKEN

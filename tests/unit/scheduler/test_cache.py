@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import card, node
-from support.scheduler_books import books, indices, used
+from support.scheduler_cache_builders import books, indices, used
 from support.scheduler_world import at, bound, pod
 
 from isolation.contract.model import Phase, Placement, Refusal, Why

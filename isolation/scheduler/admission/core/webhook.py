@@ -20,10 +20,8 @@ from isolation.contract.codec.request import request_of
 from isolation.contract.model import Refusal, Request
 from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, SCHEDULER, SHARED, SYSTEM_NAMESPACE, Dialect
 from isolation.contract.quantity import GIB
-from isolation.scheduler.admission.core import safety
-from isolation.scheduler.admission.core.fleet import UNKNOWN, Fleet, misfit, wrong_mode
-from isolation.scheduler.admission.core.patch import changes_of_pod, handover, label
-from isolation.scheduler.admission.core.request import (
+from isolation.scheduler.admission.core import pod_security
+from isolation.scheduler.admission.core.admission_review import (
     ALLOWED,
     FORBIDDEN,
     INVALID,
@@ -34,6 +32,8 @@ from isolation.scheduler.admission.core.request import (
     read,
     write,
 )
+from isolation.scheduler.admission.core.node_sizes import UNKNOWN, Fleet, misfit, wrong_mode
+from isolation.scheduler.admission.core.patch import changes_of_pod, handover, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,22 +135,22 @@ class _Sound:
 
 def _made(metadata: At, spec: At, size: int, world: World) -> _Sound | Verdict:
     """A pod or a template of pods that is being made; a verdict where that ends it."""
-    asks = safety.asks_for_shares(spec, world.dialect)
-    problems = list(safety.forged(metadata, world.dialect, asks=asks))
+    asks = pod_security.asks_for_shares(spec, world.dialect)
+    problems = list(pod_security.forged(metadata, world.dialect, asks=asks))
     if not asks and not metadata["labels"][world.dialect.card_count]:
         return _refused(problems) if problems else ALLOWED
-    if much := safety.too_much(spec, size):
+    if much := pod_security.too_much(spec, size):
         return denied(much, INVALID)
     request = request_of(metadata.value, spec.value, dialect=world.dialect, unit_bytes=world.unit_bytes)
     if isinstance(request, Refusal):
         problems.insert(0, str(request))
     if asks:
-        problems += safety.problems_of_pod(metadata, spec, frozenset({world.scheduler}), world.dialect)
+        problems += pod_security.problems_of_pod(metadata, spec, frozenset({world.scheduler}), world.dialect)
     if isinstance(request, Refusal):
         return _refused(problems, INVALID)
     if wrong := wrong_mode(request, world.dialect):
         problems.insert(0, wrong)
-    warnings = tuple(safety.doubts(spec, world.dialect))
+    warnings = tuple(pod_security.doubts(spec, world.dialect))
     if unfit := misfit(request, world.fleet, world.dialect, world.unit_bytes, world.growth):
         if world.growth is not None or not world.fleet.may_grow:
             problems.insert(0, unfit)
@@ -161,8 +161,8 @@ def _made(metadata: At, spec: At, size: int, world: World) -> _Sound | Verdict:
 def _refused(problems: Iterable[str], code: int = FORBIDDEN) -> Verdict:
     """All reasons at once, so that nobody mends one only to learn of the next."""
     found = list(dict.fromkeys(problems))
-    more = [f"and {len(found) - safety.MOST_PROBLEMS} more"] if len(found) > safety.MOST_PROBLEMS else []
-    return denied("; ".join(found[: safety.MOST_PROBLEMS] + more), code)
+    more = [f"and {len(found) - pod_security.MOST_PROBLEMS} more"] if len(found) > pod_security.MOST_PROBLEMS else []
+    return denied("; ".join(found[: pod_security.MOST_PROBLEMS] + more), code)
 
 
 def _workload(question: Question, world: World) -> Verdict:
@@ -172,7 +172,7 @@ def _workload(question: Question, world: World) -> Verdict:
     if not template or (question.operation == "UPDATE" and template.value == before.value):
         return ALLOWED
     metadata, spec = template["metadata"], template["spec"]
-    asks = safety.asks_for_shares(spec, world.dialect)
+    asks = pod_security.asks_for_shares(spec, world.dialect)
     metadata, patch = _with_count(question.new, metadata, path, world.dialect) if asks else (metadata, ())
     made = _made(metadata, spec, question.size // (2 if question.old else 1), world)
     if isinstance(made, Verdict):
@@ -210,21 +210,21 @@ def _changed_pod(question: Question, world: World) -> Verdict:
     """Records and the labels that count are kept as they are by everybody but us."""
     problems = [] if question.user in ACCOUNTS else list(_altered(question.old, question.new, world.dialect))
     spec = question.new["spec"]
-    shared = safety.asks_for_shares(spec, world.dialect)
+    shared = pod_security.asks_for_shares(spec, world.dialect)
     if shared and question.user not in ACCOUNTS and not question.new["metadata"]["deletionTimestamp"]:
         before, after = question.old["metadata"]["annotations"], question.new["metadata"]["annotations"]
-        much = safety.too_many_annotations(after, before)
-        problems += [much] if much else safety.asking_the_runtime(after, before.mapping())
+        much = pod_security.too_many_annotations(after, before)
+        problems += [much] if much else pod_security.asking_the_runtime(after, before.mapping())
     if question.sub == EPHEMERAL and shared:
-        if much := safety.too_much(spec, question.size):
+        if much := pod_security.too_much(spec, question.size):
             return denied(much, INVALID)
         for container in spec["ephemeralContainers"].items():
-            problems += safety.problems_of_container(container, world.dialect)
+            problems += pod_security.problems_of_container(container, world.dialect)
     return _refused(problems) if problems else ALLOWED
 
 
 def _altered(old: At, new: At, dialect: Dialect) -> Iterable[str]:
-    kept = [("annotation", key) for key in safety.records(dialect)]
+    kept = [("annotation", key) for key in pod_security.records(dialect)]
     kept += [("label", SHARED), ("label", dialect.card_count)]
     for what, key in kept:
         before, after = (pod["metadata"][f"{what}s"][key].value for pod in (old, new))
@@ -237,7 +237,7 @@ def _binding(question: Question, world: World) -> Verdict:
     if question.operation != "CREATE" or question.user == BINDER:
         return ALLOWED
     metadata = question.new["metadata"]
-    carried = [key for key in safety.records(world.dialect) if metadata["annotations"][key]]
+    carried = [key for key in pod_security.records(world.dialect) if metadata["annotations"][key]]
     carried += [key for key in (SHARED, world.dialect.card_count) if metadata["labels"][key]]
     if carried:
         return denied(f"the binding carries {carried[0]}, which only {SCHEDULER} writes; bind without it")
