@@ -24,7 +24,7 @@ from isolation.kube.listen import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.core import extender_api
-from isolation.scheduler.endpoints import EXTENDER_LIMITS, Answers, Doors, serving
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, Handlers, serve
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.tls import Certificates, TlsError
 
@@ -35,7 +35,7 @@ NODES = {"/api/v1/nodes": [node("a")]}
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
@@ -49,9 +49,9 @@ def authority(tmp_path):
 async def doors(certificates=None, *, metrics=None):
     """The TLS listener, or the loopback one where there are no certificates; a session and the address."""
     async with extending(Server(dict(NODES))) as (verbs, world):
-        told = Answers(verbs, lambda name: str(name).encode(), dict, "1.2.3")
-        app = Doors(told, metrics or Metrics()).extender()
-        async with serving(app, HERE, EXTENDER_LIMITS, certificates) as port, aiohttp.ClientSession() as session:
+        told = Handlers(verbs, lambda name: str(name).encode(), dict, "1.2.3")
+        app = Endpoints(told, metrics or Metrics()).extender()
+        async with serve(app, HERE, EXTENDER_LIMITS, certificates) as port, aiohttp.ClientSession() as session:
             yield session, f"{'https' if certificates else 'http'}://127.0.0.1:{port}", world
 
 

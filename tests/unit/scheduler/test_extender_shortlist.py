@@ -23,7 +23,7 @@ SPREAD = [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfi
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
