@@ -39,9 +39,9 @@ from isolation.kube.election import Fence
 from isolation.kube.store import Store
 from isolation.kube.writes import Answer, Outcome
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core.cache import Books
-from isolation.scheduler.core.unschedulable import Waiting
-from isolation.scheduler.extender import Extender, World
+from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.unschedulable import UnschedulableQueue
+from isolation.scheduler.extender import Extender, SchedulerContext
 
 CARDS: Final = 8
 SIZES: Final = (16, 16, 24, 40)
@@ -75,7 +75,7 @@ class Fleet:
 
     def __init__(self, nodes: int, pods: int, seed: int) -> None:
         self.random = Random(seed)  # noqa: S311 (a workload, no secret)
-        self.books, self.store, self.server = Books(), Store(), Instant()
+        self.books, self.store, self.server = SchedulerCache(), Store(), Instant()
         self.names = [f"gpu-node-{i:05d}.cluster.example" for i in range(nodes)]
         self.nodes = {name: self._node(name, i) for i, name in enumerate(self.names)}
         for node in self.nodes.values():
@@ -89,7 +89,7 @@ class Fleet:
         self.cpu: dict[str, list[float]] = defaultdict(list)
         self._fill(pods)
 
-    def _world(self) -> World:
+    def _world(self) -> SchedulerContext:
         def fence() -> Fence:
             return Fence(1, time.monotonic() + 6)
 
@@ -97,12 +97,12 @@ class Fleet:
             """The server's own word on each node is asked once per Lease."""
 
         binder = Binder(self.books, self.server, fence, clock=time.monotonic)
-        return World(
+        return SchedulerContext(
             picture=cast("Any", SimpleNamespace(books=self.books, store=self.store, missing=lambda: "")),
             leadership=cast("Any", SimpleNamespace(fence=fence)),
             binder=binder,
             fresh=cast("Any", SimpleNamespace(check=checked)),
-            waiting=Waiting(),
+            waiting=UnschedulableQueue(),
             unit_bytes=GIB,
         )
 

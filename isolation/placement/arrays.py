@@ -40,7 +40,7 @@ class FleetArrays:
         self.card: dict[str, np.ndarray[Any, Any]] = {n: np.zeros((capacity, stride), t) for n, t in _PER_CARD.items()}
         self.kinds: list[int] = []
         """Size classes: offered bytes of a card, in order of appearance."""
-        self.struct = native.Fleet()
+        self.struct = native.FleetStruct()
         self._point()
 
     def copy(self) -> FleetArrays:

@@ -19,17 +19,17 @@ import numpy as np
 
 from isolation.contract.model import FULL_CORE, Placement, Refusal, Slice, Why
 from isolation.placement import native
-from isolation.placement.explain import BARRED, KERNEL_WHYS, nearest, refusal, short
-from isolation.placement.fleet_state import Ledger, PlacementError
+from isolation.placement.explain import BARRED, KERNEL_WHYS, describe_reason, explain_refusal, nearest_reason
+from isolation.placement.fleet_state import FleetState, PlacementError
 from isolation.placement.groups import WHYS
 from isolation.placement.policy import Rank
-from isolation.placement.workload_mix import FIRST, STEADY, Learner
+from isolation.placement.workload_mix import FIRST, STEADY, WorkloadMix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from isolation.contract.model import Node, Request
-    from isolation.placement.fit_cache import Answer
+    from isolation.placement.fit_cache import FitRow
 
 __all__ = ["Engine", "PlacementError"]
 
@@ -43,7 +43,7 @@ _CODES: Final = (
 _BARRED, _UNKNOWN = len(KERNEL_WHYS) + 1, len(_CODES) - 1
 
 
-class Engine(Ledger):
+class Engine(FleetState):
     """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
 
     def fork(self) -> Engine:
@@ -87,7 +87,7 @@ class Engine(Ledger):
     def relearn(self, requests: Iterable[Request]) -> None:
         """The mix anew, from exactly these, in whatever order they come; nothing of it has faded."""
         counts = Counter(self._shape(request)[1] for request in requests)
-        self.learner = Learner()
+        self.learner = WorkloadMix()
         self.learner.counts, self.learner.arrived = dict(counts), counts.total()
         self.learner.due = max(FIRST, self.learner.arrived + STEADY)
         self._learn()
@@ -113,7 +113,7 @@ class Engine(Ledger):
         answers = self._rated(request, np.array([row], np.int32))
         if not np.isfinite(answers.score[row]):
             (why,) = self.why_not(request, (name,))
-            return Refusal(why or Why.CARDS, short(why or Why.CARDS, request))
+            return Refusal(why or Why.CARDS, describe_reason(why or Why.CARDS, request))
         return self._placement(request, self._node_at[row], int(answers.mask[row]))
 
     def rate(
@@ -150,7 +150,7 @@ class Engine(Ledger):
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _weights(self) -> native.Policy:
+    def _weights(self) -> native.PolicyStruct:
         if self.policy.rank is Rank.RANDOM:
             self._draws += 1
             self._policy.salt = (self.seed * 0x9E3779B97F4A7C15 + self._draws) & (1 << 64) - 1
@@ -166,7 +166,7 @@ class Engine(Ledger):
     def _rows(self, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int32]]:
         return np.fromiter(map(self._row_of.get, names, repeat(-1)), np.int32, len(names))
 
-    def _rated(self, request: Request, rows: np.ndarray[Any, np.dtype[np.int32]]) -> Answer:
+    def _rated(self, request: Request, rows: np.ndarray[Any, np.dtype[np.int32]]) -> FitRow:
         """The row of answers to the request, up to date for these nodes until the next change."""
         ask, shape = self._shape(request)
         answer = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
@@ -182,12 +182,12 @@ class Engine(Ledger):
             return Placement(node.name, tuple(Slice(c.uuid, c.index, c.allocatable_bytes, FULL_CORE) for c in taken))
         return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in taken))
 
-    def _refuse(self, request: Request, ask: native.Ask) -> Refusal:
-        best, found = native.Best(), np.zeros(len(KERNEL_WHYS) + 1, np.int32)
+    def _refuse(self, request: Request, ask: native.AskStruct) -> Refusal:
+        best, found = native.BestStruct(), np.zeros(len(KERNEL_WHYS) + 1, np.int32)
         eligible = native.pointer(self.groups.eligible[ask.group])
         native.LIB.gs_why(self.fleet.struct, ask, eligible, native.pointer(found), best)
         counts = self.groups.barred(ask.group, self.fleet.rows)
         counts |= {why: n for why, n in zip(KERNEL_WHYS, found.tolist(), strict=False) if why is not None and n}
-        why = nearest(counts)
+        why = nearest_reason(counts)
         example = self.groups.example(ask.group, why, self._node_at) if why in BARRED else ""
-        return refusal(request, counts, best, example)
+        return explain_refusal(request, counts, best, example)

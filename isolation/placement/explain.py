@@ -60,7 +60,7 @@ _COUNTED: Final = MappingProxyType(
 )
 
 
-class Best(Protocol):
+class BestAvailable(Protocol):
     """The best there is among the nodes the pod may use (`struct gs_best`)."""
 
     card: int
@@ -75,23 +75,25 @@ class Best(Protocol):
     memory: int
 
 
-def nearest(counts: Mapping[Why, int]) -> Why:
+def nearest_reason(counts: Mapping[Why, int]) -> Why:
     """The reason of the nodes that came nearest to taking the pod."""
     return next((why for why in NEAREST if why in counts), Why.NO_NODES)
 
 
-def refusal(request: Request, counts: Mapping[Why, int], best: Best, example: str = "") -> Refusal:
+def explain_refusal(request: Request, counts: Mapping[Why, int], best: BestAvailable, example: str = "") -> Refusal:
     """Put the counts into words; `example` is a node, and what stands in the way there."""
-    why = nearest(counts)
+    why = nearest_reason(counts)
     if why is Why.NO_NODES:
         return Refusal(why, "there are no nodes")
     total = sum(counts.values())
     listed = ", ".join(f"{counts[w]} {_COUNTED[w]}" for w in NEAREST if w in counts)
     shown = f"; {example}" if example else ""
-    return Refusal(why, f"{wants(request)}: 0 of {total} nodes fit ({listed}{shown}). {_advice(why, request, best)}")
+    return Refusal(
+        why, f"{describe_request(request)}: 0 of {total} nodes fit ({listed}{shown}). {_advise(why, request, best)}"
+    )
 
 
-def short(why: Why, request: Request) -> str:
+def describe_reason(why: Why, request: Request) -> str:
     """What keeps the pod off one node, in a few words; the same for all nodes, so that schedulers can count them."""
     each, cards = show_bytes(request.card_bytes), request.cards
     if request.card_core:
@@ -118,7 +120,7 @@ def short(why: Why, request: Request) -> str:
             return f"nodes {_COUNTED[why]}"
 
 
-def wants(request: Request) -> str:
+def describe_request(request: Request) -> str:
     """What the pod asks for, in words."""
     cards = f"{request.cards} card" + ("s" if request.cards > 1 else "")
     if request.whole:
@@ -129,7 +131,7 @@ def wants(request: Request) -> str:
     return f"{each} on {cards}" if request.cards == 1 else f"{each} on each of {cards} on one node"
 
 
-def _advice(why: Why, request: Request, best: Best) -> str:
+def _advise(why: Why, request: Request, best: BestAvailable) -> str:
     match why:
         case Why.CARD_TOO_SMALL:
             return (
@@ -140,7 +142,7 @@ def _advice(why: Why, request: Request, best: Best) -> str:
             label = ACK.whole if request.whole else f"label {ACK.card_count}"
             return f"The largest node has {_cards(best.cards)}: lower {label} to at most {best.cards}."
         case Why.CARDS | Why.FRAGMENTED:
-            return _room_advice(request, best)
+            return _advise_on_cards(request, best)
         case Why.CPU:
             return (
                 f"The pod requests {request.cpu_milli} mCPU; on nodes where its cards fit, at most {best.cpu} mCPU"
@@ -162,7 +164,7 @@ def _advice(why: Why, request: Request, best: Best) -> str:
             return f"Label a node with cards {ACK.mode_label}={serving}, or change the request."
 
 
-def _room_advice(request: Request, best: Best) -> str:
+def _advise_on_cards(request: Request, best: BestAvailable) -> str:
     if request.whole:
         return f"No node has more than {_cards(best.untouched)} free: request fewer, or add a node."
     compute = f" and {best.core} % compute" if request.card_core and best.core < FULL_CORE else ""

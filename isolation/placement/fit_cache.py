@@ -16,25 +16,25 @@ from isolation.placement import native
 
 if TYPE_CHECKING:
     from isolation.placement.arrays import FleetArrays
-    from isolation.placement.workload_mix import Shape
+    from isolation.placement.workload_mix import RequestShape
 
 ROWS_KEPT: Final = 192
 """Shapes whose answers are remembered; 20 bytes per node each."""
 
 
-class Answer:
+class FitRow:
     """Every node's answer to one shape."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: FitCache) -> None:
         fleet = answers.fleet
         self.score = np.empty(fleet.capacity, np.float64)
         self.mask = np.zeros(fleet.capacity, np.uint64)
         self.version = fleet.node["version"] - np.uint32(1)
         arrays = (self.score, self.mask, self.version, answers.phi, answers.phi_version)
-        self.struct = native.Row(*(native.pointer(a) for a in arrays))
+        self.struct = native.RowStruct(*(native.pointer(a) for a in arrays))
 
 
-class Answers:
+class FitCache:
     """The answers to the shapes asked for last."""
 
     def __init__(self, fleet: FleetArrays) -> None:
@@ -42,19 +42,19 @@ class Answers:
         self.phi = np.zeros(fleet.capacity, np.float64)
         """The potential of each node as it stands, the same for every shape."""
         self.phi_version = fleet.node["version"] - np.uint32(1)
-        self._rows: OrderedDict[Shape, Answer] = OrderedDict()
+        self._rows: OrderedDict[RequestShape, FitRow] = OrderedDict()
 
-    def copy(self, fleet: FleetArrays) -> Answers:
+    def copy(self, fleet: FleetArrays) -> FitCache:
         """For a copy of the fleet: nodes stand as they stood, so their potential holds; the rows are not copied."""
-        twin = Answers(fleet)
+        twin = FitCache(fleet)
         twin.phi, twin.phi_version = self.phi.copy(), self.phi_version.copy()
         return twin
 
-    def row(self, shape: Shape, *, anew: bool = False) -> Answer:
+    def row(self, shape: RequestShape, *, anew: bool = False) -> FitRow:
         """The row of a shape; `anew`: whatever was answered does not count."""
         row = self._rows.get(shape)
         if row is None:
-            row = self._rows[shape] = Answer(self)
+            row = self._rows[shape] = FitRow(self)
             if len(self._rows) > ROWS_KEPT:
                 self._rows.popitem(last=False)
         elif anew:

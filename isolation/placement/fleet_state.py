@@ -16,11 +16,11 @@ import numpy as np
 from isolation.contract.model import CardChoice
 from isolation.placement import native
 from isolation.placement.arrays import FleetArrays
-from isolation.placement.fit_cache import Answers
-from isolation.placement.groups import Groups
-from isolation.placement.policy import DEFAULT, Rank, policy_named
+from isolation.placement.fit_cache import FitCache
+from isolation.placement.groups import EligibilityGroups
+from isolation.placement.policy import DEFAULT, Rank, find_policy
 from isolation.placement.replicas import Replicas
-from isolation.placement.workload_mix import Learner, MixTable, Shape
+from isolation.placement.workload_mix import MixTable, RequestShape, WorkloadMix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,21 +35,21 @@ class PlacementError(ValueError):
     """A hold that the books cannot take: unknown node or card, no room, or held already."""
 
 
-class Ledger:
+class FleetState:
     """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
 
     def __init__(self, nodes: Iterable[Node] = (), *, policy: str = DEFAULT, seed: int = 0) -> None:
-        self.policy = policy_named(policy)
+        self.policy = find_policy(policy)
         self.seed = seed
         self.fleet = FleetArrays()
-        self.groups = Groups(self.fleet.capacity)
-        self.learner = Learner()
+        self.groups = EligibilityGroups(self.fleet.capacity)
+        self.learner = WorkloadMix()
         self._nodes: dict[str, Node] = {}
         self._row_of: dict[str, int] = {}
         self._node_at: dict[int, Node] = {}
         self._spare: list[int] = []
         self._holds: dict[str, tuple[Request, Placement]] = {}
-        self._masks: dict[str, tuple[int, int, native.Ask]] = {}
+        self._masks: dict[str, tuple[int, int, native.AskStruct]] = {}
         self._held_on: dict[int, dict[str, None]] = {}
         self._owners: dict[str, Replicas] = {}
         self._draws = 0
@@ -150,8 +150,8 @@ class Ledger:
 
     def _forget(self) -> None:
         """Arrays have moved: every remembered answer and pointer goes."""
-        self._answers = Answers(self.fleet)
-        self._shapes: dict[int, tuple[Request, native.Ask, Shape]] = {}
+        self._answers = FitCache(self.fleet)
+        self._shapes: dict[int, tuple[Request, native.AskStruct, RequestShape]] = {}
         if hasattr(self, "_table"):
             self._mix = self._table.struct(self.groups.eligible)
         self._spans()
@@ -167,9 +167,9 @@ class Ledger:
         cpu = max((n.cpu_milli for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
         cards = max((len(n.cards) for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
         weights = (p.fragment, p.price, p.strand, p.mismatch, p.host, p.tie, p.grain)
-        self._policy = native.Policy(p.rank, 0, *weights, max(1, cpu), max(1, cards), self.seed)
+        self._policy = native.PolicyStruct(p.rank, 0, *weights, max(1, cpu), max(1, cards), self.seed)
 
-    def _shape(self, request: Request) -> tuple[native.Ask, Shape]:
+    def _shape(self, request: Request) -> tuple[native.AskStruct, RequestShape]:
         known = self._shapes.get(id(request))
         if known is not None:
             return known[1], known[2]
@@ -178,8 +178,8 @@ class Ledger:
         if self.groups.eligible is not before:
             self._mix = self._table.struct(self.groups.eligible)
         r = request
-        shape = Shape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
-        ask = native.Ask(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)
+        shape = RequestShape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
+        ask = native.AskStruct(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)
         if len(self._shapes) >= REQUESTS_KEPT:
             self._shapes.clear()
         self._shapes[id(request)] = (request, ask, shape)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from isolation.contract.model import Why
-from isolation.placement.node_rules import Kind, barrier, kind_of
+from isolation.placement.node_rules import RequestKind, find_barrier, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,18 +23,18 @@ WHYS: Final = tuple(Why)
 _FREE: Final = len(WHYS)
 
 
-class Groups:
+class EligibilityGroups:
     """A table [group][row]: 1 where the group may use the node."""
 
     def __init__(self, capacity: int) -> None:
-        self.keys: list[tuple[Kind, Rules]] = []
-        self._index: dict[tuple[Kind, Rules], int] = {}
+        self.keys: list[tuple[RequestKind, Rules]] = []
+        self._index: dict[tuple[RequestKind, Rules], int] = {}
         self.eligible: np.ndarray[Any, Any] = np.zeros((4, capacity), np.uint8)
         self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
 
-    def copy(self) -> Groups:
+    def copy(self) -> EligibilityGroups:
         """An independent twin."""
-        twin = Groups(1)
+        twin = EligibilityGroups(1)
         twin.keys, twin._index = list(self.keys), dict(self._index)
         twin.eligible, twin.why = self.eligible.copy(), self.why.copy()
         return twin
@@ -78,13 +78,13 @@ class Groups:
     def example(self, group: int, why: Why, nodes: Mapping[int, Node]) -> str:
         """One node that is out of the question for this reason, and what exactly stands in the way."""
         for row in np.flatnonzero(self.why[group] == WHYS.index(why)).tolist():
-            found = barrier(*self.keys[group], nodes[row])
+            found = find_barrier(*self.keys[group], nodes[row])
             if found is not None:
                 return f"{nodes[row].name}: {found[1]}"
         return ""
 
     def _match(self, group: int, row: int, node: Node) -> None:
-        found = barrier(*self.keys[group], node)
+        found = find_barrier(*self.keys[group], node)
         self.eligible[group, row] = found is None
         self.why[group, row] = _FREE if found is None else WHYS.index(found[0])
 

@@ -26,7 +26,7 @@ class KernelMissingError(ImportError):
     """The shared object is not beside this module."""
 
 
-class Fleet(Structure):
+class FleetStruct(Structure):
     """`struct gs_fleet`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -37,7 +37,7 @@ class Fleet(Structure):
     ]
 
 
-class Mix(Structure):
+class MixStruct(Structure):
     """`struct gs_mix`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -55,7 +55,7 @@ class Mix(Structure):
     ]
 
 
-class Policy(Structure):
+class PolicyStruct(Structure):
     """`struct gs_policy`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -68,7 +68,7 @@ class Policy(Structure):
     ]
 
 
-class Ask(Structure):
+class AskStruct(Structure):
     """`struct gs_ask`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -79,7 +79,7 @@ class Ask(Structure):
     ]
 
 
-class Row(Structure):
+class RowStruct(Structure):
     """`struct gs_row`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -87,7 +87,7 @@ class Row(Structure):
     ]
 
 
-class Best(Structure):
+class BestStruct(Structure):
     """`struct gs_best`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
@@ -100,7 +100,7 @@ def _load() -> ctypes.CDLL:
     if not path.is_file():
         raise KernelMissingError(f"{path.name} was not built: run `make test`, or `pip install .` with gcc on PATH")
     lib = ctypes.CDLL(str(path))
-    fleet, mix, policy, ask, row = (POINTER(s) for s in (Fleet, Mix, Policy, Ask, Row))
+    fleet, mix, policy, ask, row = (POINTER(s) for s in (FleetStruct, MixStruct, PolicyStruct, AskStruct, RowStruct))
     lib.gs_pick.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, POINTER(c_uint64)]
     lib.gs_pick.restype = c_int32
     lib.gs_rate.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, c_void_p, c_int32]
@@ -111,7 +111,7 @@ def _load() -> ctypes.CDLL:
     lib.gs_take.restype = c_int32
     lib.gs_give.argtypes = [fleet, ask, c_int32, c_uint64]
     lib.gs_give.restype = None
-    lib.gs_why.argtypes = [fleet, ask, c_void_p, c_void_p, POINTER(Best)]
+    lib.gs_why.argtypes = [fleet, ask, c_void_p, c_void_p, POINTER(BestStruct)]
     lib.gs_why.restype = None
     lib.gs_fragment.argtypes = [fleet, mix, POINTER(c_double)]
     lib.gs_fragment.restype = c_double

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Request, Requirement, Rules, Toleration
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """What a pod wants of cards; decides the modes that can serve it."""
 
     NOTHING = 0
@@ -34,47 +34,47 @@ class Kind(IntEnum):
 
 MODES: Final = MappingProxyType(
     {
-        Kind.MEMORY: frozenset({Mode.SHARE, Mode.CGPU}),
+        RequestKind.MEMORY: frozenset({Mode.SHARE, Mode.CGPU}),
         # ACK: jobs with and without a compute share may not meet on a node
-        Kind.COMPUTE: frozenset({Mode.CORE_MEM}),
-        Kind.WHOLE: frozenset({Mode.EXCLUSIVE}),
+        RequestKind.COMPUTE: frozenset({Mode.CORE_MEM}),
+        RequestKind.WHOLE: frozenset({Mode.EXCLUSIVE}),
     }
 )
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
 _WANTS: Final = MappingProxyType(
     {
-        Kind.MEMORY: "memory shares",
-        Kind.COMPUTE: "memory and compute shares",
-        Kind.WHOLE: "whole cards",
+        RequestKind.MEMORY: "memory shares",
+        RequestKind.COMPUTE: "memory and compute shares",
+        RequestKind.WHOLE: "whole cards",
     }
 )
 
 
-def kind_of(request: Request) -> Kind:
+def kind_of(request: Request) -> RequestKind:
     """What the request wants of cards."""
     if request.cards == 0:
-        return Kind.NOTHING
+        return RequestKind.NOTHING
     if request.whole:
-        return Kind.WHOLE
-    return Kind.COMPUTE if request.card_core else Kind.MEMORY
+        return RequestKind.WHOLE
+    return RequestKind.COMPUTE if request.card_core else RequestKind.MEMORY
 
 
-def barrier(kind: Kind, rules: Rules, node: Node) -> tuple[Why, str] | None:
+def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str] | None:
     """Why the node is out of the question for such a pod, or None."""
-    if kind is not Kind.NOTHING and node.mode not in MODES[kind]:
+    if kind is not RequestKind.NOTHING and node.mode not in MODES[kind]:
         serves = " or ".join(sorted(mode.value for mode in MODES[kind]))
         return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {serves}"
     if not node.ready:
         return Why.NOT_READY, "not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
         return Why.NOT_READY, "cordoned"
-    if kind is not Kind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
+    if kind is not RequestKind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
         models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
         return Why.RULES, f"card model {models} is not one of {', '.join(sorted(rules.models))}"
     for taint in node.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, rules.tolerations):
             return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
-    if rules.terms and not any(all(holds(need, node) for need in term) for term in rules.terms):
+    if rules.terms and not any(all(meets_requirement(need, node) for need in term) for term in rules.terms):
         return Why.RULES, "labels do not match the pod's node selector or affinity"
     return None
 
@@ -82,7 +82,7 @@ def barrier(kind: Kind, rules: Rules, node: Node) -> tuple[Why, str] | None:
 def could_host(request: Request, fresh: Node) -> bool:
     """Whether an empty node has the cards for a pod that the pod's rules let it go to; CPU and memory are not asked."""
     large = sum(request.whole or card.allocatable_bytes >= request.card_bytes for card in fresh.cards)
-    return large >= request.cards and barrier(kind_of(request), request.rules, fresh) is None
+    return large >= request.cards and find_barrier(kind_of(request), request.rules, fresh) is None
 
 
 def ours_of(request: Request, pools: Iterable[tuple[Node, Ours]]) -> Ours:
@@ -100,7 +100,7 @@ def _tolerated(taint: Taint, tolerations: frozenset[Toleration]) -> bool:
     )
 
 
-def holds(need: Requirement, node: Node) -> bool:
+def meets_requirement(need: Requirement, node: Node) -> bool:
     """Whether the node meets one requirement; an operator Kubernetes does not know is never met."""
     value = node.name if need.key == NAME_FIELD else node.labels.get(need.key)
     match need.op:

@@ -25,7 +25,7 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PlacementPolicy:
     """One way to choose; weights count in cards of potential."""
 
     name: str
@@ -53,7 +53,7 @@ POLICIES: Final = MappingProxyType(
     {
         policy.name: policy
         for policy in (
-            Policy(
+            PlacementPolicy(
                 "potential",
                 Rank.POTENTIAL,
                 fragment=1.0,
@@ -63,7 +63,7 @@ POLICIES: Final = MappingProxyType(
                 host=0.1,
                 about="least future waste: fragmentation, card prices, stranded CPU, model match",
             ),
-            Policy(
+            PlacementPolicy(
                 "fgd",
                 Rank.POTENTIAL,
                 fragment=1.0,
@@ -74,17 +74,17 @@ POLICIES: Final = MappingProxyType(
                 online=False,
                 about="fragmentation gradient descent (Weng et al., USENIX ATC'23)",
             ),
-            Policy("best-fit", Rank.BEST_FIT, about="least CPU and cards left over on the node"),
-            Policy("binpack", Rank.BINPACK, about="the fullest node"),
-            Policy("spread", Rank.SPREAD, about="the emptiest node, replicas of one owner apart"),
-            Policy("random", Rank.RANDOM, about="any node with room, by seed"),
+            PlacementPolicy("best-fit", Rank.BEST_FIT, about="least CPU and cards left over on the node"),
+            PlacementPolicy("binpack", Rank.BINPACK, about="the fullest node"),
+            PlacementPolicy("spread", Rank.SPREAD, about="the emptiest node, replicas of one owner apart"),
+            PlacementPolicy("random", Rank.RANDOM, about="any node with room, by seed"),
         )
     }
 )
 DEFAULT: Final = "potential"
 
 
-def policy_named(name: str) -> Policy:
+def find_policy(name: str) -> PlacementPolicy:
     """The policy; ValueError names those there are."""
     try:
         return POLICIES[name]

@@ -27,7 +27,7 @@ CPU_MARGIN: Final = 0.75
 """Part of the mean CPU per card that a free card must find beside it to count as sellable (0.6 and 1.0 pack worse)."""
 
 
-class Shape(NamedTuple):
+class RequestShape(NamedTuple):
     """What pods alike ask for; `group` is their row in `Groups`."""
 
     cpu: int
@@ -47,10 +47,10 @@ class MixTable:
     singles: int
     cpu_per_card: float
 
-    def struct(self, eligible: np.ndarray[Any, Any]) -> native.Mix:
+    def struct(self, eligible: np.ndarray[Any, Any]) -> native.MixStruct:
         """Pointers into this table and the given eligibility rows."""
         kinds, shapes = self.arrays["need"].shape
-        out = native.Mix(shapes, self.singles, kinds, len(self.arrays["end"]), eligible.shape[1])
+        out = native.MixStruct(shapes, self.singles, kinds, len(self.arrays["end"]), eligible.shape[1])
         for name, array in self.arrays.items():
             setattr(out, name, native.pointer(array))
         out.hosts = len(self.arrays["host_cpu"])
@@ -58,21 +58,21 @@ class MixTable:
         return out
 
 
-class Learner:
+class WorkloadMix:
     """Counts arrivals by shape."""
 
     def __init__(self) -> None:
-        self.counts: dict[Shape, int] = {}
+        self.counts: dict[RequestShape, int] = {}
         self.arrived = 0
         self.due = FIRST
 
-    def copy(self) -> Learner:
+    def copy(self) -> WorkloadMix:
         """An independent twin."""
-        twin = Learner()
+        twin = WorkloadMix()
         twin.counts, twin.arrived, twin.due = dict(self.counts), self.arrived, self.due
         return twin
 
-    def add(self, shape: Shape) -> bool:
+    def add(self, shape: RequestShape) -> bool:
         """Count one arrival; True when the table should be made anew."""
         self.counts[shape] = self.counts.get(shape, 0) + 1
         self.arrived += 1
@@ -127,7 +127,7 @@ class Learner:
         return CPU_MARGIN * cpu / cards if cards > 0 else 0.0
 
 
-def _need(shape: Shape, offered: int) -> float:
+def _need(shape: RequestShape, offered: int) -> float:
     """Part of one card that the shape takes of each card it uses."""
     return 1.0 if shape.whole else max(shape.bytes / offered, shape.core / FULL_CORE)
 

@@ -27,20 +27,20 @@ from isolation.kube.core.errors import ClusterError
 from isolation.kube.store import Store
 from isolation.kube.writes import Leases, Writer
 from isolation.release import release
-from isolation.scheduler.admission.supervise import Admission, Cluster
+from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core import legacy_inspect
-from isolation.scheduler.core.cache import Books
-from isolation.scheduler.core.unschedulable import Waiting
-from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.http import listener
-from isolation.scheduler.informers import Picture
+from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.unschedulable import UnschedulableQueue
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Endpoints, Handlers, serve
+from isolation.scheduler.extender import Extender, SchedulerContext
+from isolation.scheduler.http_server import open_listener
+from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
-from isolation.scheduler.leader_tasks import Errands
-from isolation.scheduler.live_read import Fresh
+from isolation.scheduler.leader_tasks import LeaderTasks
+from isolation.scheduler.live_read import LiveRead
 from isolation.scheduler.metrics import Metrics, count
-from isolation.scheduler.server import EXTENDER_LIMITS, METRICS_LIMITS, Answers, Doors, serving
-from isolation.scheduler.writes import Objects
+from isolation.scheduler.writes import ObjectWriter
 
 if TYPE_CHECKING:
     import ssl
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.metrics import MetricSpec
     from isolation.kube.store import Change
-    from isolation.scheduler.settings import Settings
+    from isolation.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS: Final = 5.0
@@ -61,25 +61,30 @@ _YOUNG: Final = 50_000
 class Scheduler:
     """One process."""
 
-    def __init__(self, settings: Settings, access: Access) -> None:
+    def __init__(self, settings: SchedulerSettings, access: Access) -> None:
         self._settings = settings
         me = settings.identity or f"{settings.pod or settings.host or 'gpushare'}_{secrets.token_hex(4)}"
-        self._writer, self._objects = Writer(access, me), Objects(access)
+        self._writer, self._objects = Writer(access, me), ObjectWriter(access)
         store = Store(unit_bytes=settings.unit_bytes)
-        self.books = Books(policy=settings.policy, unit_bytes=settings.unit_bytes)
-        self.picture = Picture(access, self.books, store, settings.namespace)
+        self.books = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
+        self.picture = Informers(access, self.books, store, settings.namespace)
         beside = Leases(access, settings.namespace, settings.beside) if settings.beside else None
         lease = Leases(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
         self.binder = Binder(self.books, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
         self.leadership.give_back_when(self.binder.settled)
-        self.world = World(
-            self.picture, self.leadership, self.binder, Fresh(access, self.picture), Waiting(), settings.unit_bytes
+        self.world = SchedulerContext(
+            self.picture,
+            self.leadership,
+            self.binder,
+            LiveRead(access, self.picture),
+            UnschedulableQueue(),
+            settings.unit_bytes,
         )
         self._extender = Extender(self.world)
-        self._errands = Errands(self.world, self._objects, self._writer, self.metrics)
-        self.admission: Admission | None = None
+        self._errands = LeaderTasks(self.world, self._objects, self._writer, self.metrics)
+        self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
         store.listen(self._note)
@@ -107,31 +112,31 @@ class Scheduler:
     async def _open(self, stack: contextlib.AsyncExitStack) -> Mapping[str, int]:
         """Every door that was asked for; their ports."""
         settings, ports = self._settings, {}
-        doors = Doors(Answers(self._extender, self.inspect, self.health, release()), self.metrics)
+        doors = Endpoints(Handlers(self._extender, self.inspect, self.health, release()), self.metrics)
         if settings.certificate is not None and settings.key is not None:
             if settings.admission is not None:
                 # loaded for its error only: the process of the webhook would fail after the start
                 files = CertificateFiles(settings.certificate, settings.key, settings.admission_client_ca)
                 ReloadingTls(files, server_context)
-                sock = stack.enter_context(listener(settings.admission))
+                sock = stack.enter_context(open_listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
-                known = Cluster(self.picture, may_grow=settings.growing)
-                self.admission = Admission(settings, known, sock, self.metrics)
+                known = ClusterFeed(self.picture, may_grow=settings.growing)
+                self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:
                 files = CertificateFiles(settings.certificate, settings.key, settings.extender_client_ca)
                 self._certificates = ReloadingTls(files, server_context, "extender")
                 await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
                 keep = partial(self.background.keep, "listener-extender-tls")
-                made = serving(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
+                made = serve(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
                 ports["extender-tls"] = await stack.enter_async_context(made)
         if settings.sidecar is not None:
             keep = partial(self.background.keep, "listener-extender")
-            made = serving(doors.extender(), settings.sidecar, EXTENDER_LIMITS, keep=keep)
+            made = serve(doors.extender(), settings.sidecar, EXTENDER_LIMITS, keep=keep)
             ports["extender"] = await stack.enter_async_context(made)
         if settings.metrics is not None:
             keep = partial(self.background.keep, "listener-metrics")
-            made = serving(doors.measured(), settings.metrics, METRICS_LIMITS, keep=keep)
+            made = serve(doors.measured(), settings.metrics, METRICS_LIMITS, keep=keep)
             ports["metrics"] = await stack.enter_async_context(made)
         return ports
 
@@ -156,7 +161,7 @@ class Scheduler:
 
     def inspect(self, node: str | None) -> bytes:
         """The classic picture of all nodes or one."""
-        return legacy_inspect.inspect(self.books.inspect(node), node)
+        return legacy_inspect.encode_inspection(self.books.inspect(node), node)
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe: serving admission needs its process and nothing else."""
@@ -206,7 +211,7 @@ class Scheduler:
         return rows
 
 
-async def run(settings: Settings, opened: Callable[[Mapping[str, int]], None]) -> None:
+async def run(settings: SchedulerSettings, opened: Callable[[Mapping[str, int]], None]) -> None:
     """The whole life of a process, ended by SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -222,7 +227,7 @@ async def run(settings: Settings, opened: Callable[[Mapping[str, int]], None]) -
             settling.cancel()
 
 
-async def _settle(picture: Picture) -> None:
+async def _settle(picture: Informers) -> None:
     """The first picture stays for good: looked through for what is unused, all of it stops every answer for 0.1 s."""
     await picture.synced()
     gc.collect()

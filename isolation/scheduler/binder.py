@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from isolation.contract.model import Pod, Request
     from isolation.kube.election import Fence
     from isolation.kube.writes import Answer, Whereabouts
-    from isolation.scheduler.core.answers import Assumed
-    from isolation.scheduler.core.cache import Books
+    from isolation.scheduler.core.answers import AssumedPlacement
+    from isolation.scheduler.core.cache import SchedulerCache
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 4.0
@@ -42,13 +42,13 @@ WANTED_SECONDS: Final = 10.0
 """So long after it was last asked for is a binding sent again; asking again renews it."""
 HORIZON_SECONDS: Final = REQUEST_SECONDS + 15.0
 """So long can a request whose answer did not come still be under way: as the API server allows, and the way there."""
-SEEN_SECONDS: Final = 30.0
+OBSERVED_SECONDS: Final = 30.0
 """A pod that is bound by the server's word shows up in the watch sooner, or the server is asked again."""
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 2.0
 
 
-class Bindings(Protocol):
+class BindingWriter(Protocol):
     """The writes that a bind needs (`isolation.kube.writes.Writer`); ClusterError: nobody knows."""
 
     async def bind(
@@ -61,7 +61,7 @@ class Bindings(Protocol):
 
 
 @dataclass(slots=True)
-class _Job:
+class _PendingBinding:
     """One pod on its way to one node."""
 
     target: Target
@@ -82,8 +82,8 @@ class Binder:
 
     def __init__(
         self,
-        books: Books,
-        writer: Bindings,
+        books: SchedulerCache,
+        writer: BindingWriter,
         fence: Callable[[], Fence | None],
         *,
         clock: Callable[[], float] = boottime,
@@ -95,7 +95,7 @@ class Binder:
         self._books, self._writer, self._fence = books, writer, fence
         self._clock, self._wall, self._sleep = clock, wall, sleep
         self._dialect, self._unit = dialect, unit_bytes
-        self._open: dict[str, _Job] = {}
+        self._open: dict[str, _PendingBinding] = {}
         self._dropped = False
         """Whether a bind was let go of before its outcome was certain."""
 
@@ -125,7 +125,7 @@ class Binder:
 
     async def sweep(self) -> None:
         """Ask the server about pods that have long been assumed and not been seen; every few seconds is enough."""
-        for late in self._books.overdue(self._wall(), SEEN_SECONDS):
+        for late in self._books.overdue(self._wall(), OBSERVED_SECONDS):
             if late.uid in self._open:
                 continue
             where = await self._writer.placed(Target(late.namespace, late.name, late.uid))
@@ -147,19 +147,19 @@ class Binder:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _begin(self, pod: Pod, node: str) -> _Job | str:
+    def _begin(self, pod: Pod, node: str) -> _PendingBinding | str:
         """Take the room and send the request on its way, without a pause in between."""
         if self._fence() is None:
             return "this replica is not the leader; kube-scheduler will retry the pod"
         found = self._books.assume(pod, node, self._wall())
         if isinstance(found, Refusal):
             return found.reason
-        job = _Job(Target(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
+        job = _PendingBinding(Target(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
         self._open[pod.uid] = job
         job.task = asyncio.create_task(self._certain(job))
         return job
 
-    def _records(self, pod: Pod, found: Assumed) -> dict[str, str]:
+    def _records(self, pod: Pod, found: AssumedPlacement) -> dict[str, str]:
         records = {
             ALLOCATION: encode_allocation(pod.uid, pod.request, found.placement),
             self._dialect.allocation_annotation: encode_vendor(
@@ -168,7 +168,7 @@ class Binder:
         }
         return records | ({RESERVATION: found.reservation} if found.reservation else {})
 
-    async def _certain(self, job: _Job) -> str:
+    async def _certain(self, job: _PendingBinding) -> str:
         """Until it is certain: empty if the pod is bound as wished, else why not."""
         wait = _FIRST_WAIT
         try:
@@ -185,7 +185,7 @@ class Binder:
             if self._open.get(job.target.uid) is job:
                 del self._open[job.target.uid]
 
-    async def _send(self, job: _Job) -> float | None:
+    async def _send(self, job: _PendingBinding) -> float | None:
         """Send the binding if it may and should be: None if it is done, else seconds that the server wants to rest."""
         now, fence = self._clock(), self._fence()
         if fence is None or now - job.wanted > WANTED_SECONDS:
@@ -208,7 +208,7 @@ class Binder:
             job.refused = True
         return answer.retry_after or 0.0
 
-    async def _look(self, job: _Job) -> str | None:
+    async def _look(self, job: _PendingBinding) -> str | None:
         """What the server says of the pod, if that decides: why it is not bound as wished; empty: it is."""
         try:
             where = await self._writer.placed(job.target)
@@ -228,7 +228,7 @@ class Binder:
         self._books.undo(uid)
         return job.said
 
-    def _bound(self, job: _Job, where: Whereabouts) -> str:
+    def _bound(self, job: _PendingBinding, where: Whereabouts) -> str:
         """The pod is bound: by us, then it does not matter which request it was; or by somebody else."""
         uid = job.target.uid
         ours = where.node == job.node and where.annotations.get(ALLOCATION) == job.records[ALLOCATION]

@@ -24,7 +24,7 @@ from isolation.kube.core.errors import CredentialsError
 from isolation.kube.listen import Address, Listen, address
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler.core import kube_scheduler_config as kube
-from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, Settings
+from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, SchedulerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,11 +143,11 @@ def print_config(*, existing: bool, sidecar: str) -> None:
             )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    shape = kube.existing() if existing else kube.beside_us(sidecar)
+    shape = kube.existing_scheduler_config() if existing else kube.sidecar_config(sidecar)
     click.echo(yaml.safe_dump(shape, sort_keys=False), nl=False)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: SchedulerSettings) -> None:
     """The process; what keeps it from starting is one line."""
     import uvloop  # noqa: PLC0415 (like numpy and the kernel below, for serving only)
 
@@ -164,9 +164,9 @@ def _opened(ports: Mapping[str, int]) -> None:
     click.echo(json.dumps({"serving": dict(ports)}))
 
 
-def _settings(given: Mapping[str, Any]) -> Settings:
+def _settings(given: Mapping[str, Any]) -> SchedulerSettings:
     port = given["metrics_port"]
-    return Settings(
+    return SchedulerSettings(
         kubeconfig=given["kubeconfig"],
         context=given["kube_context"],
         admission=given["admission"],

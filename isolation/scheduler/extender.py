@@ -21,7 +21,7 @@ from isolation.contract.model import Refusal
 from isolation.contract.names import SHARED
 from isolation.kube.core.errors import ClusterError, MalformedError
 from isolation.kube.core.wire import pod_wire
-from isolation.scheduler.core import wire
+from isolation.scheduler.core import extender_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from isolation.contract.model import Pod
     from isolation.kube.store import Store
     from isolation.scheduler.binder import Binder
-    from isolation.scheduler.core.cache import Books
-    from isolation.scheduler.core.unschedulable import Waiting
-    from isolation.scheduler.informers import Picture
+    from isolation.scheduler.core.cache import SchedulerCache
+    from isolation.scheduler.core.unschedulable import UnschedulableQueue
+    from isolation.scheduler.informers import Informers
     from isolation.scheduler.leader import Leadership
-    from isolation.scheduler.live_read import Fresh
+    from isolation.scheduler.live_read import LiveRead
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 2.5
 """So long does a request wait for a Lease that is just changing hands: cheaper than kube-scheduler's back-off."""
-FRESH_SECONDS: Final = 3.0
-SHORT: Final = 16
+LIVE_READ_SECONDS: Final = 3.0
+SHORTLIST_NODES: Final = 16
 """Of nodes that are equally good to us so many are answered: among them the in-tree scores choose."""
-UNLOVED: Final = "PreferNoSchedule"
+PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 _REMEMBERED: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ExtenderResponse:
     """An answer, and what it amounts to for the metrics."""
 
     body: bytes
@@ -57,19 +57,19 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SchedulerContext:
     """Everything that the verbs need."""
 
-    picture: Picture
+    picture: Informers
     leadership: Leadership
     binder: Binder
-    fresh: Fresh
-    waiting: Waiting
+    fresh: LiveRead
+    waiting: UnschedulableQueue
     unit_bytes: int
     clock: Callable[[], float] = time.time
 
     @property
-    def books(self) -> Books:
+    def books(self) -> SchedulerCache:
         """Room, and who has it."""
         return self.picture.books
 
@@ -82,11 +82,11 @@ class World:
 class Extender:
     """See the module."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SchedulerContext) -> None:
         self._world = world
         self._asked: OrderedDict[str, Pod] = OrderedDict()
 
-    async def answer(self, verb: str, body: bytes) -> Reply:
+    async def answer(self, verb: str, body: bytes) -> ExtenderResponse:
         """One question, whatever happens: a defect of ours costs the pod one attempt, not kube-scheduler its answer."""
         try:
             return await _VERBS[verb](self, body)
@@ -94,100 +94,105 @@ class Extender:
             log.exception("cannot answer %s: internal error", verb)
             text = "internal error in gpushare-scheduler; see its log"
         if verb in ("filter", "shortlist"):
-            return Reply(wire.filter_error(text), "failed")
+            return ExtenderResponse(extender_api.encode_filter_error(text), "failed")
         if verb == "bind":
-            return Reply(wire.bind_answer(text), "failed")
-        return Reply(text.encode(), "failed", HTTPStatus.SERVICE_UNAVAILABLE)
+            return ExtenderResponse(extender_api.encode_binding_result(text), "failed")
+        return ExtenderResponse(text.encode(), "failed", HTTPStatus.SERVICE_UNAVAILABLE)
 
-    async def filter(self, body: bytes, *, short: bool = False) -> Reply:
+    async def filter(self, body: bytes, *, short: bool = False) -> ExtenderResponse:
         """Nodes with a card set that has the room."""
-        ask = wire.nodes_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(wire.filter_error(ask.reason), "bad_request")
+        ask = extender_api.read_extender_args(body)
+        if isinstance(ask, extender_api.InvalidArgs):
+            return ExtenderResponse(extender_api.encode_filter_error(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.filter_error(closed), "not_ready")
+            return ExtenderResponse(extender_api.encode_filter_error(closed), "not_ready")
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.filter_answer(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused")
+            return ExtenderResponse(
+                extender_api.encode_filter_result(ask, (), {}, dict.fromkeys(ask.names, pod)), "refused"
+            )
         now = self._world.clock()
         if short and (few := self._few(pod, ask, now)):
             # Why others do not fit is asked for only where none does.
             self._world.waiting.served(pod.uid)
-            return Reply(wire.filter_answer(ask, few, {}, {}), "fit")
+            return ExtenderResponse(extender_api.encode_filter_result(ask, few, {}, {}), "fit")
         found = self._world.books.filter(pod, ask.names, now)
         if not found.fit:
             self._world.waiting.refused(pod, tuple(found.failed), now, ask.names)
-            return Reply(wire.filter_answer(ask, (), found.failed, found.hopeless), "no_fit")
+            return ExtenderResponse(extender_api.encode_filter_result(ask, (), found.failed, found.hopeless), "no_fit")
         self._world.waiting.served(pod.uid)
-        return Reply(wire.filter_answer(ask, found.fit, found.failed, found.hopeless), "fit")
+        return ExtenderResponse(extender_api.encode_filter_result(ask, found.fit, found.failed, found.hopeless), "fit")
 
-    async def shortlist(self, body: bytes) -> Reply:
+    async def shortlist(self, body: bytes) -> ExtenderResponse:
         """As `filter`, but of the nodes that fit only the best, where nobody else has a say in which that is."""
         return await self.filter(body, short=True)
 
-    def _few(self, pod: Pod, ask: wire.NodesAsk, now: float) -> list[str]:
+    def _few(self, pod: Pod, ask: extender_api.ExtenderArgs, now: float) -> list[str]:
         """The nodes with the highest score; none where the pod or a node would rather have it otherwise."""
-        if wire.has_wishes(ask.pod):
+        if extender_api.has_node_preferences(ask.pod):
             return []
-        few, nodes = self._world.books.best(pod, ask.names, SHORT, now), self._world.store.nodes
+        few, nodes = self._world.books.best(pod, ask.names, SHORTLIST_NODES, now), self._world.store.nodes
         known = (nodes.get(name) for name in few)
-        unloved = any(taint.effect == UNLOVED for node in known if node is not None for taint in node.taints)
+        unloved = any(taint.effect == PREFER_NO_SCHEDULE for node in known if node is not None for taint in node.taints)
         return [] if unloved else few
 
-    async def prioritize(self, body: bytes) -> Reply:
+    async def prioritize(self, body: bytes) -> ExtenderResponse:
         """Scores of nodes that fit; equal ones where we cannot tell, which leaves it to the others."""
-        ask = wire.nodes_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
+        ask = extender_api.read_extender_args(body)
+        if isinstance(ask, extender_api.InvalidArgs):
+            return ExtenderResponse(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         pod = closed or self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.scores_answer(ask.names, [0] * len(ask.names)), "not_ready" if closed else "refused")
+            return ExtenderResponse(
+                extender_api.encode_host_priorities(ask.names, [0] * len(ask.names)),
+                "not_ready" if closed else "refused",
+            )
         scores = self._world.books.prioritize(pod, ask.names, self._world.clock())
-        return Reply(wire.scores_answer(ask.names, scores), "done")
+        return ExtenderResponse(extender_api.encode_host_priorities(ask.names, scores), "done")
 
-    async def bind(self, body: bytes) -> Reply:
+    async def bind(self, body: bytes) -> ExtenderResponse:
         """Node, cards and records in one write."""
-        ask = wire.bind_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(wire.bind_answer(ask.reason), "bad_request")
+        ask = extender_api.read_binding_args(body)
+        if isinstance(ask, extender_api.InvalidArgs):
+            return ExtenderResponse(extender_api.encode_binding_result(ask.reason), "bad_request")
         closed = await self._closed()
         if closed:
-            return Reply(wire.bind_answer(closed), "not_ready")
+            return ExtenderResponse(extender_api.encode_binding_result(closed), "not_ready")
         pod = self._world.store.pods.get(ask.uid) or self._asked.get(ask.uid)
         if pod is None:
             text = f"pod {ask.uid} is not in the cache of this replica; kube-scheduler will retry it"
-            return Reply(wire.bind_answer(text), "unknown")
+            return ExtenderResponse(extender_api.encode_binding_result(text), "unknown")
         if (pod.namespace, pod.name) != (ask.namespace, ask.name):
             text = f"UID {ask.uid} belongs to pod {pod.key}, not to {ask.namespace}/{ask.name}"
-            return Reply(wire.bind_answer(text), "bad_request")
+            return ExtenderResponse(extender_api.encode_binding_result(text), "bad_request")
         fence = self._world.leadership.fence()
         try:
-            await self._world.fresh.check(ask.node, fence.epoch if fence else -1, FRESH_SECONDS)
+            await self._world.fresh.check(ask.node, fence.epoch if fence else -1, LIVE_READ_SECONDS)
         except (ClusterError, TimeoutError) as exc:
-            why = str(exc) or f"timed out after {FRESH_SECONDS:g} s"
+            why = str(exc) or f"timed out after {LIVE_READ_SECONDS:g} s"
             text = f"cannot list pods of node {ask.node} ({why}); kube-scheduler will retry the pod"
-            return Reply(wire.bind_answer(text), "not_ready")
+            return ExtenderResponse(extender_api.encode_binding_result(text), "not_ready")
         error = await self._world.binder.bind(pod, ask.node)
         if not error:
             self._asked.pop(ask.uid, None)
             self._world.waiting.served(ask.uid)
-        return Reply(wire.bind_answer(error), "refused" if error else "bound")
+        return ExtenderResponse(extender_api.encode_binding_result(error), "refused" if error else "bound")
 
-    async def preempt(self, body: bytes) -> Reply:
+    async def preempt(self, body: bytes) -> ExtenderResponse:
         """Victims that free one card set, not a node's sum."""
-        ask = wire.preempt_ask(body)
-        if isinstance(ask, wire.Broken):
-            return Reply(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
+        ask = extender_api.read_preemption_args(body)
+        if isinstance(ask, extender_api.InvalidArgs):
+            return ExtenderResponse(ask.reason.encode(), "bad_request", HTTPStatus.BAD_REQUEST)
         closed = await self._closed()
         if closed:
-            return Reply(closed.encode(), "not_ready", HTTPStatus.SERVICE_UNAVAILABLE)
+            return ExtenderResponse(closed.encode(), "not_ready", HTTPStatus.SERVICE_UNAVAILABLE)
         pod = self._pod(ask.uid, ask.pod)
         if isinstance(pod, str):
-            return Reply(wire.preempt_answer({}), "refused")
+            return ExtenderResponse(extender_api.encode_preemption_result({}), "refused")
         answer = self._world.books.preempt(pod, ask.victims, self._world.clock())
-        return Reply(wire.preempt_answer(answer), "done" if answer else "no_fit")
+        return ExtenderResponse(extender_api.encode_preemption_result(answer), "done" if answer else "no_fit")
 
     def known(self) -> Mapping[str, Pod]:
         """Pods that were asked about and not yet bound, by UID."""
@@ -211,9 +216,9 @@ class Extender:
             try:
                 read = pod_of(pod_wire(raw), self._world.store.nodes, unit_bytes=self._world.unit_bytes)
             except (CodecError, MalformedError) as exc:
-                return wire.clean(f"cannot read the pod: {exc}")
+                return extender_api.clean(f"cannot read the pod: {exc}")
             if isinstance(read, Refusal):
-                return wire.clean(read.reason)
+                return extender_api.clean(read.reason)
             pod = read
         if not pod.uid or "/" in pod.uid:
             return "the pod has no valid UID"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from isolation.contract.codec.pools import PublishedPool
     from isolation.kube.listwatch import Source
     from isolation.kube.store import Change, Store
-    from isolation.scheduler.core.cache import Books
+    from isolation.scheduler.core.cache import SchedulerCache
 
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
@@ -46,15 +46,15 @@ QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
 """Kinds of which minutes may tell nothing, not even a bookmark: the server ends the watch before silence is trouble."""
 
 
-class Picture:
+class Informers:
     """The books' eyes; one loop reads and writes them."""
 
-    def __init__(self, source: Source, books: Books, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
+    def __init__(self, source: Source, books: SchedulerCache, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
         self.books, self.store = books, store
         self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
-        self.reservations = _Reservations(books)
-        self.namespaces = _Namespaces(books)
-        self.pools = _Pools()
+        self.reservations = _ReservationHandler(books)
+        self.namespaces = _NamespaceHandler(books)
+        self.pools = _PoolHandler()
         self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
@@ -99,7 +99,7 @@ class Picture:
                 group.create_task(follower.run())
 
     @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[Picture]:
+    async def following(self) -> AsyncIterator[Informers]:
         """Follow in the background of the block."""
         running = asyncio.create_task(self.run())
         try:
@@ -125,10 +125,10 @@ class Picture:
             listener()
 
 
-class _Reservations:
+class _ReservationHandler:
     """Stored reservations by name; an unreadable one is counted and keeps nothing."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: SchedulerCache) -> None:
         self._books = books
         self.known: dict[str, Reservation] = {}
 
@@ -175,7 +175,7 @@ class _ConfigMap(msgspec.Struct):
 _CONFIG_MAP: Final = msgspec.json.Decoder(_ConfigMap)
 
 
-class _Pools:
+class _PoolHandler:
     """What the autoscaler has published; as if there were nothing where that cannot be read."""
 
     def __init__(self) -> None:
@@ -218,10 +218,10 @@ _NAMESPACE: Final = msgspec.json.Decoder(_Namespace)
 _UNITS: Final = msgspec.json.Decoder(dict[str, int])
 
 
-class _Namespaces:
+class _NamespaceHandler:
     """Which namespaces are exempt, and each one's quota; one that cannot be read stays as it was."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: SchedulerCache) -> None:
         self._books = books
         self.freed: Callable[[], None] = lambda: None
         self.exempt: dict[str, bool] = {}

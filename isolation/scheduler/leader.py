@@ -32,7 +32,7 @@ LOOK_SECONDS: Final = 1.0
 _TICK_SECONDS: Final = 0.1
 
 
-class _Gate:
+class _GatedLease:
     """The Lease, where a candidate that may not campaign only looks."""
 
     def __init__(self, desk: Desk) -> None:
@@ -62,7 +62,7 @@ class Leadership:
         self, desk: Desk, me: str, *, terms: Terms = TERMS, beside: Desk | None = None, host: str = ""
     ) -> None:
         """`host` begins the identity of the kube-scheduler beside us."""
-        self._gate, self._me, self._terms = _Gate(desk), me, terms
+        self._gate, self._me, self._terms = _GatedLease(desk), me, terms
         self._beside, self._host = beside, host
         self._gate.open = beside is None
         self._election = Election(self._gate, me, terms)

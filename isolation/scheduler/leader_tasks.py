@@ -24,18 +24,18 @@ from isolation.scheduler.core.reservations import PREEMPTION
 if TYPE_CHECKING:
     from isolation.contract.model import Pod
     from isolation.kube.writes import Writer
-    from isolation.scheduler.core.unschedulable import Refused
-    from isolation.scheduler.extender import World
+    from isolation.scheduler.core.unschedulable import UnschedulablePod
+    from isolation.scheduler.extender import SchedulerContext
     from isolation.scheduler.metrics import Metrics
-    from isolation.scheduler.writes import Objects
+    from isolation.scheduler.writes import ObjectWriter
 
 log = logging.getLogger(__name__)
-TURN_SECONDS: Final = 0.25
+CYCLE_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 5.0
 """Between two looks for binds that were never seen to arrive."""
 RESERVED_SECONDS: Final = 60.0
 """Longer than any wait for a victim's end by default (30 s of grace)."""
-SPURNED_SECONDS: Final = 30.0
+EVICTION_REFUSED_SECONDS: Final = 30.0
 """A node whose victims may not go is not tried again before."""
 FORGET_SECONDS: Final = 300.0
 """A pod that our watch never told of: kube-scheduler itself tries those that it still has after so long."""
@@ -45,10 +45,10 @@ _RELIEFS: Final = 4
 _MOST_SPURNED: Final = 10_000
 
 
-class Errands:
+class LeaderTasks:
     """One turn after another, on the leader only."""
 
-    def __init__(self, world: World, objects: Objects, writer: Writer, metrics: Metrics) -> None:
+    def __init__(self, world: SchedulerContext, objects: ObjectWriter, writer: Writer, metrics: Metrics) -> None:
         self._world, self._objects, self._writer, self._metrics = world, objects, writer, metrics
         self._spurned: dict[tuple[str, str], float] = {}
         self._swept = world.clock()
@@ -59,7 +59,7 @@ class Errands:
     async def run(self) -> None:
         """Until cancelled; trouble with the server costs a turn."""
         while True:
-            await asyncio.sleep(TURN_SECONDS)
+            await asyncio.sleep(CYCLE_SECONDS)
             try:
                 await self._sweep(self._world.clock())
             except ClusterError as exc:
@@ -149,7 +149,7 @@ class Errands:
             if tried >= _RELIEFS:
                 return
 
-    async def _relieve(self, one: Refused, pod: Pod, now: float) -> bool:
+    async def _relieve(self, one: UnschedulablePod, pod: Pod, now: float) -> bool:
         """One attempt for one pod; whether there was anything to try."""
         names = [name for name in one.names if (pod.uid, name) not in self._spurned]
         found = self._world.books.relief(pod, names, now)
@@ -169,7 +169,7 @@ class Errands:
         for uid in found.victims:
             if not await self._evict(uid, pod):
                 if len(self._spurned) < _MOST_SPURNED:
-                    self._spurned[pod.uid, found.node] = now + SPURNED_SECONDS
+                    self._spurned[pod.uid, found.node] = now + EVICTION_REFUSED_SECONDS
                 await self._objects.release(made)
                 self._metrics.relieved("blocked")
                 return True

@@ -21,15 +21,15 @@ from isolation.kube.informer import NOT_ENDED
 if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
     from isolation.kube.store import Change
-    from isolation.scheduler.informers import Picture
+    from isolation.scheduler.informers import Informers
 
 _PAGE: Final = "500"
 
 
-class Fresh:
+class LiveRead:
     """What has been asked under the present right."""
 
-    def __init__(self, source: Source, picture: Picture) -> None:
+    def __init__(self, source: Source, picture: Informers) -> None:
         self._source, self._store, self._watch = source, picture.store, picture.live.pods
         self._epoch = -1
         self._since: int | None = None

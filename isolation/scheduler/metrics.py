@@ -45,7 +45,7 @@ class Metrics:
         self._requests = self._counter(catalogue.REQUESTS)
         self._page, self._due = b"", 0.0
         self._durations: dict[str, tuple[list[int], float]] = {}
-        self._registry.register(Durations(self._durations))
+        self._registry.register(DurationHistogram(self._durations))
         self._woken = self._counter(catalogue.WOKEN)
         self._reliefs = self._counter(catalogue.RELIEFS)
         self._evictions = self._counter(catalogue.EVICTIONS)
@@ -96,7 +96,7 @@ class Metrics:
         return self._page
 
 
-class Durations(Collector):
+class DurationHistogram(Collector):
     """The histogram of answers: numbers and sum by verb, as this process or the admission process counted them."""
 
     def __init__(self, taken: Mapping[str, tuple[list[int], float]]) -> None:

@@ -29,7 +29,7 @@ _LEASE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SchedulerSettings:
     """See `cli` for what each means to people."""
 
     kubeconfig: Path | None = None

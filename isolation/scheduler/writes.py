@@ -26,7 +26,7 @@ _CONFLICT: Final = 409
 _UNPROCESSABLE: Final = 422
 
 
-class Objects:
+class ObjectWriter:
     """Writes as one identity."""
 
     def __init__(self, access: Access) -> None:

@@ -20,9 +20,9 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
 from support.ports import free_port
 
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
-from isolation.scheduler.admission.objects import objects
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.webhook import ReviewContext, review
+from isolation.scheduler.admission.objects import build_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,7 +50,7 @@ class Stand:
         self.timeout_seconds = 30
         """What a busy machine needs; what we ship waits less."""
         self.shared: dict[tuple[str, str], bool | None] = {}
-        self.world = World(lambda namespace, name: self.shared.get((namespace, name), False))
+        self.world = ReviewContext(lambda namespace, name: self.shared.get((namespace, name), False))
         self._plane = plane
         self._runner: web.AppRunner | None = None
 
@@ -111,7 +111,7 @@ async def until_tried(client: ApiClient, thing: dict[str, Any], said: str, path:
 @contextlib.asynccontextmanager
 async def policed(client: ApiClient) -> AsyncIterator[None]:
     """The policies are in force."""
-    async with _installed(client, objects("policies.yaml")):
+    async with _installed(client, build_objects("policies.yaml")):
         await until_pinned(client, pinned=True)
         yield
     await until_pinned(client, pinned=False)
@@ -150,7 +150,7 @@ async def webhooked(client: ApiClient, stand: Stand) -> AsyncIterator[Stand]:
     await stand.start()
     bad = share_pod("probe", hostPID=True)
     try:
-        async with _installed(client, [stand.reached_here(thing) for thing in objects("webhooks.yaml")]):
+        async with _installed(client, [stand.reached_here(thing) for thing in build_objects("webhooks.yaml")]):
             await until_tried(client, bad, "hostPID exposes")
             stand.asked.clear()
             yield stand

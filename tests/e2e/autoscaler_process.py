@@ -22,7 +22,7 @@ from support.children import DIES_WITH_US
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.scheduler.admission.core.review import BINDER
+from isolation.scheduler.admission.core.webhook import SCHEDULER_ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -182,7 +182,7 @@ async def fleet(
 ) -> AsyncIterator[tuple[ApiClient, MachineDeployments]]:
     """Our scheduler with these options, and a machine controller with these pools; nothing of it stays."""
     # records are written by our account alone
-    account = plane.kubeconfig_for(BINDER, ("system:masters",)) if scheduler else None
+    account = plane.kubeconfig_for(SCHEDULER_ACCOUNT, ("system:masters",)) if scheduler else None
     async with (
         sharing(plane, folder, *scheduler, kubeconfig=account) as (client, _),
         Growing(client, ()).alive() as kubelets,

@@ -145,7 +145,9 @@ def scheduler_file(
     plane: ControlPlane, folder: Path, sidecar: int, kubeconfig: Path | None = None, **more: Any
 ) -> Path:
     """Our kube-scheduler's configuration, for a plane where it needs no Lease."""
-    config = kube.beside_us(f"127.0.0.1:{sidecar}", str(kubeconfig or plane.kubeconfig_for("system:kube-scheduler")))
+    config = kube.sidecar_config(
+        f"127.0.0.1:{sidecar}", str(kubeconfig or plane.kubeconfig_for("system:kube-scheduler"))
+    )
     config |= {"leaderElection": {"leaderElect": False}} | more
     path = folder / f"kube-{sidecar}.json"
     path.write_text(json.dumps(config))

@@ -12,7 +12,7 @@ from e2e.apiclient import connected
 from support.admission_cases import GOOD, REFUSED
 from support.admission_pods import admitted, capability, container, env, good, host, mount
 
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.webhook import ReviewContext, review
 
 STEPS = (
     "",
@@ -82,7 +82,7 @@ def by_webhook(made: dict) -> str:
     """What the webhook says; empty where it admits."""
     request = {"uid": "u", "operation": "CREATE", "resource": {"group": "", "resource": "pods"}, "object": made}
     body = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-    response = json.loads(review(json.dumps(body).encode(), World(lambda _namespace, _name: False)))["response"]
+    response = json.loads(review(json.dumps(body).encode(), ReviewContext(lambda _namespace, _name: False)))["response"]
     return response.get("status", {}).get("message", "")
 
 

@@ -27,7 +27,7 @@ from support.admission_pods import (
 )
 from support.builders import node
 
-from isolation.scheduler.admission.core.fleet import fleet_of
+from isolation.scheduler.admission.core.node_sizes import measure_nodes
 
 
 def test_good_pods_are_admitted_and_completed(plane):
@@ -100,7 +100,7 @@ def test_what_no_node_can_hold_is_told_at_once(plane):
     """
 
     async def story(client, stand):
-        fleet = fleet_of([node(cards=4, size=15)])
+        fleet = measure_nodes([node(cards=4, size=15)])
         stand.world = dataclasses.replace(stand.world, fleet=fleet)
         large = good(amount(MEM, "20"))
         many = good(labelled(COUNT, "5", amount(MEM, "5")))

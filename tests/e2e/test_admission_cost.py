@@ -14,8 +14,8 @@ from e2e.webhook_stories import stored
 from support.admission_pods import admitted, good, plain
 
 from isolation.contract.handover import HANDOVER
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS
-from isolation.scheduler.admission.objects import objects
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
+from isolation.scheduler.admission.objects import build_objects
 
 AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
 HARMLESS = good(dict.keys)
@@ -108,7 +108,7 @@ LOOKED = re.compile(r'(?m)^(apiserver_admission_match_condition_evaluation_secon
 """Whose conditions were asked and false, by the API server's own metric."""
 ABOUT_UPDATES = {
     one.get("name") or one["metadata"]["name"]
-    for one in [*objects("policies.yaml"), *objects("webhooks.yaml")[0]["webhooks"]]
+    for one in [*build_objects("policies.yaml"), *build_objects("webhooks.yaml")[0]["webhooks"]]
     for rule in one.get("rules") or one["spec"].get("matchConstraints", {}).get("resourceRules", ())
     if "pods/status" in rule["resources"]
 }

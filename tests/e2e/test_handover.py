@@ -17,7 +17,7 @@ from support.ports import free_port
 
 from isolation.contract.handover import HANDOVER
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
-from isolation.scheduler.admission.objects import objects
+from isolation.scheduler.admission.objects import build_objects
 
 BUYS = {SCALE_UP_DELAY: "8760h", USER_SCALE_UP_DELAY: ""}
 DRAINS = {SAFE_TO_EVICT: "false", USER_SAFE_TO_EVICT: ""}
@@ -161,7 +161,7 @@ def test_new_pods_say_it_at_once_and_templates_never(plane, tmp_path):
         async with (
             fleet(plane, tmp_path, "gpu-a", scheduler=door(plane, port)) as (client, _),
             hooked(plane, client, port),
-            _installed(client, objects("policies.yaml")),
+            _installed(client, build_objects("policies.yaml")),
         ):
             with autoscaler(plane, tmp_path, "auto") as one:
                 one.config.write_text(config(POOL))

@@ -14,8 +14,8 @@ from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, sche
 from support.ports import free_port
 
 from isolation.contract.names import SCHEDULER, SHARED
-from isolation.scheduler.admission.core.review import BINDER
-from isolation.scheduler.admission.objects import objects
+from isolation.scheduler.admission.core.webhook import SCHEDULER_ACCOUNT
+from isolation.scheduler.admission.objects import build_objects
 
 
 def door(plane, port):
@@ -29,7 +29,7 @@ async def hooked(plane, client, port):
     """The webhook as it is installed, reached at this port, in force."""
     stand = Stand(plane)
     stand.port = port
-    async with _installed(client, [stand.reached_here(thing) for thing in objects("webhooks.yaml")]):
+    async with _installed(client, [stand.reached_here(thing) for thing in build_objects("webhooks.yaml")]):
         await until_tried(client, share_pod("probe", hostPID=True), "hostPID")
         yield
     await until_tried(client, share_pod("probe", units=3, cards=2), "")
@@ -46,7 +46,9 @@ def test_pods_as_people_write_them_are_admitted_placed_and_run(plane, tmp_path):
         async with connected(plane) as client, Kubelets(client, [card_node("admits")]).alive():
             await prepare(client)
             await untainted(client)
-            account = plane.kubeconfig_for(BINDER, ("system:masters",))  # records are written by our account alone
+            account = plane.kubeconfig_for(
+                SCHEDULER_ACCOUNT, ("system:masters",)
+            )  # records are written by our account alone
             with replica(plane, tmp_path, "one", account) as ours:
                 ours.start(*door(plane, port))
                 plane.add_scheduler("kube-scheduler-ours", scheduler_file(plane, tmp_path, ours.sidecar))

@@ -41,12 +41,12 @@ async def pairs(plane, folder):
     """Pairs "a" and "b", each on a host of its own, both up; who leads is found out by asking."""
     async with connected(plane) as client:
         await prepare(client)
-        for lease in (kube.BESIDE, "gpushare-scheduler"):
+        for lease in (kube.SIDECAR_LEASE, "gpushare-scheduler"):
             await client.delete(f"{LEASES}/{lease}")
         with replica(plane, folder, "a") as one, replica(plane, folder, "b") as two:
             made = {"a": one, "b": two}
             for name, ours in made.items():
-                ours.start(f"--kube-scheduler-lease={kube.BESIDE}")
+                ours.start(f"--kube-scheduler-lease={kube.SIDECAR_LEASE}")
                 start_scheduler(plane, folder, name, ours.sidecar)
             try:
                 yield client, made
@@ -58,7 +58,7 @@ async def pairs(plane, folder):
 
 def start_scheduler(plane, folder, name, sidecar):
     """A kube-scheduler as our configuration says, on a host of that name."""
-    config = kube.beside_us(
+    config = kube.sidecar_config(
         f"127.0.0.1:{sidecar}", str(plane.kubeconfig_for("system:kube-scheduler-pair", ("system:masters",)))
     )
     path = folder / f"pair-{name}.json"
@@ -105,7 +105,7 @@ def test_a_dead_leader_is_followed_as_soon_as_its_leases_have_run_out(plane, tmp
             if dies != "ours":
                 plane.kill(f"kube-{first}")
             if dies == "ours":
-                made[first].start(f"--kube-scheduler-lease={kube.BESIDE}")
+                made[first].start(f"--kube-scheduler-lease={kube.SIDECAR_LEASE}")
                 usual += await made[first].answers("/readyz") / SLOWER
             took = await bound_after(client, "after")
             await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")

@@ -16,7 +16,7 @@ from e2e.test_scheduler_admission import door
 from support import strangers
 from support.ports import free_port
 
-from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
+from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS
 
 PODS = 40
 ATTACK_SECONDS = 8

@@ -18,7 +18,7 @@ from support.ports import free_port
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ACK, ALLOCATION, SHARED
-from isolation.scheduler.admission.core.review import BINDER
+from isolation.scheduler.admission.core.webhook import SCHEDULER_ACCOUNT
 
 PODS = "/api/v1/namespaces/tenant/pods"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -60,7 +60,7 @@ async def town(plane, tmp_path, *nodes):
         await client.until(bool, "/api/v1/namespaces/tenant/serviceaccounts/default")
         await tenant.until(bool, PODS)  # the role has taken effect
         await untainted(client)
-        account = plane.kubeconfig_for(BINDER, ("system:masters",))
+        account = plane.kubeconfig_for(SCHEDULER_ACCOUNT, ("system:masters",))
         with replica(plane, tmp_path, "one", account) as ours:
             ours.start(*door(plane, port))
             plane.add_scheduler("kube-scheduler-ours", scheduler_file(plane, tmp_path, ours.sidecar))

@@ -18,7 +18,7 @@ from isolation.kube.election import Fence
 from isolation.kube.writes import Answer, Outcome, Whereabouts
 from isolation.node.agent import Agent
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.leader import Leadership
 
 if TYPE_CHECKING:
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Pod, Refusal
     from isolation.node.world import World
-    from isolation.scheduler.core.answers import Assumed
+    from isolation.scheduler.core.answers import AssumedPlacement
 
 
-class Forgetful(Books):
+class Forgetful(SchedulerCache):
     """Takes no room before the binding is seen."""
 
-    def assume(self, pod: Pod, node: str, now: float) -> Assumed | Refusal:
+    def assume(self, pod: Pod, node: str, now: float) -> AssumedPlacement | Refusal:
         """The answer without its effect."""
         found = super().assume(pod, node, now)
         self.undo(pod.uid)
         return found
 
 
-class Hasty(Books):
+class Hasty(SchedulerCache):
     """Takes the wish to delete for the end."""
 
     def pod_is(self, pod: Pod) -> None:
@@ -121,7 +121,7 @@ def _credulous(_net: Any, world: World, _machine: Machine) -> Agent:
     return Credulous(world)
 
 
-def _trustful(books: Books, writer: Any, fence: Any, **more: Any) -> Binder:
+def _trustful(books: SchedulerCache, writer: Any, fence: Any, **more: Any) -> Binder:
     return Binder(books, Trustful(writer), fence, **more)
 
 

@@ -17,7 +17,7 @@ from isolation.contract.codec.pod import pod_of
 from isolation.contract.model import Pod, Refusal
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from interleave.server import Happened, Server, Thing
 
     from isolation.contract.reservation import Reservation
-    from isolation.scheduler.core.answers import Assumed
+    from isolation.scheduler.core.answers import AssumedPlacement
 
 _MOST_TRIES: Final = 20_000
 """Of one search; beyond them it cannot be told."""
@@ -34,7 +34,9 @@ _MOST_TRIES: Final = 20_000
 class Scheduler:
     """One leader's books, from its start to its end."""
 
-    def __init__(self, server: Server, now: Callable[[], float], made: Callable[[], Books] = Books) -> None:
+    def __init__(
+        self, server: Server, now: Callable[[], float], made: Callable[[], SchedulerCache] = SchedulerCache
+    ) -> None:
         """`now`: seconds of the story."""
         self._server, self._now, self.books = server, now, made()
         self._pods: dict[str, Pod] = {}
@@ -48,7 +50,7 @@ class Scheduler:
         """Another leads from now on."""
         self._server.watchers.remove(self._happened)
 
-    def place(self, uid: str, names: Sequence[str]) -> Assumed | None:
+    def place(self, uid: str, names: Sequence[str]) -> AssumedPlacement | None:
         """The cards that a pod takes on one of these nodes, assumed; None: there are none."""
         pod = self._pods.get(uid)
         if pod is None:

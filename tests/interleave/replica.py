@@ -23,15 +23,15 @@ from isolation.contract.quantity import GIB
 from isolation.kube.store import Store
 from isolation.kube.writes import Leases, Writer
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core.cache import Books
-from isolation.scheduler.core.unschedulable import Waiting
+from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.unschedulable import UnschedulableQueue
 from isolation.scheduler.extender import Extender
-from isolation.scheduler.extender import World as VerbWorld
-from isolation.scheduler.informers import Picture
+from isolation.scheduler.extender import SchedulerContext as VerbWorld
+from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
-from isolation.scheduler.leader_tasks import Errands
-from isolation.scheduler.live_read import Fresh
-from isolation.scheduler.writes import Objects
+from isolation.scheduler.leader_tasks import LeaderTasks
+from isolation.scheduler.live_read import LiveRead
+from isolation.scheduler.writes import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Unmeasured:
 class Parts:
     """What a replica is made of."""
 
-    books: Callable[[], Books] = Books
+    books: Callable[[], SchedulerCache] = SchedulerCache
     binder: Callable[..., Binder] = Binder
     leadership: Callable[..., Leadership] = Leadership
     extender: Callable[[VerbWorld], Extender] = Extender
@@ -67,7 +67,7 @@ class Replica:
         self._net, self.name, self._broken, self._parts = net, name, broken, parts or Parts()
         self.process = Process(f"scheduler {name}")
         self.process.alive = False
-        self.books: Books | None = None
+        self.books: SchedulerCache | None = None
         self._extender: Extender | None = None
 
     def start(self) -> None:
@@ -90,15 +90,15 @@ class Replica:
         me = f"{self.name}-{net.draw.getrandbits(32):08x}"
         books = self.books = self._parts.books()
         store = Store()
-        picture = Picture(wire, books, store)
+        picture = Informers(wire, books, store)
         ours = Leases(wire, SYSTEM_NAMESPACE, SCHEDULER)
         leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
         writer = Writer(wire, me)
         binder = self._parts.binder(books, writer, leadership.fence, clock=loop.time, wall=self.now)
         leadership.give_back_when(binder.settled)
-        world = VerbWorld(picture, leadership, binder, Fresh(wire, picture), Waiting(), GIB, self.now)
+        world = VerbWorld(picture, leadership, binder, LiveRead(wire, picture), UnschedulableQueue(), GIB, self.now)
         metrics: Any = Unmeasured()
-        errands = Errands(world, Objects(wire), writer, metrics)
+        errands = LeaderTasks(world, ObjectWriter(wire), writer, metrics)
         self._extender = self._parts.extender(world)
         store.listen(lambda change: _forget(change, world.waiting))
         for work in (picture.run(), leadership.run(), errands.run()):
@@ -134,7 +134,7 @@ class Replica:
                 process.mourners.remove(mourner)
 
 
-def _forget(change: Change, waiting: Waiting) -> None:
+def _forget(change: Change, waiting: UnschedulableQueue) -> None:
     if change.pod is None and change.pod_before is not None:
         waiting.served(change.pod_before.uid)
 

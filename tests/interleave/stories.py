@@ -65,7 +65,7 @@ from isolation.contract.names import ACK, ALLOCATION, CARDS, POOL, RESERVATION
 from isolation.contract.quantity import GIB
 from isolation.kube import listwatch
 from isolation.kube.core.errors import ClusterError, RefusedError
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -274,7 +274,11 @@ class Story:
     """See the module."""
 
     def __init__(
-        self, seed: int, *, annotations: dict[str, str] | None = None, books: Callable[[], Books] = Books
+        self,
+        seed: int,
+        *,
+        annotations: dict[str, str] | None = None,
+        books: Callable[[], SchedulerCache] = SchedulerCache,
     ) -> None:
         self.draw = random.Random(seed)  # noqa: S311 (chance, no secret)
         self.loop = VirtualLoop(random.Random(~seed))  # noqa: S311 (chance, no secret)

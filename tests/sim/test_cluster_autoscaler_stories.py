@@ -16,7 +16,7 @@ from interleave.stories import play
 from support.budget import examples
 
 from autoscaler.apis.rpc.provider_groups import OrderingProvider
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 
 BLOCKS = 20
 SEEDS = examples(5)
@@ -73,7 +73,7 @@ def test_the_judge_sees_evictions():
     assert any("was evicted" in finding for story in stories for finding in story.findings)
 
 
-class Heedless(Books):
+class Heedless(SchedulerCache):
     """Keeps nothing on nodes to come."""
 
     def reservation_is(self, reservation):

@@ -27,7 +27,7 @@ from isolation.node import app as node_app
 from isolation.node.app import NodeAgent
 from isolation.node.settings import Settings as NodeSettings
 from isolation.scheduler.app import Scheduler
-from isolation.scheduler.settings import Settings as SchedulerSettings
+from isolation.scheduler.settings import SchedulerSettings
 
 OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("isolation", "autoscaler", "exporter"))
 THREADS = {"card-events", "gpu-time"}

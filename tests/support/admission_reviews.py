@@ -6,12 +6,12 @@ from __future__ import annotations
 import base64
 import json
 
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.webhook import ReviewContext, review
 
 
-def world(**given) -> World:
+def world(**given) -> ReviewContext:
     """A cluster that knows no pods."""
-    return World(**{"is_shared": lambda _namespace, _name: False} | given)
+    return ReviewContext(**{"is_shared": lambda _namespace, _name: False} | given)
 
 
 def asked(thing, operation="CREATE", old=None, *, resource="pods", sub="", user="someone", **request) -> bytes:
@@ -35,7 +35,7 @@ def asked(thing, operation="CREATE", old=None, *, resource="pods", sub="", user=
     ).encode()
 
 
-def told(body: bytes, world: World) -> dict:
+def told(body: bytes, world: ReviewContext) -> dict:
     """The response, with its patch decoded."""
     answer = json.loads(review(body, world))
     assert ("admission.k8s.io/v1", "AdmissionReview") == (answer["apiVersion"], answer["kind"])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from support.scheduler_doors import Server, node
+from support.scheduler_endpoints import Server, node
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.kube.annotations import PodNote
 from isolation.contract.model import NAME_FIELD, Phase, Requirement
 from isolation.contract.names import SYSTEM_NAMESPACES
-from isolation.placement.node_rules import barrier, kind_of
+from isolation.placement.node_rules import find_barrier, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.annotations import Spread
     from autoscaler.kube.watches import Budget
     from isolation.contract.model import Node, Pod, Request, Rules
-    from isolation.placement.node_rules import Kind
+    from isolation.placement.node_rules import RequestKind
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MOST_BUDGETS: Final = 200
@@ -116,7 +116,7 @@ class _Domains:
         self._placed: list[Pod] | None = None
         self._blanks: list[tuple[Node, bool]] = []
         self._counts: dict[tuple[str, Spread], Counter[str]] = {}
-        self._fitting: dict[tuple[Kind, Rules], list[tuple[Node, bool]]] = {}
+        self._fitting: dict[tuple[RequestKind, Rules], list[tuple[Node, bool]]] = {}
 
     def too_many(self, pod: Pod, spreads: Sequence[Spread]) -> str:
         """Why this one is not weighed; empty: it is."""
@@ -136,7 +136,7 @@ class _Domains:
             self._counts[key] = _count(self._placed, pod.namespace, spread, self._nodes)
         kind = kind_of(request), request.rules
         if kind not in self._fitting:
-            self._fitting[kind] = [each for each in self._blanks if not barrier(*kind, each[0])]
+            self._fitting[kind] = [each for each in self._blanks if not find_barrier(*kind, each[0])]
         return _spread(request, spread, self._counts[key], self._fitting[kind], counts_itself=_selects(spread, pod))
 
 

@@ -19,7 +19,7 @@ from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import show_bytes
 from isolation.placement.engine import Engine
-from isolation.placement.node_rules import Kind, kind_of
+from isolation.placement.node_rules import RequestKind, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,11 +91,11 @@ def _split(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
 
 def _mode(engine: Engine, request: Request) -> Iterator[Help]:
     """With or without a share of compute, which other nodes serve."""
-    if kind_of(request) is Kind.COMPUTE:
+    if kind_of(request) is RequestKind.COMPUTE:
         found = engine.place(replace(request, card_core=0))
         if isinstance(found, Placement):
             yield Help("mode", f"request no compute share (omit {ACK.compute}): fits {_at(found)}")
-    elif kind_of(request) is Kind.MEMORY:
+    elif kind_of(request) is RequestKind.MEMORY:
         found = engine.place(replace(request, card_core=_CORE_STEP))
         if isinstance(found, Placement):
             text = f"also request a compute share ({ACK.compute}: {_CORE_STEP * request.cards}): fits {_at(found)}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from dashboards.terminal.explain.values import CardRoom, NodeWhy
 from isolation.contract.model import FULL_CORE, Mode, Why
 from isolation.contract.quantity import show_bytes
-from isolation.placement.explain import BARRED, NEAREST, short
-from isolation.placement.node_rules import barrier, kind_of
+from isolation.placement.explain import BARRED, NEAREST, describe_reason
+from isolation.placement.node_rules import find_barrier, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,13 +48,13 @@ def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, awa
     if why is Why.NOT_READY and node.name in away:
         return NodeWhy(node.name, node.pool, why, NO_AGENT)
     if why is not None and why in BARRED:
-        found = barrier(kind_of(request), request.rules, node)
-        return NodeWhy(node.name, node.pool, why, found[1] if found else short(why, request))
+        found = find_barrier(kind_of(request), request.rules, node)
+        return NodeWhy(node.name, node.pool, why, found[1] if found else describe_reason(why, request))
     cards = tuple(
         _card_room(card, free, core, request)
         for card, (free, core) in zip(node.cards, engine.room(node.name), strict=True)
     )
-    return NodeWhy(node.name, node.pool, why, "the pod fits" if why is None else short(why, request), cards)
+    return NodeWhy(node.name, node.pool, why, "the pod fits" if why is None else describe_reason(why, request), cards)
 
 
 def _card_room(card: Card, free: int, core: int, request: Request) -> CardRoom:

@@ -15,7 +15,7 @@ from dashboards.terminal.table import BAD, DIM, STRONG, WARN, Column, sentence, 
 from dashboards.terminal.text_format import clock, count, gib, indexes
 from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal, Why
 from isolation.contract.quantity import show_bytes
-from isolation.placement.explain import wants
+from isolation.placement.explain import describe_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def _asks(pod: Subject) -> str:
         return "requests no cards" + (
             "" if pod.node or pod.ended else ": see its scheduler and its Events for why it is pending"
         )
-    return f"requests {wants(pod.request)}"
+    return f"requests {describe_request(pod.request)}"
 
 
 # Bound.

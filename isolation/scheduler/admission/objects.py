@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from isolation.contract.names import SCHEDULER
-from isolation.scheduler.admission.core.policies import bindings_of, policies
-from isolation.scheduler.admission.core.webhooks import webhooks
+from isolation.scheduler.admission.core.policies import build_bindings, build_policies
+from isolation.scheduler.admission.core.webhook_configuration import build_webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +31,21 @@ _KUSTOMIZATION: Final = {
 }
 
 
-def objects(file: str, scheduler: str = SCHEDULER) -> list[dict[str, Any]]:
+def build_objects(file: str, scheduler: str = SCHEDULER) -> list[dict[str, Any]]:
     """The objects of one file."""
     if file == "kustomization.yaml":
         return [dict(_KUSTOMIZATION)]
     if file == "webhooks.yaml":
-        return [webhooks()]
-    made = policies(scheduler=scheduler)
-    return made + bindings_of(made)
+        return [build_webhooks()]
+    made = build_policies(scheduler=scheduler)
+    return made + build_bindings(made)
 
 
-def printed(file: str, scheduler: str = SCHEDULER) -> str:
+def render(file: str, scheduler: str = SCHEDULER) -> str:
     """The text of one file."""
-    documents = (yaml.dump(thing, Dumper=_Plain, sort_keys=False, width=118) for thing in objects(file, scheduler))
+    documents = (
+        yaml.dump(thing, Dumper=_Plain, sort_keys=False, width=118) for thing in build_objects(file, scheduler)
+    )
     return _HEADER.format(file) + "---\n".join(documents)
 
 
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= len(arguments) <= 2 or arguments[0] not in FILES:  # noqa: PLR2004 (a file, a scheduler)
         sys.stderr.write(f"usage: objects FILE [SCHEDULER], where FILE is one of {', '.join(FILES)}\n")
         return 2
-    sys.stdout.write(printed(*arguments))
+    sys.stdout.write(render(*arguments))
     return 0
 
 

@@ -34,10 +34,18 @@ from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.kube import logs
-from isolation.scheduler.admission.core.messages import MOST_LINE, Configuration, Known, Report, Update, decode, encode
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
-from isolation.scheduler.http import body_of, connection_of, serving
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.messages import (
+    MOST_LINE,
+    AdmissionConfiguration,
+    ClusterUpdate,
+    ClusterView,
+    ProcessReport,
+    decode,
+    encode,
+)
+from isolation.scheduler.admission.core.webhook import ReviewContext, review
+from isolation.scheduler.http_server import connection_of, read_body, serve
 
 if TYPE_CHECKING:
     import ssl
@@ -58,7 +66,7 @@ _NICE: Final = 5
 
 
 @dataclass(slots=True, eq=False)
-class _Body:
+class _PendingReview:
     """One that is on its way, or waits."""
 
     connection: Connection
@@ -68,12 +76,12 @@ class _Body:
     judged: asyncio.Future[bytes] | None = None
 
 
-class Reviews:
+class ReviewQueue:
     """Bodies from the first byte to the answer."""
 
     def __init__(self, judge: Callable[[bytes], bytes], most_held: int = MOST_HELD_BYTES) -> None:
         self._judge, self._most_held = judge, most_held
-        self._held: set[_Body] = set()
+        self._held: set[_PendingReview] = set()
         self._numbers = itertools.count()
         self._waiting = asyncio.Event()
         self.outcomes: Counter[str] = Counter()
@@ -101,10 +109,10 @@ class Reviews:
             await asyncio.sleep(0)  # what arrived meanwhile is read, and may be smaller
 
     async def _answer(self, request: web.Request) -> web.Response:
-        body = _Body(connection_of(request), next(self._numbers))
+        body = _PendingReview(connection_of(request), next(self._numbers))
         self._held.add(body)
         try:
-            whole = await body_of(request, MOST_BYTES, lambda size: self._grown(body, size))
+            whole = await read_body(request, MOST_BYTES, lambda size: self._grown(body, size))
             began = time.perf_counter()
             body.judged = asyncio.get_running_loop().create_future()
             body.whole = whole
@@ -125,7 +133,7 @@ class Reviews:
         self.seconds += took
         return web.Response(body=answer, content_type="application/json")
 
-    def _grown(self, body: _Body, size: int) -> None:
+    def _grown(self, body: _PendingReview, size: int) -> None:
         """Where all bodies together are too large, the largest goes: an honest one is small."""
         body.size = size
         while sum(one.size for one in self._held) > self._most_held:
@@ -137,16 +145,16 @@ class Reviews:
                 largest.judged.cancel()
 
 
-class _Scheduler:
+class _ControlChannel:
     """The other end."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self.known = Known()
+        self.known = ClusterView()
 
-    async def configuration(self) -> Configuration:
+    async def configuration(self) -> AdmissionConfiguration:
         """The first message."""
-        return decode(await self._reader.readuntil(), Configuration)
+        return decode(await self._reader.readuntil(), AdmissionConfiguration)
 
     async def whole(self) -> None:
         """Read until everything has been said once."""
@@ -159,7 +167,7 @@ class _Scheduler:
             while True:
                 await self._update()
 
-    async def report(self, made: Callable[[], Report]) -> None:
+    async def report(self, made: Callable[[], ProcessReport]) -> None:
         """Until cancelled."""
         while True:
             self._writer.write(encode(made()))
@@ -167,14 +175,14 @@ class _Scheduler:
             await asyncio.sleep(REPORT_SECONDS)
 
     async def _update(self) -> bool:
-        update = decode(await self._reader.readuntil(), Update)
+        update = decode(await self._reader.readuntil(), ClusterUpdate)
         self.known.take(update)
         return update.whole
 
 
 async def run(control: socket.socket, listener: socket.socket) -> None:
     """The whole life of the process."""
-    scheduler = _Scheduler(*await asyncio.open_connection(sock=control, limit=MOST_LINE))
+    scheduler = _ControlChannel(*await asyncio.open_connection(sock=control, limit=MOST_LINE))
     told = await scheduler.configuration()
     logs.set_up(told.log_format, told.log_level)
     client_ca = Path(told.client_ca) if told.client_ca is not None else None
@@ -185,7 +193,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     def judge(body: bytes) -> bytes:
         return review(
             body,
-            World(
+            ReviewContext(
                 known.is_shared,
                 known.fleet,
                 known.handed,
@@ -198,9 +206,9 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     await scheduler.whole()
     gc.collect()
     gc.freeze()
-    reviews, limits = Reviews(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)
+    reviews, limits = ReviewQueue(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)
     background: list[asyncio.Task[None]] = []
-    async with serving(reviews.application(), listener, limits, log, lambda: certificates.current) as connections:
+    async with serve(reviews.application(), listener, limits, log, lambda: certificates.current) as connections:
         works = (
             reviews.run(),
             certificates.run(),
@@ -216,8 +224,8 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
         task.cancel()
 
 
-def _report(reviews: Reviews, connections: Bounded, certificates: ReloadingTls[ssl.SSLContext]) -> Report:
-    return Report(
+def _report(reviews: ReviewQueue, connections: Bounded, certificates: ReloadingTls[ssl.SSLContext]) -> ProcessReport:
+    return ProcessReport(
         outcomes=dict(reviews.outcomes),
         buckets=list(reviews.buckets),
         seconds=reviews.seconds,

@@ -22,8 +22,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.contract.metrics import scheduler as catalogue
-from isolation.scheduler.admission.core import fleet
-from isolation.scheduler.admission.core.messages import Configuration, Report, Update, decode, encode
+from isolation.scheduler.admission.core import node_sizes
+from isolation.scheduler.admission.core.messages import (
+    AdmissionConfiguration,
+    ClusterUpdate,
+    ProcessReport,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +37,9 @@ if TYPE_CHECKING:
     from isolation.contract.metrics import MetricSpec
     from isolation.kube.gauges import Rows
     from isolation.kube.store import Change
-    from isolation.scheduler.informers import Picture
+    from isolation.scheduler.informers import Informers
     from isolation.scheduler.metrics import Metrics
-    from isolation.scheduler.settings import Settings
+    from isolation.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 START_SECONDS: Final = 60.0
@@ -53,20 +59,20 @@ _LOOK_SECONDS: Final = 0.2
 _MODULE: Final = "isolation.scheduler.admission.serve"
 
 
-class Cluster:
+class ClusterFeed:
     """What the admission process has to know, kept by listening to the store."""
 
-    def __init__(self, picture: Picture, *, may_grow: bool) -> None:
+    def __init__(self, picture: Informers, *, may_grow: bool) -> None:
         self._picture, self._may_grow = picture, may_grow
         self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
-        self._fleet, self._fleet_stale, self._fleet_sent = fleet.UNKNOWN, True, fleet.UNKNOWN
+        self._fleet, self._fleet_stale, self._fleet_sent = node_sizes.UNKNOWN, True, node_sizes.UNKNOWN
         self._pools_sent = ""
         self._synced = False
         self.changed = asyncio.Event()
         picture.store.listen(self._note)
 
-    def everything(self) -> list[Update]:
+    def everything(self) -> list[ClusterUpdate]:
         """For a process that knows nothing; the last update says that it was all."""
         self._changes.clear()
         self._fleet_sent, self._pools_sent = self._current_fleet(), self._picture.pools.text
@@ -74,11 +80,11 @@ class Cluster:
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
         return [
-            *(Update(whole=False, synced=False, shared=batch) for batch in batches),
-            Update(whole=True, synced=self._synced, fleet=self._fleet_sent, pools=self._pools_sent),
+            *(ClusterUpdate(whole=False, synced=False, shared=batch) for batch in batches),
+            ClusterUpdate(whole=True, synced=self._synced, fleet=self._fleet_sent, pools=self._pools_sent),
         ]
 
-    def update(self) -> Update | None:
+    def update(self) -> ClusterUpdate | None:
         """What has changed since the last one."""
         changes, self._changes = self._changes, {}
         synced, shapes = not self._picture.missing(), self._current_fleet()
@@ -88,11 +94,11 @@ class Cluster:
         news = pools if pools != self._pools_sent else None
         self._synced, self._fleet_sent, self._pools_sent = synced, shapes, pools
         shared = [key for key, there in changes.items() if there]
-        return Update(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
+        return ClusterUpdate(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
 
-    def _current_fleet(self) -> fleet.Fleet:
+    def _current_fleet(self) -> node_sizes.NodeSizes:
         if self._fleet_stale and not self._picture.missing():
-            self._fleet = fleet.fleet_of(self._picture.store.nodes.values(), may_grow=self._may_grow)
+            self._fleet = node_sizes.measure_nodes(self._picture.store.nodes.values(), may_grow=self._may_grow)
             self._fleet_stale = False
         return self._fleet
 
@@ -110,18 +116,24 @@ class Cluster:
             self._changes[key] = False
         else:
             before, after = change.node_before, change.node
-            if before is not None and after is not None and fleet.shape_of(before) == fleet.shape_of(after):
+            if (
+                before is not None
+                and after is not None
+                and node_sizes.measure_node(before) == node_sizes.measure_node(after)
+            ):
                 return
             self._fleet_stale = True
         self.changed.set()
 
 
-class Admission:
+class AdmissionProcess:
     """One process after another, over one listening socket."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, sock: socket.socket, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, cluster: ClusterFeed, sock: socket.socket, metrics: Metrics
+    ) -> None:
         """The settings have a certificate and a key."""
-        self._configuration = Configuration(
+        self._configuration = AdmissionConfiguration(
             str(settings.certificate),
             str(settings.key),
             str(settings.admission_client_ca) if settings.admission_client_ca is not None else None,
@@ -132,7 +144,7 @@ class Admission:
         )
         self._cluster, self._sock, self._metrics = cluster, sock, metrics
         self._process: asyncio.subprocess.Process | None = None
-        self._report: Report | None = None
+        self._report: ProcessReport | None = None
         self._heard = 0.0
         self._restarts = 0
         self._dropped = dict.fromkeys(("timeout", "evicted", "bytes"), 0)
@@ -218,12 +230,12 @@ class Admission:
             await process.wait()
 
     async def _hear(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> str:
-        before = Report({}, [0] * (len(catalogue.BUCKETS) + 1), 0.0, 0, {}, 0.0, None)
+        before = ProcessReport({}, [0] * (len(catalogue.BUCKETS) + 1), 0.0, 0, {}, 0.0, None)
         while True:
             patience = START_SECONDS if self._report is None else SILENT_SECONDS
             try:
                 async with asyncio.timeout(patience):
-                    report = decode(await reader.readuntil(), Report)
+                    report = decode(await reader.readuntil(), ProcessReport)
             except TimeoutError:
                 return f"has not reported for {patience:.0f} s"
             except (asyncio.IncompleteReadError, ConnectionError):
@@ -238,7 +250,7 @@ class Admission:
             self._count(before, report)
             self._report, self._heard, before = report, time.monotonic(), report
 
-    def _count(self, before: Report, report: Report) -> None:
+    def _count(self, before: ProcessReport, report: ProcessReport) -> None:
         for outcome, number in report.outcomes.items():
             self._metrics.admitted(outcome, number - before.outcomes.get(outcome, 0))
         buckets = [new - old for old, new in zip(before.buckets, report.buckets, strict=True)]

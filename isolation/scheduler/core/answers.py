@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterResult:
     """Every node that was asked about, in exactly one of three places."""
 
     fit: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Filtered:
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class AssumedPlacement:
     """Room that was taken for a pod before anybody was told."""
 
     placement: Placement
@@ -38,7 +38,7 @@ class Assumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption:
+class AssumedPod:
     """An assumed pod that has not been seen bound."""
 
     uid: str
@@ -46,7 +46,7 @@ class Assumption:
     name: str
     at: float
     """When the room was taken."""
-    assumed: Assumed
+    assumed: AssumedPlacement
     confirmed: bool = False
     """The server has said that the pod is bound; only the watch has not told it yet."""
 
@@ -61,7 +61,7 @@ class Victims:
 
 
 @dataclass(frozen=True, slots=True)
-class Relief:
+class Preemption:
     """Pods to evict on one node, and the room that is to be reserved there before."""
 
     node: str
@@ -70,7 +70,7 @@ class Relief:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPart:
+class InspectedPod:
     """What one pod (or reservation) has of one card, in units."""
 
     name: str
@@ -86,7 +86,7 @@ class InspectedCard:
     uuid: str
     total: int
     used: int
-    pods: tuple[HeldPart, ...]
+    pods: tuple[InspectedPod, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class InspectedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class OverCommitted:
+class OvercommittedCard:
     """A card of which more is promised than it offers: an alarm."""
 
     node: str

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
-from isolation.placement.explain import short
+from isolation.placement.explain import describe_reason
 from isolation.placement.policy import DEFAULT
-from isolation.scheduler import inspection
-from isolation.scheduler.core.answers import Assumed, Assumption, Filtered, Relief, Victims
-from isolation.scheduler.core.capacity import Room
-from isolation.scheduler.core.nominator import Nominated
-from isolation.scheduler.core.preemption import Scene, corrected, options, relieve
-from isolation.scheduler.core.reservations import Reserved, key_of, own, own_name
-from isolation.scheduler.core.scores import foremost, steered
+from isolation.scheduler.core import inspection
+from isolation.scheduler.core.answers import AssumedPlacement, AssumedPod, FilterResult, Preemption, Victims
+from isolation.scheduler.core.capacity import Capacity
+from isolation.scheduler.core.nominator import Nominator
+from isolation.scheduler.core.preemption import PreemptionState, choose_preemption, correct_victims, find_candidates
+from isolation.scheduler.core.reservations import Reservations, internal_name, is_internal, key_of
+from isolation.scheduler.core.scores import shortlist, to_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     import numpy as np
 
     from isolation.contract.model import Node, Pod, Request
-    from isolation.scheduler.core.answers import InspectedNode, OverCommitted
+    from isolation.scheduler.core.answers import InspectedNode, OvercommittedCard
 
-HOPELESS: Final = frozenset({Why.TOO_FEW_CARDS, Why.CARD_TOO_SMALL, Why.MODE, Why.NOT_READY})
+UNRESOLVABLE: Final = frozenset({Why.TOO_FEW_CARDS, Why.CARD_TOO_SMALL, Why.MODE, Why.NOT_READY})
 """No pod that ends can change these."""
-ENDING_SECONDS: Final = 60.0
+DELETING_SECONDS: Final = 60.0
 """So long a pod that was asked to end counts as about to: then its room is not waited for any more."""
 
 
-class Books:
+class SchedulerCache:
     """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
 
     def __init__(self, *, policy: str = DEFAULT, unit_bytes: int = GIB) -> None:
         self._unit = unit_bytes
-        self._room = Room(policy, unit_bytes)
+        self._room = Capacity(policy, unit_bytes)
         self._pods: dict[str, Pod] = {}
-        self._reserved = Reserved(self._room, self._pods)
-        self._nominated = Nominated()
-        self._assumed: dict[str, tuple[Assumption, Pod]] = {}
+        self._reserved = Reservations(self._room, self._pods)
+        self._nominated = Nominator()
+        self._assumed: dict[str, tuple[AssumedPod, Pod]] = {}
         self._ending: dict[str, float] = {}
         self._now = 0.0
         self._asked_at = -1
@@ -119,15 +119,15 @@ class Books:
 
     # -- the extender's verbs -----------------------------------------------------------------
 
-    def filter(self, pod: Pod, names: Sequence[str], now: float) -> Filtered:
+    def filter(self, pod: Pod, names: Sequence[str], now: float) -> FilterResult:
         """Which of these nodes have the cards for the pod at this moment."""
         self._tick(now)
         if not pod.request.shared:
-            return Filtered(fit=list(names))
+            return FilterResult(fit=list(names))
         tied = self._tied(pod, names)
         if tied is not None:
             return tied
-        found = Filtered()
+        found = FilterResult()
         with self._lent(pod):
             for why, those in self._room.why_not(pod.request, names).items():
                 if why is None:
@@ -136,7 +136,7 @@ class Books:
                     self._unknown(pod, those, found)
                 else:
                     reason = _reason(why, pod)
-                    (found.hopeless if why in HOPELESS else found.failed).update(dict.fromkeys(those, reason))
+                    (found.hopeless if why in UNRESOLVABLE else found.failed).update(dict.fromkeys(those, reason))
             self._reserved.tell(pod, found.failed, found.hopeless)
         return found
 
@@ -163,7 +163,7 @@ class Books:
         self._tick(now)
         if not pod.request.shared:
             return [0] * len(names)
-        return steered(*self._worth(pod, names))
+        return to_points(*self._worth(pod, names))
 
     def best(self, pod: Pod, names: Sequence[str], most: int, now: float) -> list[str]:
         """
@@ -174,9 +174,9 @@ class Books:
         self._tick(now)
         if not pod.request.shared or self._room.spending.limited(pod.namespace) or self._tied(pod, ()) is not None:
             return []
-        return foremost(*self._worth(pod, names), most)
+        return shortlist(*self._worth(pod, names), most)
 
-    def assume(self, pod: Pod, node: str, now: float) -> Assumed | Refusal:
+    def assume(self, pod: Pod, node: str, now: float) -> AssumedPlacement | Refusal:
         """Take the room on this node, before anybody is told; asked again for the same node: the same answer."""
         self._tick(now)
         if not pod.request.shared or not pod.uid:
@@ -200,7 +200,7 @@ class Books:
         if found.kept:
             self._reserved.use(found.kept, pod.uid)
         self._room.hold(pod.uid, pod.namespace, pod.request, found.placement)
-        self._assumed[pod.uid] = (Assumption(pod.uid, pod.namespace, pod.name, now, found), pod)
+        self._assumed[pod.uid] = (AssumedPod(pod.uid, pod.namespace, pod.name, now, found), pod)
         return found
 
     def confirm(self, uid: str) -> None:
@@ -215,7 +215,7 @@ class Books:
             self._room.free(uid)
             self._drop_assumption(uid)
 
-    def assumed(self) -> dict[str, Assumption]:
+    def assumed(self) -> dict[str, AssumedPod]:
         """By UID, the pods for whom room is taken and who have not been seen bound."""
         return {uid: found[0] for uid, found in self._assumed.items()}
 
@@ -232,11 +232,11 @@ class Books:
             return {}
         with self._lent(pod):
             scene = self._scene()
-            found = corrected(scene, pod, candidates)
-            self._nominated.offer(pod, options(scene, pod, found), self._now)
+            found = correct_victims(scene, pod, candidates)
+            self._nominated.offer(pod, find_candidates(scene, pod, found), self._now)
         return found
 
-    def relief(self, pod: Pod, names: Sequence[str], now: float) -> Relief | None:
+    def relief(self, pod: Pod, names: Sequence[str], now: float) -> Preemption | None:
         """
         Whom to evict so that the pod finds cards that fit, where kube-scheduler does not see the want.
 
@@ -245,11 +245,11 @@ class Books:
         self._tick(now)
         if not pod.request.shared or pod.uid in self._assumed or self._reserved.serving(pod):
             return None
-        return relieve(self._scene(), pod, names)
+        return choose_preemption(self._scene(), pod, names)
 
     # -- for the leader's rounds and for people -----------------------------------------------
 
-    def overdue(self, now: float, seconds: float) -> list[Assumption]:
+    def overdue(self, now: float, seconds: float) -> list[AssumedPod]:
         """Assumptions that have not been seen bound for so long: ask the server by UID."""
         return [found[0] for found in self._assumed.values() if now - found[0].at >= seconds]
 
@@ -273,8 +273,8 @@ class Books:
         self._reserved.no_need(uid)
         self._room.hold(pod.uid, pod.namespace, pod.request, placement)
         self._reserved.crowded(placement.node)
-        assumed = Assumed(placement, reservation)
-        self._assumed[uid] = (Assumption(uid, pod.namespace, pod.name, self._now, assumed, confirmed=True), pod)
+        assumed = AssumedPlacement(placement, reservation)
+        self._assumed[uid] = (AssumedPod(uid, pod.namespace, pod.name, self._now, assumed, confirmed=True), pod)
 
     def stale_reservations(self, now: float) -> list[Reservation]:
         """Reservations that the leader can delete; not while the binding that uses one up is open."""
@@ -288,13 +288,13 @@ class Books:
         bound = (p for p in self._pods.values() if p.placement is not None and not p.placement.slices)
         return [p.key for p in bound if p.request.shared]
 
-    def overcommitted(self) -> list[OverCommitted]:
+    def overcommitted(self) -> list[OvercommittedCard]:
         """Cards of which more is promised than they offer, reservations not counted."""
-        return inspection.overcommitted(self._room)
+        return inspection.find_overcommitted(self._room)
 
     def inspect(self, name: str | None = None) -> list[InspectedNode]:
         """Every node with shared cards, or the one named, by name."""
-        return inspection.inspect(self._room, self._names(), self._unit, name)
+        return inspection.inspect_nodes(self._room, self._names(), self._unit, name)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -321,8 +321,8 @@ class Books:
         for pod, placement in self._nominated.ending(victim, self._now):
             known = self._pods.get(pod.uid, pod)
             if known.placement is None and pod.uid not in self._assumed:
-                name = own_name(pod.uid)
-                made = Reservation(name, pod.uid, placement, self._now + ENDING_SECONDS, pod.namespace)
+                name = internal_name(pod.uid)
+                made = Reservation(name, pod.uid, placement, self._now + DELETING_SECONDS, pod.namespace)
                 self._reserved.put(made, self._now, needed=True)
 
     def _worth(
@@ -341,7 +341,7 @@ class Books:
             stack.enter_context(self._room.without(names))
         return stack
 
-    def _choose(self, pod: Pod, node: str) -> Assumed | Refusal:
+    def _choose(self, pod: Pod, node: str) -> AssumedPlacement | Refusal:
         """Reserved cards before others; never more of them than one reservation keeps."""
         for reservation in self._reserved.serving(pod):
             if reservation.placement.node != node:
@@ -350,24 +350,26 @@ class Books:
                 found = self._room.place_on(pod.request, pod.namespace, node)
                 exact = self._room.place_exactly(pod.request, pod.namespace, reservation.placement)
             if isinstance(found, Placement) and exact is not None:
-                return Assumed(exact, "" if own(reservation.name) else reservation.name, reservation.name)
+                return AssumedPlacement(
+                    exact, "" if is_internal(reservation.name) else reservation.name, reservation.name
+                )
         found = self._room.place_on(pod.request, pod.namespace, node)
-        return found if isinstance(found, Refusal) else Assumed(found)
+        return found if isinstance(found, Refusal) else AssumedPlacement(found)
 
-    def _tied(self, pod: Pod, names: Iterable[str]) -> Filtered | None:
+    def _tied(self, pod: Pod, names: Iterable[str]) -> FilterResult | None:
         """The answer for a pod that has its node already, or may have."""
         known = self._pods.get(pod.uid)
         if known is not None and known.placement is not None:
-            return Filtered(failed=dict.fromkeys(names, f"the pod is already bound to {known.placement.node}"))
+            return FilterResult(failed=dict.fromkeys(names, f"the pod is already bound to {known.placement.node}"))
         if (known or pod).deleting:
-            return Filtered(failed=dict.fromkeys(names, "the pod is being deleted"))
+            return FilterResult(failed=dict.fromkeys(names, "the pod is being deleted"))
         if pod.uid not in self._assumed:
             return None
         at = self._assumed[pod.uid][0].assumed.placement.node
         reason = f"the pod is already being bound to {at}"
-        return Filtered([n for n in names if n == at], {n: reason for n in names if n != at})
+        return FilterResult([n for n in names if n == at], {n: reason for n in names if n != at})
 
-    def _within_quota(self, pod: Pod, names: list[str], found: Filtered) -> None:
+    def _within_quota(self, pod: Pod, names: list[str], found: FilterResult) -> None:
         if not self._room.spending.limited(pod.namespace):
             found.fit.extend(names)
             return
@@ -378,16 +380,16 @@ class Books:
             else:
                 found.fit.append(name)
 
-    def _unknown(self, pod: Pod, names: list[str], found: Filtered) -> None:
+    def _unknown(self, pod: Pod, names: list[str], found: FilterResult) -> None:
         for name in names:
             if name in self._room.nodes:
                 found.hopeless[name] = "no shareable GPU cards"
             else:
-                found.failed[name] = short(Why.NO_NODES, pod.request)
+                found.failed[name] = describe_reason(Why.NO_NODES, pod.request)
 
-    def _scene(self) -> Scene:
-        fresh = frozenset(uid for uid, since in self._ending.items() if self._now - since < ENDING_SECONDS)
-        return Scene(self._room, self._pods, frozenset(self._assumed), fresh)
+    def _scene(self) -> PreemptionState:
+        fresh = frozenset(uid for uid, since in self._ending.items() if self._now - since < DELETING_SECONDS)
+        return PreemptionState(self._room, self._pods, frozenset(self._assumed), fresh)
 
     def _names(self) -> dict[str, str]:
         """Names of pods by UID."""
@@ -396,4 +398,4 @@ class Books:
 
 
 def _reason(why: Why, pod: Pod) -> str:
-    return "gpushare node agent is not running" if why is Why.NOT_READY else short(why, pod.request)
+    return "gpushare node agent is not running" if why is Why.NOT_READY else describe_reason(why, pod.request)

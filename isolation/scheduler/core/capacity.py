@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import Mode, Node, Placement, Refusal, Request, Slice, Why
 from isolation.placement.engine import Engine
-from isolation.scheduler.core.quota import Charge, Spending
+from isolation.scheduler.core.quota import Charge, QuotaUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ _LEAN_KEPT: Final = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldCapacity:
     """One hold as it was recorded."""
 
     namespace: str
@@ -41,15 +41,15 @@ class Held:
     placement: Placement
 
 
-class Room:
+class Capacity:
     """See the module; keys are pod UIDs, or whatever else the caller keeps apart from them."""
 
     def __init__(self, policy: str, unit_bytes: int) -> None:
         self.engine = Engine(policy=policy)
         self._most_kinds = KINDS_KEPT
-        self.spending = Spending(unit_bytes)
+        self.spending = QuotaUsage(unit_bytes)
         self.nodes: dict[str, Node] = {}
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldCapacity] = {}
         self.on: dict[str, dict[str, None]] = {}
         """By node, the keys that hold something there, oldest first."""
         self.changes = 0
@@ -115,7 +115,7 @@ class Room:
             return
         before = self.held.get(key)
         self._drop(key)
-        self.held[key] = Held(namespace, self.lean(request), placement)
+        self.held[key] = HeldCapacity(namespace, self.lean(request), placement)
         self.on.setdefault(placement.node, {})[key] = None
         self._take(key)
         if before is not None and before.placement != placement:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isolation.contract.names import ACK, KUBE_LEASE, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.scheduler.server import EXTENDER
+from isolation.scheduler.endpoints import EXTENDER
 from isolation.scheduler.settings import SIDECAR
 
-BESIDE: Final = KUBE_LEASE
+SIDECAR_LEASE: Final = KUBE_LEASE
 """The Lease of the kube-scheduler beside us."""
-LEADERS: Final = f"{SCHEDULER}-leader"
+LEADER_SERVICE: Final = f"{SCHEDULER}-leader"
 """The Service that finds whoever of us leads; the certificate is the one of the Service `gpushare-scheduler`."""
 _TIMEOUT: Final = "15s"
 """Longer than the write of a bind (5 s) and the question where it went."""
@@ -30,7 +30,7 @@ _AGAINST_US: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 
 
 @dataclass(frozen=True, slots=True)
-class Mutual:
+class ClientFiles:
     """Files of an existing kube-scheduler with which it proves itself to us, as paths on its machine."""
 
     certificate: str = "/etc/kubernetes/gpushare/tls.crt"
@@ -38,7 +38,7 @@ class Mutual:
     authority: str = "/etc/kubernetes/gpushare/ca.crt"
 
 
-def extender(url: str, mutual: Mutual | None = None) -> dict[str, Any]:
+def extender_entry(url: str, mutual: ClientFiles | None = None) -> dict[str, Any]:
     """One entry of `extenders`; beside us nobody else narrows the choice, so that the best nodes are answer enough."""
     entry: dict[str, Any] = {
         "urlPrefix": url,
@@ -67,7 +67,7 @@ def extender(url: str, mutual: Mutual | None = None) -> dict[str, Any]:
     return entry
 
 
-def beside_us(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
+def sidecar_config(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
     """The whole configuration of the kube-scheduler in our pod."""
     client: dict[str, Any] = {"qps": 500, "burst": 1000}
     if kubeconfig:
@@ -78,7 +78,7 @@ def beside_us(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
         "clientConnection": client,
         "leaderElection": {
             "leaderElect": True,
-            "resourceName": BESIDE,
+            "resourceName": SIDECAR_LEASE,
             "resourceNamespace": SYSTEM_NAMESPACE,
             "leaseDuration": "5s",
             "renewDeadline": "3s",
@@ -90,16 +90,16 @@ def beside_us(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, Any]:
         "profiles": [
             {"schedulerName": SCHEDULER, "plugins": {"score": {"disabled": [{"name": n} for n in _AGAINST_US]}}}
         ],
-        "extenders": [extender(f"http://{sidecar}{EXTENDER}")],
+        "extenders": [extender_entry(f"http://{sidecar}{EXTENDER}")],
     }
 
 
-def existing(mutual: Mutual | None = None) -> dict[str, Any]:
+def existing_scheduler_config(mutual: ClientFiles | None = None) -> dict[str, Any]:
     """What an existing kube-scheduler's configuration gets: its own profiles stay as they are."""
-    url = f"https://{LEADERS}.{SYSTEM_NAMESPACE}.svc{EXTENDER}"
+    url = f"https://{LEADER_SERVICE}.{SYSTEM_NAMESPACE}.svc{EXTENDER}"
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "percentageOfNodesToScore": 100,
-        "extenders": [extender(url, mutual or Mutual())],
+        "extenders": [extender_entry(url, mutual or ClientFiles())],
     }

@@ -22,14 +22,14 @@ PREFIX: Final = "/gpushare-scheduler"
 _ENCODE: Final = msgspec.json.Encoder()
 
 
-def inspect(nodes: Iterable[InspectedNode], only: str | None = None) -> bytes:
+def encode_inspection(nodes: Iterable[InspectedNode], only: str | None = None) -> bytes:
     """Every node with shared cards, or the one that is asked for."""
     wanted = [node for node in nodes if only is None or node.name == only]
     error = "" if wanted or only is None else f"node {only} is unknown or has no shared cards"
     return _ENCODE.encode({"nodes": [_node(node) for node in wanted], "error": error})
 
 
-def version(release: str) -> bytes:
+def encode_version(release: str) -> bytes:
     """Which gpushare answers."""
     return _ENCODE.encode({"version": release})
 

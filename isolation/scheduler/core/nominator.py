@@ -25,7 +25,7 @@ OFFER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Candidate:
     """One node of an offer."""
 
     victims: frozenset[str]
@@ -36,11 +36,11 @@ class Option:
 @dataclass(frozen=True, slots=True)
 class _Offer:
     pod: Pod
-    options: tuple[Option, ...]
+    options: tuple[Candidate, ...]
     until: float
 
 
-class Nominated:
+class Nominator:
     """Offers by the UID of the pod they were made for."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Nominated:
         """By victim, the pods that it was offered to."""
         self._ended: set[str] = set()
 
-    def offer(self, pod: Pod, options: Mapping[str, Option], now: float) -> None:
+    def offer(self, pod: Pod, options: Mapping[str, Candidate], now: float) -> None:
         """What was answered to the preempt verb; a newer answer takes the place of an older one."""
         self.forget(pod.uid)
         self._offers[pod.uid] = _Offer(pod, tuple(options.values()), now + OFFER_SECONDS)

@@ -13,23 +13,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.model import CardChoice, Placement, Refusal, Slice
-from isolation.placement.node_rules import barrier, kind_of
+from isolation.placement.node_rules import find_barrier, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.model import Node, Pod, Request
     from isolation.contract.reservation import Reservation
-    from isolation.scheduler.core.capacity import Room
+    from isolation.scheduler.core.capacity import Capacity
 
 
-def usable(pod: Pod, node: Node | None) -> bool:
+def may_use(pod: Pod, node: Node | None) -> bool:
     """Whether the pod may go to this node, apart from room: none is kept where it could not be used."""
-    return node is not None and node.serving and barrier(kind_of(pod.request), pod.request.rules, node) is None
+    return node is not None and node.serving and find_barrier(kind_of(pod.request), pod.request.rules, node) is None
 
 
-def seated(
-    room: Room, node: str, waiting: Sequence[tuple[Reservation, Pod]], keys: Mapping[str, str]
+def assign_places(
+    room: Capacity, node: str, waiting: Sequence[tuple[Reservation, Pod]], keys: Mapping[str, str]
 ) -> dict[str, Placement]:
     """
     Places on this node by name of the reservation; they are held in the room, each under its key.
@@ -39,7 +39,7 @@ def seated(
     there = room.nodes.get(node)
     if there is None or node not in room.engine.nodes:
         return {}
-    left = [(made, pod) for made, pod in waiting if usable(pod, there)]
+    left = [(made, pod) for made, pod in waiting if may_use(pod, there)]
     planned: dict[str, list[tuple[Reservation, Pod]]] = {}
     for made, pod in left:
         planned.setdefault(made.planned_node or made.name, []).append((made, pod))
@@ -53,7 +53,7 @@ def seated(
 
 
 def _together(
-    room: Room, node: Node, group: Iterable[tuple[Reservation, Pod]], keys: Mapping[str, str], full: set[Request]
+    room: Capacity, node: Node, group: Iterable[tuple[Reservation, Pod]], keys: Mapping[str, str], full: set[Request]
 ) -> dict[str, Placement]:
     """All of them or nobody; `full`: requests for which the node has no room, for as long as it only fills."""
     found: dict[str, Placement] = {}
@@ -71,7 +71,7 @@ def _together(
     return found
 
 
-def _place(room: Room, node: Node, made: Reservation, pod: Pod) -> Placement | None:
+def _place(room: Capacity, node: Node, made: Reservation, pod: Pod) -> Placement | None:
     """The cards that the purchase was counted on, else any that the pod would get."""
     positions = [part.index for part in made.placement.slices]
     if node.choice is not CardChoice.SPREAD and max(positions) < len(node.cards):

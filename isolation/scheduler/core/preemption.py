@@ -15,17 +15,17 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from isolation.contract.model import Placement, Why
-from isolation.scheduler.core.answers import Relief, Victims
-from isolation.scheduler.core.nominator import Option
+from isolation.scheduler.core.answers import Preemption, Victims
+from isolation.scheduler.core.nominator import Candidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.model import Node, Pod
-    from isolation.scheduler.core.capacity import Room
+    from isolation.scheduler.core.capacity import Capacity
 
 Cost: TypeAlias = tuple[int, list[int], int, list[float]]
-ENOUGH: Final = 100
+MOST_CANDIDATES: Final = 100
 """Nodes with victims that are compared before one is chosen: more would hardly be cheaper, and takes longer."""
 _PAIRS: Final = 24
 """So many pods of a card are tried in pairs; beyond that the least important go first."""
@@ -33,10 +33,10 @@ _RELIEVABLE: Final = (Why.FRAGMENTED, Why.CARDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PreemptionState:
     """The books as they stand while the question lasts."""
 
-    room: Room
+    room: Capacity
     pods: Mapping[str, Pod]
     assumed: frozenset[str]
     """Not seen bound: nobody can be told to evict them."""
@@ -52,10 +52,10 @@ class Scene:
     def lower(self, pod: Pod, name: str) -> list[Pod]:
         """Pods on the node that may go for this one, the least important first."""
         held = (self.pods[uid] for uid in self.room.on.get(name, ()) if uid in self.pods and uid not in self.assumed)
-        return sorted((p for p in held if p.priority < pod.priority and not p.deleting), key=_worth)
+        return sorted((p for p in held if p.priority < pod.priority and not p.deleting), key=_eviction_order)
 
 
-def _worth(pod: Pod) -> tuple[int, bool, float, str]:
+def _eviction_order(pod: Pod) -> tuple[int, bool, float, str]:
     """Smaller goes first: low priority, made again elsewhere, young; by UID so that there is one answer."""
     return (pod.priority, not pod.evictable, -pod.created, pod.uid)
 
@@ -66,7 +66,7 @@ def _cost(victims: Sequence[Pod]) -> Cost:
     return (len(victims), ranks, sum(not p.evictable for p in victims), sorted(-p.created for p in victims))
 
 
-def corrected(scene: Scene, pod: Pod, candidates: Mapping[str, Victims]) -> dict[str, Victims]:
+def correct_victims(scene: PreemptionState, pod: Pod, candidates: Mapping[str, Victims]) -> dict[str, Victims]:
     """
     The proposal node by node; a node whose cards cannot be freed is left out.
 
@@ -74,15 +74,15 @@ def corrected(scene: Scene, pod: Pod, candidates: Mapping[str, Victims]) -> dict
     """
     found: dict[str, Victims] = {}
     for name in sorted(candidates, key=lambda one: (candidates[one].violations, len(candidates[one].uids), one)):
-        victims = _corrected_on(scene, pod, name, candidates[name])
+        victims = _correct_on_node(scene, pod, name, candidates[name])
         if victims is not None and victims.uids:  # kube-scheduler takes a node without victims for an error
             found[name] = victims
-            if len(found) >= ENOUGH:
+            if len(found) >= MOST_CANDIDATES:
                 break
     return found
 
 
-def _corrected_on(scene: Scene, pod: Pod, name: str, proposed: Victims) -> Victims | None:
+def _correct_on_node(scene: PreemptionState, pod: Pod, name: str, proposed: Victims) -> Victims | None:
     """One node; None: leave it out. Victims unknown here are somebody else's reason, and stay."""
     if name not in scene.room.engine.nodes:
         return None
@@ -97,32 +97,32 @@ def _corrected_on(scene: Scene, pod: Pod, name: str, proposed: Victims) -> Victi
     here = scene.room.on.get(name, {})
     ours = [scene.pods[uid] for uid in proposed.uids if uid in here and uid in scene.pods]
     going = {p.uid: p for p in chosen}
-    for other in _short_of(pod, ours, going):
+    for other in _add_for_host_resources(pod, ours, going):
         going[other.uid] = other
     kept = [uid for uid in dict.fromkeys(proposed.uids) if uid in going or uid not in {p.uid for p in ours}]
     uids = (*kept, *(uid for uid in going if uid not in proposed.uids))
     return Victims(uids, min(proposed.violations, len(kept)))
 
 
-def options(scene: Scene, pod: Pod, found: Mapping[str, Victims]) -> dict[str, Option]:
+def find_candidates(scene: PreemptionState, pod: Pod, found: Mapping[str, Victims]) -> dict[str, Candidate]:
     """Where the pod would be on each node without the victims there that hold cards."""
     made = {}
     for name, victims in found.items():
         ours = frozenset(uid for uid in victims.uids if uid in scene.room.on.get(name, ()))
         at = scene.fits(pod, name, ours)
         if ours and at is not None:
-            made[name] = Option(ours, at)
+            made[name] = Candidate(ours, at)
     return made
 
 
-def _short_of(pod: Pod, proposed: Sequence[Pod], going: Mapping[str, Pod]) -> list[Pod]:
+def _add_for_host_resources(pod: Pod, proposed: Sequence[Pod], going: Mapping[str, Pod]) -> list[Pod]:
     """Proposed victims that must still go so that as much CPU and memory becomes free as was counted on."""
     cpu = min(pod.request.cpu_milli, sum(p.request.cpu_milli for p in proposed))
     memory = min(pod.request.memory_bytes, sum(p.request.memory_bytes for p in proposed))
     cpu -= sum(p.request.cpu_milli for p in going.values())
     memory -= sum(p.request.memory_bytes for p in going.values())
     added = []
-    for other in sorted((p for p in proposed if p.uid not in going), key=_worth):
+    for other in sorted((p for p in proposed if p.uid not in going), key=_eviction_order):
         if (cpu > 0 and other.request.cpu_milli) or (memory > 0 and other.request.memory_bytes):
             added.append(other)
             cpu -= other.request.cpu_milli
@@ -130,35 +130,35 @@ def _short_of(pod: Pod, proposed: Sequence[Pod], going: Mapping[str, Pod]) -> li
     return added
 
 
-def relieve(scene: Scene, pod: Pod, names: Sequence[str]) -> Relief | None:
+def choose_preemption(scene: PreemptionState, pod: Pod, names: Sequence[str]) -> Preemption | None:
     """See `Books.relief`."""
     if not pod.preempts:
         return None
     groups = scene.room.why_not(pod.request, names)
-    if None in groups or _on_its_way(scene, pod, names):
+    if None in groups or _fits_after_deletions(scene, pod, names):
         return None
     options: list[tuple[Cost, str, list[Pod]]] = []
     for name in (name for why in _RELIEVABLE for name in groups.get(why, ())):
-        pool = _movable(scene, pod, name)
-        guess = _by_cards(scene, pod, name, pool) if pool else None
+        pool = _preemptible(scene, pod, name)
+        guess = _choose_by_card(scene, pod, name, pool) if pool else None
         if guess:
             options.append((_cost(guess), name, guess))
-            if len(options) >= ENOUGH:
+            if len(options) >= MOST_CANDIDATES:
                 break
     for _, name, guess in sorted(options, key=lambda option: option[:2]):
-        victims = _needed(scene, pod, name, guess) or _needed(scene, pod, name, _movable(scene, pod, name))
+        victims = _reprieve(scene, pod, name, guess) or _reprieve(scene, pod, name, _preemptible(scene, pod, name))
         at = scene.fits(pod, name, [p.uid for p in victims or ()])
         if victims and at is not None:
-            return Relief(name, tuple(p.uid for p in victims), at)
+            return Preemption(name, tuple(p.uid for p in victims), at)
     return None
 
 
-def _movable(scene: Scene, pod: Pod, name: str) -> list[Pod]:
+def _preemptible(scene: PreemptionState, pod: Pod, name: str) -> list[Pod]:
     """Priority asks nobody, as in-tree: also pods that nobody makes again; but a node's static pods cannot be ended."""
     return [p for p in scene.lower(pod, name) if not p.static]
 
 
-def _on_its_way(scene: Scene, pod: Pod, names: Sequence[str]) -> bool:
+def _fits_after_deletions(scene: PreemptionState, pod: Pod, names: Sequence[str]) -> bool:
     """Whether pods that are ending make room for it somewhere among these."""
     if not scene.ending:
         return False
@@ -166,28 +166,28 @@ def _on_its_way(scene: Scene, pod: Pod, names: Sequence[str]) -> bool:
         return None in scene.room.why_not(pod.request, names)
 
 
-def _fewest(scene: Scene, pod: Pod, name: str, pool: Sequence[Pod]) -> list[Pod] | None:
+def _fewest(scene: PreemptionState, pod: Pod, name: str, pool: Sequence[Pod]) -> list[Pod] | None:
     """The cheapest victims on this node; None: not even all of the pool would do."""
-    guess = _by_cards(scene, pod, name, pool)
-    found = _needed(scene, pod, name, guess) if guess is not None else None
-    return found if found is not None else _needed(scene, pod, name, pool)
+    guess = _choose_by_card(scene, pod, name, pool)
+    found = _reprieve(scene, pod, name, guess) if guess is not None else None
+    return found if found is not None else _reprieve(scene, pod, name, pool)
 
 
-def _needed(scene: Scene, pod: Pod, name: str, victims: Sequence[Pod]) -> list[Pod] | None:
+def _reprieve(scene: PreemptionState, pod: Pod, name: str, victims: Sequence[Pod]) -> list[Pod] | None:
     """The same without those who need not go, the most important spared first; None: it does not fit even so."""
     going = {p.uid: p for p in victims}
     if scene.fits(pod, name, going) is None:
         return None
-    for spared in sorted(victims, key=_worth, reverse=True):
+    for spared in sorted(victims, key=_eviction_order, reverse=True):
         if scene.fits(pod, name, going.keys() - {spared.uid}) is not None:
             del going[spared.uid]
     return list(going.values())
 
 
-def _by_cards(scene: Scene, pod: Pod, name: str, pool: Sequence[Pod]) -> list[Pod] | None:
+def _choose_by_card(scene: PreemptionState, pod: Pod, name: str, pool: Sequence[Pod]) -> list[Pod] | None:
     """Victims that free enough cards, card by card the cheapest; None: there are not enough such cards."""
     node = scene.room.engine.nodes[name]
-    cards = _Cards(scene, pod, node, pool)
+    cards = _CardVictims(scene, pod, node, pool)
     going: dict[str, Pod] = {}
     chosen: set[str] = set()
     for _ in range(pod.request.cards):
@@ -204,10 +204,10 @@ def _by_cards(scene: Scene, pod: Pod, name: str, pool: Sequence[Pod]) -> list[Po
     return list(going.values())
 
 
-class _Cards:
+class _CardVictims:
     """What is free on each card of a node, and what each of the pool has of it."""
 
-    def __init__(self, scene: Scene, pod: Pod, node: Node, pool: Sequence[Pod]) -> None:
+    def __init__(self, scene: PreemptionState, pod: Pod, node: Node, pool: Sequence[Pod]) -> None:
         self._want = (pod.request.card_bytes, pod.request.card_core)
         self._pool = pool
         holds = scene.room.engine.holds

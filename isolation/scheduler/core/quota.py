@@ -20,7 +20,7 @@ Charge = tuple[tuple[str, int], ...]
 """Bytes by card model."""
 
 
-class Spending:
+class QuotaUsage:
     """See the module."""
 
     def __init__(self, unit_bytes: int) -> None:

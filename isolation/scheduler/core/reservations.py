@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from isolation.contract.model import Request
-from isolation.scheduler.core.planned_nodes import seated, usable
+from isolation.scheduler.core.planned_nodes import assign_places, may_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from isolation.contract.model import Placement, Pod, Slice
     from isolation.contract.reservation import Reservation
-    from isolation.scheduler.core.capacity import Room
+    from isolation.scheduler.core.capacity import Capacity
 
 PREEMPTION: Final = "preemption"
 """Reason of a reservation for which others are asked to go."""
-HOLLOW_SECONDS: Final = 5.0
+ABANDONED_SECONDS: Final = 5.0
 """So long after nobody is going for it a reservation was given up by its maker; the watch may be a moment behind."""
-KEPT: Final = "GPU memory is reserved for pods that the node was added for"
+RESERVED_FOR_OTHERS: Final = "GPU memory is reserved for pods that the node was added for"
 _KEY: Final = "reservation/"
 """Before the name of a reservation among the holders of room: no UID has a slash."""
 
@@ -39,12 +39,12 @@ def key_of(name: str) -> str:
     return _KEY + name
 
 
-def own_name(uid: str) -> str:
+def internal_name(uid: str) -> str:
     """What a reservation of the books' own is called, which is never stored: no object's name has a slash."""
     return f"/{uid}"
 
 
-def own(name: str) -> bool:
+def is_internal(name: str) -> bool:
     """Whether a reservation is the books' own."""
     return name.startswith("/")
 
@@ -54,10 +54,10 @@ def name_of(key: str) -> str | None:
     return key[len(_KEY) :] if key.startswith(_KEY) else None
 
 
-class Reserved:
+class Reservations:
     """The reservations, and their holds in the room; `pods`: those that are known, by UID, as they are at any time."""
 
-    def __init__(self, room: Room, pods: Mapping[str, Pod]) -> None:
+    def __init__(self, room: Capacity, pods: Mapping[str, Pod]) -> None:
         self._room, self._pods = room, pods
         self._stored: dict[str, Reservation] = {}
         self._by_holder: dict[str, dict[str, None]] = {}
@@ -141,7 +141,7 @@ class Reserved:
 
     def tell(self, pod: Pod, failed: dict[str, str], hopeless: dict[str, str]) -> None:
         """Complete the reasons against nodes: what is kept there for others, and elsewhere for the pod."""
-        failed.update(dict.fromkeys(self._kept_from(pod, failed), KEPT))
+        failed.update(dict.fromkeys(self._kept_from(pod, failed), RESERVED_FOR_OTHERS))
         bought = (self._stored[name] for name in self._by_holder.get(pod.uid, ()) if self._stands(name))
         made = next((r for r in bought if r.pool and r.name not in self._seats and _serves(r, pod)), None)
         if made is not None:
@@ -181,7 +181,7 @@ class Reserved:
     def _still(self, name: str) -> bool:
         """Whether a place that was chosen is one still."""
         at, pod = self._seats[name], self._pods.get(self._stored[name].holder)
-        if pod is None or not usable(pod, self._room.nodes.get(at.node)):
+        if pod is None or not may_use(pod, self._room.nodes.get(at.node)):
             return False
         with self._room.without([key_of(name)]):
             return self._room.place_exactly(pod.request, pod.namespace, at) is not None
@@ -197,7 +197,7 @@ class Reserved:
             if not waiting:
                 return
             waiting.sort(key=lambda one: (one[0].expires, one[0].planned_node, one[0].name))
-            found = seated(self._room, node, waiting, {made.name: key_of(made.name) for made, _ in waiting})
+            found = assign_places(self._room, node, waiting, {made.name: key_of(made.name) for made, _ in waiting})
             self._seats |= found
             for name in found:
                 del self._unseated[pool][name]
@@ -217,7 +217,7 @@ class Reserved:
             if reservation.expires <= now and name not in self._past:
                 self._past.add(name)
                 self._book(name)
-        for name in [name for name in self._past if own(name)]:
+        for name in [name for name in self._past if is_internal(name)]:
             self.drop(name)
         self._next_expiry = min((r.expires for n, r in self._stored.items() if n not in self._past), default=math.inf)
 
@@ -261,7 +261,11 @@ class Reserved:
 
     def stale(self) -> list[Reservation]:
         """Those that are used up, expired or without purpose."""
-        return [r for name, r in self._stored.items() if (name in self._past or name in self._used) and not own(name)]
+        return [
+            r
+            for name, r in self._stored.items()
+            if (name in self._past or name in self._used) and not is_internal(name)
+        ]
 
     def hollow(self, pods: Mapping[str, Pod], ending: Collection[str], now: float) -> list[Reservation]:
         """
@@ -284,12 +288,12 @@ class Reserved:
                 if pod is None or self._room.place_exactly(pod.request, pod.namespace, made.placement) is None:
                     short[name] = self._short.get(name, now)
         self._short = short
-        return [self._stored[name] for name, since in short.items() if now - since >= HOLLOW_SECONDS]
+        return [self._stored[name] for name, since in short.items() if now - since >= ABANDONED_SECONDS]
 
     def no_need(self, uid: str) -> None:
         """The pod has its place, or needs none: what was made for it alone has no purpose any more."""
         for name in tuple(self._by_holder.get(uid, ())):
-            if own(name):
+            if is_internal(name):
                 self.drop(name)
                 continue
             self._past.add(name)

@@ -18,7 +18,7 @@ _ALIKE: Final = 1e-12
 """Scores closer than this are one score: rounding."""
 
 
-def steered(scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str], kept: frozenset[str]) -> list[int]:
+def to_points(scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str], kept: frozenset[str]) -> list[int]:
     """Points by node; where room is kept for the pod somewhere, that place comes before every other."""
     if not kept:
         return [*map(int, np.maximum(points(scores, BEST), 0).tolist())]
@@ -26,7 +26,7 @@ def steered(scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str],
     return [BEST if name in kept and point >= 0 else max(0, point) for name, point in zip(names, found, strict=True)]
 
 
-def foremost(
+def shortlist(
     scores: np.ndarray[Any, np.dtype[np.float64]], names: Sequence[str], kept: frozenset[str], most: int
 ) -> list[str]:
     """The nodes that `steered` gives the highest points, so many at most; empty: none fits."""

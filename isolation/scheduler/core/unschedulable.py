@@ -25,13 +25,13 @@ MOST_NAMES: Final = 256
 """Nodes that are remembered for each of them: thousands may wait for room on thousands of nodes."""
 SETTLE_SECONDS: Final = 0.4
 """So long after room became free kube-scheduler has had its own chance."""
-WAKE_AGAIN_SECONDS: Final = 5.0
-RELIEF_AFTER_SECONDS: Final = 0.5
+REQUEUE_AGAIN_SECONDS: Final = 5.0
+PREEMPT_AFTER_SECONDS: Final = 0.5
 """A pod that waits for so long is not about to get room that is just becoming free."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnschedulablePod:
     """One pod that waits."""
 
     pod: Pod
@@ -44,11 +44,11 @@ class Refused:
     """Every node that it was asked about, also those that could not serve it then; empty: too many to remember."""
 
 
-class Waiting:
+class UnschedulableQueue:
     """Refused pods by UID, the one asked about last at the end."""
 
     def __init__(self) -> None:
-        self._refused: OrderedDict[str, Refused] = OrderedDict()
+        self._refused: OrderedDict[str, UnschedulablePod] = OrderedDict()
         self._freed = float("-inf")
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Waiting:
 
     def refused(self, pod: Pod, names: tuple[str, ...], now: float, asked: Sequence[str] = ()) -> None:
         """None of the nodes `asked` about had room; `names` of them are full."""
-        known = self._refused.pop(pod.uid, None) or Refused(pod, (), now, now)
+        known = self._refused.pop(pod.uid, None) or UnschedulablePod(pod, (), now, now)
         all_ = tuple(asked) if len(asked) <= MOST_NAMES else ()
         self._refused[pod.uid] = replace(known, pod=pod, names=names[:MOST_NAMES], last=now, asked=all_)
         while len(self._refused) > MOST:
@@ -75,12 +75,14 @@ class Waiting:
         """Some room may have become free."""
         self._freed = now
 
-    def to_wake(self, now: float) -> Iterator[Refused]:
+    def to_wake(self, now: float) -> Iterator[UnschedulablePod]:
         """Pods that may not know of the room; the ones that matter most first."""
         if now < self._freed + SETTLE_SECONDS:
             return
         asleep = (
-            one for one in self._refused.values() if one.last <= self._freed and now >= one.woken + WAKE_AGAIN_SECONDS
+            one
+            for one in self._refused.values()
+            if one.last <= self._freed and now >= one.woken + REQUEUE_AGAIN_SECONDS
         )
         yield from sorted(asleep, key=_rank)
 
@@ -90,11 +92,11 @@ class Waiting:
         if known is not None:
             self._refused[uid] = replace(known, woken=now)
 
-    def to_relieve(self, now: float) -> Iterator[Refused]:
+    def to_relieve(self, now: float) -> Iterator[UnschedulablePod]:
         """Pods that might get room by pre-emption; the ones that matter most first."""
-        waits = (one for one in self._refused.values() if one.names and now >= one.first + RELIEF_AFTER_SECONDS)
+        waits = (one for one in self._refused.values() if one.names and now >= one.first + PREEMPT_AFTER_SECONDS)
         yield from sorted(waits, key=_rank)
 
 
-def _rank(one: Refused) -> tuple[int, float, str]:
+def _rank(one: UnschedulablePod) -> tuple[int, float, str]:
     return -one.pod.priority, one.pod.created, one.pod.uid

@@ -18,7 +18,7 @@ from isolation.doctor.checks.finding import counted, ok, problem, unknown
 from isolation.doctor.checks.rights import RIGHTS
 from isolation.doctor.cli import doctor
 from isolation.doctor.grants import FILES, objects, text
-from isolation.scheduler.core.kube_scheduler_config import beside_us
+from isolation.scheduler.core.kube_scheduler_config import sidecar_config
 
 ROOT = Path(__file__).resolve().parents[3]
 REPORT = [ok("a.well", "fine"), problem("a.bad", "[red]broken", "mend it"), unknown("a.dark", "unseen", "look")]
@@ -94,7 +94,7 @@ def test_the_kube_scheduler_beside_us_gets_what_we_print():
     """
     committed = yaml.safe_load((ROOT / "manifests/base/scheduler/configuration.yaml").read_text())
 
-    assert beside_us() == yaml.safe_load(committed["data"]["config.yaml"])
+    assert sidecar_config() == yaml.safe_load(committed["data"]["config.yaml"])
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

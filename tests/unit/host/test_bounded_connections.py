@@ -15,8 +15,8 @@ from support.waiting import soon
 from isolation.host import bounded_connections
 from isolation.host.bounded_connections import Limits
 from isolation.kube.listen import Address
-from isolation.scheduler.admission.serve import Reviews
-from isolation.scheduler.http import body_of, listener, serving
+from isolation.scheduler.admission.serve import ReviewQueue
+from isolation.scheduler.http_server import open_listener, read_body, serve
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 LOG = logging.getLogger("test_bounded_connections")
@@ -25,7 +25,7 @@ LOG = logging.getLogger("test_bounded_connections")
 @contextlib.asynccontextmanager
 async def served(app, limits):
     """An application; how to open a connection and write something, and the connections as the server has them."""
-    sock, opened = listener(Address("127.0.0.1", 0)), []
+    sock, opened = open_listener(Address("127.0.0.1", 0)), []
 
     async def connect(text=b""):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
@@ -33,7 +33,7 @@ async def served(app, limits):
         opened.append(writer)
         return SimpleNamespace(reader=reader, write=writer.write)
 
-    async with serving(app, sock, limits, LOG) as connections:
+    async with serve(app, sock, limits, LOG) as connections:
         try:
             yield SimpleNamespace(connect=connect, connections=connections)
         finally:
@@ -45,7 +45,7 @@ def echo(most=1 << 20, gate=None):
     """Answers a body with its size, once the gate is open."""
 
     async def answer(request):
-        body = await body_of(request, most)
+        body = await read_body(request, most)
         if gate is not None:
             await gate.wait()
         return web.Response(text=str(len(body)))
@@ -156,7 +156,7 @@ def test_the_smallest_complete_review_is_judged_first():
         return b"{}"
 
     async def story():
-        reviews = Reviews(judge)
+        reviews = ReviewQueue(judge)
         async with served(reviews.application(), Limits(10, 1000.0)) as made:
             callers = [await made.connect((HEAD % size).replace(b" / ", b" /admit/x ") + b"x" * size) for size in SIZES]
             await soon(lambda: len([one for one in reviews._held if one.whole is not None]) == len(SIZES))
@@ -177,7 +177,7 @@ def test_where_all_bodies_are_too_large_the_largest_goes():
     """
 
     async def story():
-        reviews = Reviews(lambda _: b"{}", most_held=10_000)
+        reviews = ReviewQueue(lambda _: b"{}", most_held=10_000)
         async with served(reviews.application(), Limits(10, 1000.0)) as made:
 
             async def send(size, part):

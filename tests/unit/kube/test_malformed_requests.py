@@ -12,21 +12,21 @@ import ssl
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 from e2e.certificates import Authority
-from support.scheduler_doors import Server, extending
+from support.scheduler_endpoints import Server, extending
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.answer import Clocks
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot
 from autoscaler.apis.metrics.core.responses import CUSTOM
 from autoscaler.apis.metrics.server import MetricsApiServer as MetricsApi
-from autoscaler.apis.metrics.server import serve
+from autoscaler.apis.metrics.server import serve as serve_metrics_api
 from autoscaler.apis.metrics.tls import MetricsTls
 from exporter.http.server import MetricsServer
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
 from isolation.kube.listen import Address
 from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, Handlers, serve
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 
 WORLD = ("isolation.scheduler.informers", "isolation.kube.election", "isolation.kube.optional_kind")
 EVIL = b"\x1b[31mgranted\n2026-01-01 INFO bound pod"
@@ -53,7 +53,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def anew():
     """Each test has its first line."""
-    for name in ("isolation.scheduler.server", "autoscaler.apis.metrics.server"):
+    for name in ("isolation.scheduler.endpoints", "autoscaler.apis.metrics.server"):
         logging.getLogger(name).getChild("http").filters.clear()
 
 
@@ -61,8 +61,8 @@ def anew():
 async def doors(certificates=None):
     """The extender over TLS, or on loopback where there are no certificates; the port."""
     async with extending(Server()) as (verbs, _):
-        app = Doors(Answers(verbs, lambda _: b"", dict, "1.2.3"), Metrics()).extender()
-        async with serving(app, Address("127.0.0.1", 0), EXTENDER_LIMITS, certificates) as port:
+        app = Endpoints(Handlers(verbs, lambda _: b"", dict, "1.2.3"), Metrics()).extender()
+        async with serve(app, Address("127.0.0.1", 0), EXTENDER_LIMITS, certificates) as port:
             yield port
 
 
@@ -125,7 +125,7 @@ def test_a_thousand_of_them_are_one_line(caplog):
         asyncio.run(story())
     (line,) = lines(caplog)
     assert (
-        "WARNING isolation.scheduler.server.http rejected 1 invalid or aborted requests, the last one from "
+        "WARNING isolation.scheduler.endpoints.http rejected 1 invalid or aborted requests, the last one from "
         "127.0.0.1: BadHttpMessage"
     ) == line.replace("BadStatusLine", "BadHttpMessage").replace("BadHttpMethod", "BadHttpMessage")
 
@@ -157,7 +157,7 @@ def test_the_metrics_apis_log_stays_short(text, tmp_path, caplog):
     server = MetricsApi(tls, None, LatestSnapshot(MetricsSnapshot(1000.0)), (CUSTOM,), now=lambda: moment, unready=str)
 
     async def story():
-        async with serve(server, tls, "127.0.0.1", 0) as port:
+        async with serve_metrics_api(server, tls, "127.0.0.1", 0) as port:
             return await send(port, text, ssl.create_default_context(cafile=str(authority.certificate)))
 
     with caplog.at_level(logging.INFO):

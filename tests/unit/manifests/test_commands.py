@@ -29,8 +29,8 @@ from isolation.contract.names import (
 from isolation.doctor.checks.rights import RIGHTS
 from isolation.doctor.grants import FILES, text
 from isolation.doctor.grants import objects as granted_objects
-from isolation.scheduler.admission.objects import objects as admission_objects
-from isolation.scheduler.core.kube_scheduler_config import existing
+from isolation.scheduler.admission.objects import build_objects as admission_objects
+from isolation.scheduler.core.kube_scheduler_config import existing_scheduler_config
 
 each = pytest.mark.parametrize(("overlay", "components"), BUILDS, ids=IDS)
 USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"
@@ -224,7 +224,7 @@ def test_the_stanza_for_an_existing_scheduler_is_current():
     """
     file = MANIFESTS / "overlays/existing-scheduler/kube-scheduler.yaml"
 
-    assert existing() == yaml.safe_load(file.read_text())
+    assert existing_scheduler_config() == yaml.safe_load(file.read_text())
 
 
 def test_roles_for_people_are_those_that_the_page_shows():

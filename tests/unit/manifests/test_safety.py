@@ -24,7 +24,7 @@ from isolation.doctor.checks.cluster.certificates import WEBHOOK
 from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
 from isolation.scheduler.cli import scheduler
-from isolation.scheduler.core.kube_scheduler_config import BESIDE
+from isolation.scheduler.core.kube_scheduler_config import SIDECAR_LEASE
 from isolation.scheduler.settings import SIDECAR
 
 BASE = Path(__file__).resolve().parents[3] / "manifests" / "base"
@@ -67,8 +67,8 @@ def test_the_pair_in_one_pod_fails_over_together():
     """
     configured = yaml.safe_load(thing("scheduler/configuration.yaml", "ConfigMap")["data"]["config.yaml"])
 
-    assert f"--kube-scheduler-lease={BESIDE}" in container(DEPLOYMENT, "gpushare")["args"]
-    assert (BESIDE, SYSTEM_NAMESPACE) == tuple(
+    assert f"--kube-scheduler-lease={SIDECAR_LEASE}" in container(DEPLOYMENT, "gpushare")["args"]
+    assert (SIDECAR_LEASE, SYSTEM_NAMESPACE) == tuple(
         configured["leaderElection"][key] for key in ("resourceName", "resourceNamespace")
     )
 

@@ -13,7 +13,7 @@ from support.builders import ask, node
 
 from isolation.placement import native
 from isolation.placement.engine import Engine
-from isolation.placement.workload_mix import FIRST, MEMORY, STEADY, Learner, Shape
+from isolation.placement.workload_mix import FIRST, MEMORY, STEADY, RequestShape, WorkloadMix
 
 
 def values(demand: dict[int, float]) -> np.ndarray:
@@ -63,8 +63,8 @@ def test_more_sizes_than_the_solver_takes_are_refused_not_truncated():
 
 def test_the_mix_is_learnt_at_doubling_arrivals_and_old_habits_fade():
     """32, 64, 128 ... then at a steady pace; counts are halved so that a new workload can take over."""
-    learner = Learner()
-    shape = Shape(0, 0, 1, 0, 1, whole=False, group=0)
+    learner = WorkloadMix()
+    shape = RequestShape(0, 0, 1, 0, 1, whole=False, group=0)
     due = [at for at in range(1, 2 * MEMORY) if learner.add(shape)]
     assert [FIRST, 64, 128, 256] == due[:4]
     assert all(later - earlier <= STEADY for earlier, later in pairwise(due))

@@ -16,7 +16,7 @@ from isolation.contract.names import ACK, ALLOCATION, RESERVATION
 from isolation.contract.quantity import gib
 from isolation.scheduler import binder as binding
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 
 if TYPE_CHECKING:
     from isolation.contract.model import Pod
@@ -26,7 +26,7 @@ class Scheduler:
     """A binder with its books, its clock and its server."""
 
     def __init__(self, server: Server, *pods: Pod, cards: int = 1, size: int = 8) -> None:
-        self.books, self.clock, self.server = Books(), Clock(), server
+        self.books, self.clock, self.server = SchedulerCache(), Clock(), server
         for name in ("n", "m"):
             self.books.node_is(node(name, cards, size))
         server.alive |= {one.uid for one in pods}
@@ -330,11 +330,11 @@ def test_a_pod_that_the_watch_never_shows_is_asked_for_until_its_end(end):
             world.server.alive.discard("a")
         elif end == "ended":
             world.server.ended.add("a")
-        world.clock.now += binding.SEEN_SECONDS
+        world.clock.now += binding.OBSERVED_SECONDS
         await world.binder.sweep()
         assert (5 if end == "bound" else 0) == world.used()
         world.server.alive.discard("a")
-        world.clock.now += binding.SEEN_SECONDS
+        world.clock.now += binding.OBSERVED_SECONDS
         await world.binder.sweep()
         assert (0, {}) == (world.used(), world.books.assumed())
 

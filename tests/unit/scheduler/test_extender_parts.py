@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from support import scheduler_world as world
-from support.scheduler_doors import Desk
+from support.scheduler_endpoints import Desk
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.metrics import Kind, Unit
@@ -22,11 +22,11 @@ from isolation.kube.core.lease import Record, Terms
 from isolation.kube.listen import Address, address
 from isolation.scheduler.cli import scheduler
 from isolation.scheduler.core import kube_scheduler_config, legacy_inspect
-from isolation.scheduler.core.answers import HeldPart, InspectedCard, InspectedNode
-from isolation.scheduler.core.unschedulable import MOST, Waiting
+from isolation.scheduler.core.answers import InspectedCard, InspectedNode, InspectedPod
+from isolation.scheduler.core.unschedulable import MOST, UnschedulableQueue
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.settings import Settings
+from isolation.scheduler.settings import SchedulerSettings
 
 QUICK = Terms(duration=400.0, act=300.0, retry=0.05, request=50.0)
 
@@ -40,7 +40,7 @@ def test_a_pod_refused_before_room_became_free_is_woken_once():
     """
     Not before kube-scheduler had its chance, not if it was asked about since, not again at once.
     """
-    waiting = Waiting()
+    waiting = UnschedulableQueue()
     waiting.refused(world.pod("early"), ("n",), 10.0)
     waiting.freed(11.0)
     waiting.refused(world.pod("late"), ("n",), 12.0)
@@ -58,7 +58,7 @@ def test_who_matters_most_is_helped_first():
     """
     By priority, then by age; only pods that a pre-emption could help, and only after a moment.
     """
-    waiting = Waiting()
+    waiting = UnschedulableQueue()
     for uid, priority, created in (("b", 0, 5.0), ("a", 0, 6.0), ("high", 9, 7.0)):
         waiting.refused(world.pod(uid, priority=priority, created=created), ("n",), 10.0)
     waiting.refused(world.pod("hopeless"), (), 10.0)
@@ -73,7 +73,7 @@ def test_the_memory_of_waiting_pods_is_bounded():
     """
     The one asked about longest ago is forgotten first.
     """
-    waiting = Waiting()
+    waiting = UnschedulableQueue()
     for i in range(MOST + 2):
         waiting.refused(world.pod(str(i)), ("n",), float(i))
 
@@ -216,7 +216,7 @@ def test_every_mistake_is_said_at_once():
     """
     An open sidecar, TLS without a certificate, unknown policy, odd Lease names: one message with what to do.
     """
-    settings = Settings(
+    settings = SchedulerSettings(
         admission=Address("0.0.0.0", 8443),  # noqa: S104 (that is the point)
         extender=Address("0.0.0.0", 8441),  # noqa: S104
         sidecar=Address("0.0.0.0", 8442),  # noqa: S104
@@ -229,9 +229,11 @@ def test_every_mistake_is_said_at_once():
     words = ("--tls-cert", "needs --extender-client-ca", "loopback", "magic", "--kube-scheduler-lease")
     assert len(words) == len(said)
     assert all(word in line for word, line in zip(words, said, strict=True)), said
-    alone = Settings(sidecar=Address("127.0.0.1", 1), admission_client_ca=Path("a"), extender_client_ca=Path("b"))
+    alone = SchedulerSettings(
+        sidecar=Address("127.0.0.1", 1), admission_client_ca=Path("a"), extender_client_ca=Path("b")
+    )
     assert ["--admission-client-ca", "--extender-client-ca"] == [line.split()[0] for line in alone.problems()]
-    assert [] == list(Settings(sidecar=Address("127.0.0.1", 1)).problems())
+    assert [] == list(SchedulerSettings(sidecar=Address("127.0.0.1", 1)).problems())
 
 
 def test_bad_options_end_with_status_two():
@@ -250,7 +252,7 @@ def test_the_configuration_beside_us_is_what_the_design_says():
     """
     printed = yaml.safe_load(CliRunner().invoke(scheduler, ["config"]).output)
 
-    assert kube_scheduler_config.beside_us() == printed
+    assert kube_scheduler_config.sidecar_config() == printed
     assert (100, SCHEDULER) == (printed["percentageOfNodesToScore"], printed["profiles"][0]["schedulerName"])
     entry = printed["extenders"][0]
     assert "http://127.0.0.1:8442/extender" == entry["urlPrefix"]
@@ -291,16 +293,16 @@ def test_the_classic_inspect_answer():
     """
     As tools know it; an unknown node is an error in the answer.
     """
-    card = InspectedCard(1, "GPU-x", 15, 7, (HeldPart("p", "ml", 7),))
+    card = InspectedCard(1, "GPU-x", 15, 7, (InspectedPod("p", "ml", 7),))
     nodes = [InspectedNode("a", (card,)), InspectedNode("b", ())]
 
-    everything = json.loads(legacy_inspect.inspect(nodes))
+    everything = json.loads(legacy_inspect.encode_inspection(nodes))
 
     dev = {"id": 1, "totalGPU": 15, "usedGPU": 7, "pods": [{"name": "p", "namespace": "ml", "usedGPU": 7}]}
     assert {"name": "a", "totalGPU": 15, "usedGPU": 7, "devs": [dev]} == everything["nodes"][0]
     assert (2, "") == (len(everything["nodes"]), everything["error"])
-    assert ["b"] == [node["name"] for node in json.loads(legacy_inspect.inspect(nodes, "b"))["nodes"]]
-    assert "c" in json.loads(legacy_inspect.inspect(nodes, "c"))["error"]
+    assert ["b"] == [node["name"] for node in json.loads(legacy_inspect.encode_inspection(nodes, "b"))["nodes"]]
+    assert "c" in json.loads(legacy_inspect.encode_inspection(nodes, "c"))["error"]
 
 
 def test_metrics_are_those_of_the_catalogue():

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.extender_stage import NODES, cluster
-from support.scheduler_doors import args, bind_args, extending, pod
+from support.scheduler_endpoints import args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION, QUOTA
@@ -23,7 +23,7 @@ SPREAD = [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfi
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.extender_stage import cluster
-from support.scheduler_doors import args, bind_args, extending, pod
+from support.scheduler_endpoints import args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
@@ -23,7 +23,7 @@ from isolation.scheduler.informers import RESERVATIONS_PATH
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
@@ -56,7 +56,7 @@ def test_a_bind_whose_look_at_the_node_gets_no_answer_says_so(monkeypatch):
     """
     The API server does not tell in time who is on the node: nothing is bound, and the Event has the reason.
     """
-    monkeypatch.setattr(extender, "FRESH_SECONDS", 0.25)
+    monkeypatch.setattr(extender, "LIVE_READ_SECONDS", 0.25)
 
     async def story():
         server = cluster("a")

@@ -20,7 +20,7 @@ from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
 from isolation.scheduler.admission.core import forbidden
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS, records
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ _STAYS: Final = "!has(object.metadata.deletionTimestamp)"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Validation:
     """What must hold, and what to tell whoever broke it."""
 
     expression: str
@@ -84,7 +84,7 @@ def asks(pod: str, dialect: Dialect) -> str:
 def marked(at: str, dialect: Dialect) -> str:
     """Whether an object has labels or annotations that belong to pods with shares: by name, a few steps."""
     labels = carries(at, "labels", (SHARED, dialect.card_count))
-    return f"{labels} || {carries(at, 'annotations', records(dialect))}"
+    return f"{labels} || {carries(at, 'annotations', record_annotations(dialect))}"
 
 
 def carries(at: str, what: str, keys: Iterable[str]) -> str:
@@ -108,7 +108,7 @@ def variables(pod: str, dialect: Dialect) -> dict[str, str]:
     }
 
 
-def amounts(dialect: Dialect) -> list[Claim]:
+def amount_validations(dialect: Dialect) -> list[Validation]:
     """The containers' own amounts."""
     memory, compute = dialect.memory, dialect.compute
     found = [claim for name in (memory, compute) for claim in _extended(name)]
@@ -116,27 +116,27 @@ def amounts(dialect: Dialect) -> list[Claim]:
     per_card = "(variables.cards > 0 ? variables.cards : 1)"
     return [
         *found,
-        Claim(
+        Validation(
             f"variables.cards >= 1 && variables.cards <= {MOST_CARDS}",
             f"label {dialect.card_count} must be a whole number from 1 to {MOST_CARDS} in quotes",
         ),
-        Claim(
+        Validation(
             _each(f"!({_has(memory)}) || !{size}.isInteger() || {size}.asInteger() % {per_card} == 0"),
             f"{memory} must be a multiple of the number of cards in label {dialect.card_count}",
         ),
-        Claim(
+        Validation(
             _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % ({CORE_STEP} * {per_card}) == 0"),
             f"{compute} must be a multiple of {CORE_STEP} on each card",
         ),
-        Claim(
+        Validation(
             _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() <= {FULL_CORE} * {per_card}"),
             f"{compute} is more than {FULL_CORE} on each card; request less, or spread it over more cards",
         ),
-        Claim(
+        Validation(
             _each(f"!({names_any((compute,))}) || {names_any((memory,))}"),
             f"{compute} needs {memory}; request both on the same container",
         ),
-        Claim(
+        Validation(
             f"!variables.containers.exists(c, ({names_any((dialect.whole,))}) && "
             f"[c.?resources.?limits[?{text(dialect.whole)}], c.?resources.?requests[?{text(dialect.whole)}]]"
             ".exists(q, q.hasValue() && string(q.value()) != '0'))",
@@ -157,16 +157,18 @@ def _each(claim: str) -> str:
     return f"variables.shares.all(c, {claim})"
 
 
-def _extended(name: str) -> list[Claim]:
+def _extended(name: str) -> list[Validation]:
     """Stated as limit, whole, more than nothing, and equal where it is requested too."""
     request = f"c.?resources.?requests[?{text(name)}].hasValue()"
     return [
-        Claim(_each(f"!({request}) || {_has(name)}"), f"{name} is set under requests only; set it under limits too"),
-        Claim(
+        Validation(
+            _each(f"!({request}) || {_has(name)}"), f"{name} is set under requests only; set it under limits too"
+        ),
+        Validation(
             _each(f"!({_has(name)}) || ({_limit(name)}.isInteger() && {_limit(name)}.isGreaterThan(quantity('0')))"),
             f"{name} must be a whole number of 1 or more",
         ),
-        Claim(
+        Validation(
             _each(
                 f"!({request}) || !({_has(name)}) || "
                 f"quantity(string(c.resources.requests[{text(name)}])).compareTo({_limit(name)}) == 0"
@@ -176,23 +178,23 @@ def _extended(name: str) -> list[Claim]:
     ]
 
 
-def of_pod(pod: str) -> list[Claim]:
+def pod_validations(pod: str) -> list[Validation]:
     """What a pod with shares may not bring along."""
     path = "v.?hostPath.?path.orValue('')"
     unplain, harmless = pattern(forbidden.UNPLAIN), pattern(forbidden.HOST_PATHS_HARMLESS)
     return [
-        Claim(
+        Validation(
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
-        Claim(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
-        Claim(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
+        Validation(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
+        Validation(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
         # So many are refused above, and are not walked over as well.
-        Claim(
+        Validation(
             f"{_annotations(pod)} > {MOST_ANNOTATIONS} || "
             f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
             ASKS_RUNTIME,
         ),
-        Claim(
+        Validation(
             f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
             f"(!{path}.matches({pattern(forbidden.HOST_PATHS)}) || {path}.matches({harmless}))))",
             "a hostPath exposes devices, the container runtime or files of the host system, or contains //, . or ..; "
@@ -210,7 +212,7 @@ def _asks_runtime() -> str:
     return " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
 
 
-def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
+def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
     """What no container of such a pod may bring along."""
     capabilities = texts(forbidden.CAPABILITIES)
     prefixes = " || ".join(f"e.name.startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
@@ -220,26 +222,26 @@ def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
         "(c.?terminationMessagePath.orValue('') == '' ? [] : [c.terminationMessagePath]))"
     )
     return [
-        Claim(
+        Validation(
             f"{listed}.all(c, !c.?securityContext.?privileged.orValue(false))",
             "a privileged container can access every card of the node; remove privileged",
         ),
-        Claim(
+        Validation(
             f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
             f".all(a, a.matches({pattern(forbidden.CAPABILITY)}) && "
             f"!(a.upperAscii().replace('CAP_', '') in {capabilities})))",
             f"capabilities {', '.join(forbidden.CAPABILITIES)} give access to other tenants' cards; remove them",
         ),
-        Claim(
+        Validation(
             f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {texts(forbidden.own_env(dialect))}) "
             f"|| e.name in {texts(forbidden.ENV_HARMLESS)}))",
             "an environment variable (GPUSHARE_*, LD_*, NVIDIA_*) would select cards or libraries; remove it",
         ),
-        Claim(
+        Validation(
             f"{listed}.all(c, c.?envFrom.orValue([]).all(e, !({filled})))",
             "envFrom sets environment variables that would select cards or libraries; change the prefix",
         ),
-        Claim(
+        Validation(
             f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(forbidden.UNPLAIN)}) "
             f"&& !p.matches({pattern(forbidden.OWN_PATHS)})))",
             "a mount, a device or terminationMessagePath covers files of gpushare, or its path contains //, . or ..; "
@@ -248,14 +250,14 @@ def of_containers(listed: str, dialect: Dialect) -> list[Claim]:
     ]
 
 
-def made(pod: str, dialect: Dialect) -> list[Claim]:
+def not_forged(pod: str, dialect: Dialect) -> list[Validation]:
     """What nobody writes into a pod or template that is being made."""
     return [
-        Claim(
-            f"!{carries(pod, 'annotations', records(dialect))}",
+        Validation(
+            f"!{carries(pod, 'annotations', record_annotations(dialect))}",
             "an annotation is an allocation record, which only the scheduler writes; remove it",
         ),
-        Claim(
+        Validation(
             f"!{carries(pod, 'labels', (SHARED,))} || {asks(pod, dialect)} && "
             f"{pod}.metadata.labels[{text(SHARED)}] == 'true'",
             f"label {SHARED} is set by admission on pods that request {dialect.memory}; remove it",
@@ -263,15 +265,15 @@ def made(pod: str, dialect: Dialect) -> list[Claim]:
     ]
 
 
-def admitted(pod: str, scheduler: str) -> list[Claim]:
+def admitted_validations(pod: str, scheduler: str) -> list[Validation]:
     """What the webhook has added by the time that policies are asked: a pod without it came past the webhook."""
     return [
-        Claim(
+        Validation(
             f"{pod}.metadata.?labels[?{text(SHARED)}].orValue('') == 'true'",
             f"a pod that requests GPU shares has no label {SHARED}: the admission webhook was not called; "
             "check that the webhook configuration is installed",
         ),
-        Claim(
+        Validation(
             f"{pod}.spec.?schedulerName.orValue({text(DEFAULT_SCHEDULER)}) == {text(scheduler)}",
             f"pods that request GPU shares are scheduled by {scheduler}; remove schedulerName",
         ),
@@ -280,13 +282,16 @@ def admitted(pod: str, scheduler: str) -> list[Claim]:
 
 def altered(dialect: Dialect) -> str:
     """Whether an update touches records or the labels that count."""
-    kept = [("annotations", key) for key in records(dialect)] + [("labels", SHARED), ("labels", dialect.card_count)]
+    kept = [("annotations", key) for key in record_annotations(dialect)] + [
+        ("labels", SHARED),
+        ("labels", dialect.card_count),
+    ]
     return " || ".join(
         f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept
     )
 
 
-def joins_runtime() -> str:
+def adds_runtime_annotations() -> str:
     """Whether an update brings annotations that ask the container runtime for devices."""
     changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
     found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"

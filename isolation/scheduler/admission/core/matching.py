@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE
-from isolation.scheduler.admission.core.review import EPHEMERAL, TEMPLATES
+from isolation.scheduler.admission.core.webhook import EPHEMERAL, TEMPLATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.codec.cursor import Path
-    from isolation.scheduler.admission.core.cel import Claim
+    from isolation.scheduler.admission.core.cel import Validation
 
     Manifest = dict[str, Any]
 
@@ -26,7 +26,7 @@ POD_UPDATES = tuple(f"pods{sub}" for sub in ("", "/status", "/resize", f"/{EPHEM
 BINDINGS = ("pods/binding", "bindings")
 
 
-def elsewhere() -> Manifest:
+def select_namespaces() -> Manifest:
     """The namespaces where admission judges."""
     return {
         "matchExpressions": [
@@ -36,7 +36,7 @@ def elsewhere() -> Manifest:
     }
 
 
-def labelled() -> Manifest:
+def select_shared_pods() -> Manifest:
     """
     Pods with shares that exist, before or after an update: by the label without which a pod came past admission.
 
@@ -46,7 +46,7 @@ def labelled() -> Manifest:
     return {"matchExpressions": [{"key": SHARED, "operator": "Exists"}]}
 
 
-def rule(resources: Iterable[str], *operations: str) -> Manifest:
+def resource_rule(resources: Iterable[str], *operations: str) -> Manifest:
     """Which requests; a resource is `pods/status` or `jobs.batch`."""
     listed = list(resources)
     return {
@@ -58,7 +58,7 @@ def rule(resources: Iterable[str], *operations: str) -> Manifest:
     }
 
 
-def by_path() -> Mapping[Path, list[str]]:
+def workloads_by_path() -> Mapping[Path, list[str]]:
     """Kinds of workloads by the place of their pods."""
     found: dict[Path, list[str]] = {}
     for resource, path in TEMPLATES.items():
@@ -66,7 +66,7 @@ def by_path() -> Mapping[Path, list[str]]:
     return found
 
 
-def by_group(resources: Iterable[str]) -> list[list[str]]:
+def split_by_group(resources: Iterable[str]) -> list[list[str]]:
     """One rule takes resources of one group."""
     groups: dict[str, list[str]] = {}
     for resource in resources:
@@ -74,17 +74,17 @@ def by_group(resources: Iterable[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def policy(
+def build_policy(
     name: str,
     rules: Sequence[Manifest],
     conditions: Mapping[str, str],
-    claims: Sequence[Claim],
+    claims: Sequence[Validation],
     variables: Mapping[str, str] | None = None,
     **selectors: Manifest,
 ) -> Manifest:
     """One ValidatingAdmissionPolicy, in the namespaces where admission judges if no selectors are given."""
     constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
-    constraints |= selectors or {"namespaceSelector": elsewhere()}
+    constraints |= selectors or {"namespaceSelector": select_namespaces()}
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": constraints,

@@ -13,7 +13,7 @@ import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.handover import Ours
-from isolation.scheduler.admission.core.fleet import UNKNOWN, Fleet, fleet_of
+from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node
@@ -23,7 +23,7 @@ MOST_LINE: Final = 16 << 20
 _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class AdmissionConfiguration(msgspec.Struct, frozen=True):
     """What the process is told first, as `Settings` has it."""
 
     certificate: str
@@ -35,7 +35,7 @@ class Configuration(msgspec.Struct, frozen=True):
     log_level: str = "info"
 
 
-class Update(msgspec.Struct, frozen=True):
+class ClusterUpdate(msgspec.Struct, frozen=True):
     """What has changed in the cluster since the last one; the first ones hold everything."""
 
     whole: bool
@@ -45,13 +45,13 @@ class Update(msgspec.Struct, frozen=True):
     shared: list[tuple[str, str]] = msgspec.field(default_factory=list)
     """Pods with shares (namespace, name) that are new."""
     gone: list[tuple[str, str]] = msgspec.field(default_factory=list)
-    fleet: Fleet | None = None
+    fleet: NodeSizes | None = None
     """None: as before."""
     pools: str | None = None
     """What the autoscaler has published (`codec_pools`), empty where that is nothing; None: as before."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class ProcessReport(msgspec.Struct, frozen=True):
     """What the process has done since it started, sent every second; it shows that its event loop runs."""
 
     outcomes: dict[str, int]
@@ -69,17 +69,17 @@ class Report(msgspec.Struct, frozen=True):
     """When it expires; None: unreadable."""
 
 
-class Known:
+class ClusterView:
     """What the updates have told so far."""
 
     def __init__(self) -> None:
         self.fleet, self.synced = UNKNOWN, False
         self.pools: tuple[PublishedPool, ...] = ()
-        self.growth: Fleet | None = None
+        self.growth: NodeSizes | None = None
         """What nodes may come; None: others than the published pools' too, as far as is known."""
         self._shared: set[tuple[str, str]] = set()
 
-    def take(self, update: Update) -> None:
+    def take(self, update: ClusterUpdate) -> None:
         """One more."""
         self.synced = update.synced
         self._shared.difference_update(update.gone)
@@ -89,7 +89,7 @@ class Known:
         if update.pools is not None:
             found = decode_pools(update.pools) if update.pools else PublishedPools()
             growing = (pool.fresh for pool in found.pools if pool.max_nodes)
-            self.pools, self.growth = found.pools, fleet_of(growing) if found.complete else None
+            self.pools, self.growth = found.pools, measure_nodes(growing) if found.complete else None
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

@@ -15,7 +15,7 @@ from isolation.contract.codec.request import goes_with_its_node
 from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
 from isolation.placement.node_rules import ours_of
-from isolation.scheduler.admission.core.safety import MOST_ANNOTATIONS
+from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,15 +32,15 @@ _NEEDS: Final = "matchExpressions"
 _FIELDS: Final = "matchFields"
 
 
-def changes_of_pod(metadata: At, spec: At, request: Request, scheduler: str, unit_bytes: int) -> Iterator[Change]:
+def patch_pod(metadata: At, spec: At, request: Request, scheduler: str, unit_bytes: int) -> Iterator[Change]:
     """The patch of one pod."""
     if spec["schedulerName"].text() in ("", DEFAULT_SCHEDULER) and scheduler != spec["schedulerName"].text():
         yield _add("/spec/schedulerName", scheduler)
-    yield from label(metadata, "/metadata", SHARED, "true")
+    yield from patch_label(metadata, "/metadata", SHARED, "true")
     yield from _affinity(spec, _needs(request, unit_bytes))
 
 
-def handover(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]]) -> Iterator[Change]:
+def patch_annotations(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]]) -> Iterator[Change]:
     """Annotations for cluster-autoscaler, where gpushare buys or drains for the pod; none for a DaemonSet's."""
     if goes_with_its_node(request.owner):
         return
@@ -56,7 +56,7 @@ def handover(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]])
         yield {"op": "remove", "path": path} if value is None else _add(path, value)
 
 
-def label(metadata: At, where: str, key: str, value: str) -> Iterator[Change]:
+def patch_label(metadata: At, where: str, key: str, value: str) -> Iterator[Change]:
     """A label of an object or template, unless it is there."""
     if metadata["labels"][key].value == value:
         return

@@ -13,21 +13,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.names import ACK, SCHEDULER, SHARED
-from isolation.scheduler.admission.core import accounts, cel
-from isolation.scheduler.admission.core.cel import Claim
+from isolation.scheduler.admission.core import account_policies, cel
+from isolation.scheduler.admission.core.cel import Validation
 from isolation.scheduler.admission.core.matching import (
     BINDINGS,
     POD_UPDATES,
     VERSION,
-    by_group,
-    by_path,
-    elsewhere,
-    labelled,
-    policy,
-    rule,
+    build_policy,
+    resource_rule,
+    select_namespaces,
+    select_shared_pods,
+    split_by_group,
+    workloads_by_path,
 )
-from isolation.scheduler.admission.core.review import ACCOUNTS, BINDER, EPHEMERAL
-from isolation.scheduler.admission.core.safety import records
+from isolation.scheduler.admission.core.pod_security import record_annotations
+from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +36,20 @@ if TYPE_CHECKING:
     from isolation.scheduler.admission.core.matching import Manifest
 
 
-_SHARED = {"namespaceSelector": elsewhere(), "objectSelector": labelled()}
+_SHARED = {"namespaceSelector": select_namespaces(), "objectSelector": select_shared_pods()}
 
 
-def policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
+def build_policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
     """Every ValidatingAdmissionPolicy; another scheduler's name where an existing one asks our extender."""
-    return [*_pods(dialect, scheduler), *_templates(dialect), *_running(dialect), *accounts.policies()]
+    return [
+        *_build_for_new_pods(dialect, scheduler),
+        *_build_for_workloads(dialect),
+        *_build_for_existing_pods(dialect),
+        *account_policies.build_policies(),
+    ]
 
 
-def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
+def build_bindings(made: Sequence[Manifest]) -> list[Manifest]:
     """What puts the policies in force, everywhere."""
     return [
         {
@@ -57,55 +62,67 @@ def bindings_of(made: Sequence[Manifest]) -> list[Manifest]:
     ]
 
 
-def _pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
+def _build_for_new_pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
     """New pods: those with shares, and those that pretend to have been admitted."""
-    new, asks = [rule(["pods"], "CREATE")], cel.asks("object", dialect)
-    forged = f"{cel.carries('object', 'annotations', records(dialect))} || {cel.carries('object', 'labels', (SHARED,))}"
-    claims = cel.amounts(dialect) + cel.of_pod("object") + cel.of_containers("variables.containers", dialect)
+    new, asks = [resource_rule(["pods"], "CREATE")], cel.asks("object", dialect)
+    records = cel.carries("object", "annotations", record_annotations(dialect))
+    forged = f"{records} || {cel.carries('object', 'labels', (SHARED,))}"
+    claims = (
+        cel.amount_validations(dialect)
+        + cel.pod_validations("object")
+        + cel.container_validations("variables.containers", dialect)
+    )
     # Whatever was not labelled by the webhook is refused by the second, which alone looks at everybody's pods.
     both = {"concerns-shares": f"{forged} || {asks}"}
-    admitted = [Claim(f"{one.expression} || !variables.asks", one.message) for one in cel.admitted("object", scheduler)]
-    admitted += cel.made("object", dialect)
+    admitted = [
+        Validation(f"{one.expression} || !variables.asks", one.message)
+        for one in cel.admitted_validations("object", scheduler)
+    ]
+    admitted += cel.not_forged("object", dialect)
     return [
-        policy("pods", new, {"asks-for-shares": asks}, claims, cel.variables("object", dialect), **_SHARED),
-        policy("admitted", new, both, admitted, {"asks": asks}),
+        build_policy("pods", new, {"asks-for-shares": asks}, claims, cel.variables("object", dialect), **_SHARED),
+        build_policy("admitted", new, both, admitted, {"asks": asks}),
     ]
 
 
-def _templates(dialect: Dialect) -> list[Manifest]:
+def _build_for_workloads(dialect: Dialect) -> list[Manifest]:
     """Whatever makes pods, one policy by the place where it keeps them."""
     found = []
-    for path, resources in by_path().items():
+    for path, resources in workloads_by_path().items():
         pod = ".".join(("object", *(str(step) for step in path)))
         before = pod.replace("object", "oldObject", 1)
         new = f"(request.operation == 'CREATE' || {pod} != {before})"
         conditions = {"asks-for-shares": f"has({pod}) && {cel.asks(pod, dialect)} && {new}"}
-        rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
-        claims = cel.amounts(dialect) + cel.of_pod(pod) + cel.of_containers("variables.containers", dialect)
-        claims += cel.made(pod, dialect)
+        rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
+        claims = (
+            cel.amount_validations(dialect)
+            + cel.pod_validations(pod)
+            + cel.container_validations("variables.containers", dialect)
+        )
+        claims += cel.not_forged(pod, dialect)
         name = f"templates-{resources[0].partition('.')[0]}"
-        found.append(policy(name, rules, conditions, claims, cel.variables(pod, dialect)))
+        found.append(build_policy(name, rules, conditions, claims, cel.variables(pod, dialect)))
     return found
 
 
-def _running(dialect: Dialect) -> list[Manifest]:
+def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
     """Pods that exist: what is kept, what joins them, who binds them."""
-    strangers = {"is-not-ours": f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"}
-    kept = Claim(
+    strangers = {"is-not-ours": f"!(request.userInfo.username in {cel.texts(sorted(GPUSHARE_ACCOUNTS))})"}
+    kept = Validation(
         f"!({cel.altered(dialect)})",
         f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
     )
-    many = Claim(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
-    devices = Claim(f"!({cel.joins_runtime()})", cel.ASKS_RUNTIME)
-    joining = cel.of_containers("object.spec.?ephemeralContainers.orValue([])", dialect)
-    binds = {"is-not-ours": f"request.userInfo.username != {cel.text(BINDER)}"}
+    many = Validation(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
+    devices = Validation(f"!({cel.adds_runtime_annotations()})", cel.ASKS_RUNTIME)
+    joining = cel.container_validations("object.spec.?ephemeralContainers.orValue([])", dialect)
+    binds = {"is-not-ours": f"request.userInfo.username != {cel.text(SCHEDULER_ACCOUNT)}"}
     labels = cel.carries("object", "labels", (SHARED, dialect.card_count))
-    bound = Claim(
-        f"!({cel.carries('object', 'annotations', records(dialect))} || {labels})",
+    bound = Validation(
+        f"!({cel.carries('object', 'annotations', record_annotations(dialect))} || {labels})",
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
-        policy("records", [rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices], **_SHARED),
-        policy("ephemeral", [rule([f"pods/{EPHEMERAL}"], "UPDATE")], {}, joining, **_SHARED),
-        policy("bindings", [rule(BINDINGS, "CREATE")], binds, [bound]),
+        build_policy("records", [resource_rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices], **_SHARED),
+        build_policy("ephemeral", [resource_rule([f"pods/{EPHEMERAL}"], "UPDATE")], {}, joining, **_SHARED),
+        build_policy("bindings", [resource_rule(BINDINGS, "CREATE")], binds, [bound]),
     ]

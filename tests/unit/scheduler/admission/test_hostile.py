@@ -24,14 +24,14 @@ from support.budget import examples
 
 from isolation.contract.codec import request_of
 from isolation.contract.model import Mode, Request
-from isolation.scheduler.admission.core.fleet import Fleet, Shape
-from isolation.scheduler.admission.core.request import MOST_BYTES
-from isolation.scheduler.admission.core.review import World, review
+from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.node_sizes import NodeSize, NodeSizes
+from isolation.scheduler.admission.core.webhook import ReviewContext, review
 
 SAMPLES = Path(__file__).resolve().parents[4].parent / "shared" / "samples"
 RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")
-SHAPES = frozenset(Shape(mode, 15 << 30, 4) for mode in (Mode.CGPU, Mode.CORE_MEM))
-WORLD = World(lambda _namespace, _name: None, Fleet(SHAPES))
+SHAPES = frozenset(NodeSize(mode, 15 << 30, 4) for mode in (Mode.CGPU, Mode.CORE_MEM))
+WORLD = ReviewContext(lambda _namespace, _name: None, NodeSizes(SHAPES))
 JUNK = (
     *(None, True, False, 0, -1, 1.5, 1e308, 10**400, -(10**30)),
     *("", "x", "8", "1e99", "\x00\x1b[31m", "9" * 5000, "true", "CREATE"),

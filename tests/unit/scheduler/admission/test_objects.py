@@ -14,21 +14,21 @@ from support.admission_pods import TEMPLATED
 
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
 from isolation.scheduler.admission.core import forbidden
-from isolation.scheduler.admission.core.matching import labelled
-from isolation.scheduler.admission.core.review import TEMPLATES
-from isolation.scheduler.admission.objects import FILES, main, objects, printed
+from isolation.scheduler.admission.core.matching import select_shared_pods
+from isolation.scheduler.admission.core.webhook import TEMPLATES
+from isolation.scheduler.admission.objects import FILES, build_objects, main, render
 
 ROOT = Path(__file__).resolve().parents[4]
 FOLDER = ROOT / "manifests" / "base" / "admission"
-HOOKS = objects("webhooks.yaml")[0]["webhooks"]
-POLICIES = [one for one in objects("policies.yaml") if one["kind"] == "ValidatingAdmissionPolicy"]
+HOOKS = build_objects("webhooks.yaml")[0]["webhooks"]
+POLICIES = [one for one in build_objects("policies.yaml") if one["kind"] == "ValidatingAdmissionPolicy"]
 SHIPPED = [
     one
     for path in sorted((ROOT / "manifests").rglob("*.yaml"))
     for one in yaml.safe_load_all(path.read_text())
     if isinstance(one, dict) and one.get("kind") == "ValidatingAdmissionPolicy"
 ]
-LABELLED = labelled()
+LABELLED = select_shared_pods()
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -36,8 +36,8 @@ def test_the_committed_manifests_are_up_to_date(file):
     """
     Otherwise `python -m isolation.scheduler.admission.objects FILE` prints what belongs there.
     """
-    assert printed(file) == (FOLDER / file).read_text()
-    assert objects(file) == list(yaml.safe_load_all((FOLDER / file).read_text()))
+    assert render(file) == (FOLDER / file).read_text()
+    assert build_objects(file) == list(yaml.safe_load_all((FOLDER / file).read_text()))
 
 
 def test_the_module_prints_one_file_or_says_which_there_are():
@@ -52,8 +52,8 @@ def test_the_module_prints_one_file_or_says_which_there_are():
         cwd=ROOT,
     )
     assert "policies.yaml" in run.stdout
-    assert "== 'volcano'" in printed("policies.yaml", "volcano")
-    assert "'volcano'" not in printed("policies.yaml")
+    assert "== 'volcano'" in render("policies.yaml", "volcano")
+    assert "'volcano'" not in render("policies.yaml")
     assert 2 == main(["everything"])
 
 
@@ -138,7 +138,7 @@ def test_every_policy_is_bound_and_fails_closed():
     """
     A policy without a binding does nothing.
     """
-    bound = [one for one in objects("policies.yaml") if one["kind"].endswith("Binding")]
+    bound = [one for one in build_objects("policies.yaml") if one["kind"].endswith("Binding")]
 
     assert [one["metadata"]["name"] for one in POLICIES] == [one["spec"]["policyName"] for one in bound]
     assert all(["Deny"] == one["spec"]["validationActions"] for one in bound)

@@ -20,8 +20,8 @@ from e2e.certificates import Authority
 from support import strangers
 from support.admission_pods import pod
 from support.old_sessions import resumed
-from support.scheduler_doors import node
-from support.scheduler_doors import pod as stored
+from support.scheduler_endpoints import node
+from support.scheduler_endpoints import pod as stored
 from support.waiting import soon
 
 from isolation.contract.metrics import scheduler as catalogue
@@ -29,11 +29,11 @@ from isolation.contract.quantity import GIB
 from isolation.kube.listen import Address
 from isolation.kube.store import Store
 from isolation.scheduler.admission import supervise
-from isolation.scheduler.admission.core.webhooks import TIMEOUT_SECONDS
-from isolation.scheduler.admission.supervise import Admission, Cluster
-from isolation.scheduler.http import listener
+from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS
+from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
+from isolation.scheduler.http_server import open_listener
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.settings import Settings
+from isolation.scheduler.settings import SchedulerSettings
 
 HERE = Address("127.0.0.1", 0)
 MOST_RESIDENT_BYTES = 300 << 20
@@ -63,9 +63,9 @@ async def admission(authority, **settings):
     """A process that serves; the supervisor, its port, what it knows the cluster by, and its metrics."""
     pair = authority.issue("server", hosts=("127.0.0.1",))
     picture, metrics = Picture(), Metrics()
-    told = Settings(certificate=pair.certificate, key=pair.key, **settings)
-    sock = listener(HERE)
-    made = Admission(told, Cluster(picture, may_grow=False), sock, metrics)
+    told = SchedulerSettings(certificate=pair.certificate, key=pair.key, **settings)
+    sock = open_listener(HERE)
+    made = AdmissionProcess(told, ClusterFeed(picture, may_grow=False), sock, metrics)
     running = asyncio.create_task(made.run())
     try:
         await soon(lambda: not made.problem())

@@ -29,7 +29,7 @@ from support.admission_pods import (
 )
 from support.admission_reviews import asked, told, world
 
-from isolation.scheduler.admission.core.review import review
+from isolation.scheduler.admission.core.webhook import review
 
 RECORDED = sorted((Path(__file__).resolve().parents[5] / "shared" / "samples").glob("admission-*.json"))
 

@@ -22,8 +22,8 @@ from support.builders import node
 
 from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.model import Mode
-from isolation.scheduler.admission.core.fleet import Fleet, fleet_of
-from isolation.scheduler.admission.core.messages import Known, Update
+from isolation.scheduler.admission.core.messages import ClusterUpdate, ClusterView
+from isolation.scheduler.admission.core.node_sizes import NodeSizes, measure_nodes
 
 
 @pytest.mark.parametrize("kind", TEMPLATED)
@@ -96,9 +96,9 @@ def test_what_no_node_could_ever_hold_is_refused_unless_the_fleet_may_grow(chang
     """
     A pool that is empty now may bring larger cards: there it is a remark, since a refused pod makes no pool grow.
     """
-    closed = told(asked(good(change)), world(fleet=fleet_of(FLEET)))
-    open_ = told(asked(good(change)), world(fleet=fleet_of(FLEET, may_grow=True)))
-    unknown = told(asked(good(change)), world(fleet=Fleet()))
+    closed = told(asked(good(change)), world(fleet=measure_nodes(FLEET)))
+    open_ = told(asked(good(change)), world(fleet=measure_nodes(FLEET, may_grow=True)))
+    unknown = told(asked(good(change)), world(fleet=NodeSizes()))
 
     assert (False, True, True) == (closed["allowed"], open_["allowed"], unknown["allowed"])
     assert told_so in closed["message"]
@@ -110,7 +110,7 @@ def test_shares_where_all_nodes_serve_whole_cards_are_refused():
     """
     And the label that would change it is named.
     """
-    exclusive = world(fleet=fleet_of([node(mode=Mode.EXCLUSIVE), node(cards=0, mode=Mode.NONE)]))
+    exclusive = world(fleet=measure_nodes([node(mode=Mode.EXCLUSIVE), node(cards=0, mode=Mode.NONE)]))
 
     assert "label a node ack.node.gpu.schedule=cgpu or share" in told(asked(pod()), exclusive)["message"]
 
@@ -119,7 +119,7 @@ def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
     """
     While agents start nothing is refused for size; what other nodes have does not matter then.
     """
-    starting = world(fleet=fleet_of([node(cards=0, mode=Mode.CGPU), node(cards=1, size=15)]))
+    starting = world(fleet=measure_nodes([node(cards=0, mode=Mode.CGPU), node(cards=1, size=15)]))
 
     assert told(asked(good(amount(MEM, "80"))), starting)["allowed"]
 
@@ -146,7 +146,9 @@ def test_what_a_pool_may_bring_is_known_once_it_is_published(change, told_so, ma
     """
     Cards that are up do not hide those that an empty pool has; what neither could ever hold is refused, naming both.
     """
-    answer = told(asked(good(change)), world(fleet=fleet_of(FLEET, may_grow=may_grow), growth=fleet_of(POOLS)))
+    answer = told(
+        asked(good(change)), world(fleet=measure_nodes(FLEET, may_grow=may_grow), growth=measure_nodes(POOLS))
+    )
 
     assert (not told_so) == answer["allowed"]
     assert told_so in answer.get("message", "")
@@ -157,12 +159,12 @@ def test_in_an_empty_cluster_the_pools_alone_decide():
     """Without a node nothing was known; nodes of a pool whose cards nobody knows yet leave it open."""
     large, compute = good(amount(MEM, "97")), good(labelled(COUNT, "1", amount(MEM, "50")))
     amount("aliyun.com/gpu-core.percentage", "5")(compute)
-    refused = [told(asked(one), world(fleet=Fleet(), growth=fleet_of(POOLS))) for one in (large, compute)]
-    bare = fleet_of([*POOLS, node(cards=0, mode=Mode.CGPU)])
+    refused = [told(asked(one), world(fleet=NodeSizes(), growth=measure_nodes(POOLS))) for one in (large, compute)]
+    bare = measure_nodes([*POOLS, node(cards=0, mode=Mode.CGPU)])
 
     assert [False, False] == [one["allowed"] for one in refused]
     assert "none on existing nodes and 96" in refused[0]["message"]
-    assert told(asked(large), world(fleet=Fleet(), growth=bare))["allowed"]
+    assert told(asked(large), world(fleet=NodeSizes(), growth=bare))["allowed"]
 
 
 def _published(*pools, complete=True):
@@ -171,12 +173,14 @@ def _published(*pools, complete=True):
 
 def test_only_a_whole_list_of_pools_closes_the_fleet():
     """Nothing published, a pool left out, or no pool at all: other nodes may come, for all that is known."""
-    known = Known()
+    known = ClusterView()
     seen = []
     for text in ("", _published(), _published(*POOLS, complete=False), _published(*POOLS), ""):
-        known.take(Update(whole=True, synced=True, pools=text))
+        known.take(ClusterUpdate(whole=True, synced=True, pools=text))
         seen.append(known.growth)
 
-    assert [None, None, None, fleet_of(POOLS), None] == seen
-    known.take(Update(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True)))
-    assert Fleet() == known.growth  # a pool that may have no node brings none
+    assert [None, None, None, measure_nodes(POOLS), None] == seen
+    known.take(
+        ClusterUpdate(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True))
+    )
+    assert NodeSizes() == known.growth  # a pool that may have no node brings none

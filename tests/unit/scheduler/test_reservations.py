@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from support.builders import node
-from support.scheduler_books import books, indices, used
+from support.scheduler_cache_builders import books, indices, used
 from support.scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
-from isolation.scheduler.core.answers import Assumed
-from isolation.scheduler.core.reservations import HOLLOW_SECONDS, PREEMPTION
+from isolation.scheduler.core.answers import AssumedPlacement
+from isolation.scheduler.core.reservations import ABANDONED_SECONDS, PREEMPTION
 
 
 def test_a_reservation_takes_room_from_all_but_its_holder():
@@ -115,7 +115,7 @@ def test_a_reservation_ends_with_its_time_its_object_or_its_pod():
         assert isinstance(made.assume(pod("b", 1), "n", 49.0), Refusal), name
         end(made)
 
-        assert isinstance(made.assume(pod("c", 8), "n", 51.0), Assumed), name
+        assert isinstance(made.assume(pod("c", 8), "n", 51.0), AssumedPlacement), name
         assert (name != "object") == bool(made.stale_reservations(51.0)), name
 
 
@@ -166,8 +166,8 @@ def test_a_reservation_for_which_nobody_goes_is_given_up(reason, ends, expected)
     assert [] == made.stale_reservations(1.0)
     if ends == 3.0:
         made.pod_is(replace(victim, deleting=True))
-    assert [] == made.stale_reservations(1.0 + HOLLOW_SECONDS - 0.1)
-    assert expected == [one.name for one in made.stale_reservations(1.0 + HOLLOW_SECONDS)]
+    assert [] == made.stale_reservations(1.0 + ABANDONED_SECONDS - 0.1)
+    assert expected == [one.name for one in made.stale_reservations(1.0 + ABANDONED_SECONDS)]
 
 
 def test_a_reservation_whose_room_has_come_is_not_given_up():
@@ -184,4 +184,4 @@ def test_a_reservation_whose_room_has_come_is_not_given_up():
     assert [] == made.stale_reservations(4.0)
     made.pod_is(bound(pod("intruder", 6), at("n", 0, size=6)))
     assert [] == made.stale_reservations(6.0)
-    assert ["r"] == [one.name for one in made.stale_reservations(6.0 + HOLLOW_SECONDS)]
+    assert ["r"] == [one.name for one in made.stale_reservations(6.0 + ABANDONED_SECONDS)]

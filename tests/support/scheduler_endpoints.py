@@ -21,12 +21,12 @@ from isolation.kube.core.lease import Record, Terms
 from isolation.kube.store import Store
 from isolation.kube.writes import Answer, Outcome, Whereabouts
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core.cache import Books
-from isolation.scheduler.core.unschedulable import Waiting
-from isolation.scheduler.extender import Extender, World
-from isolation.scheduler.informers import RESERVATIONS_PATH, Picture
+from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.unschedulable import UnschedulableQueue
+from isolation.scheduler.extender import Extender, SchedulerContext
+from isolation.scheduler.informers import RESERVATIONS_PATH, Informers
 from isolation.scheduler.leader import Leadership
-from isolation.scheduler.live_read import Fresh
+from isolation.scheduler.live_read import LiveRead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -104,13 +104,13 @@ class Desk:
 @contextlib.asynccontextmanager
 async def extending(
     server: Server, desk: Desk | None = None, *, leads: bool = True, clock: Callable[[], float] = time.time
-) -> AsyncIterator[tuple[Extender, World]]:
+) -> AsyncIterator[tuple[Extender, SchedulerContext]]:
     """The verbs over this server, synced and leading."""
-    books, store = Books(), Store()
-    picture = Picture(server, books, store)
+    books, store = SchedulerCache(), Store()
+    picture = Informers(server, books, store)
     leadership = Leadership(desk or Desk(Record("1", "", 0.4, 0)), "me", terms=TERMS)
     binder = Binder(books, server, leadership.fence)
-    world = World(picture, leadership, binder, Fresh(server, picture), Waiting(), GIB, clock)
+    world = SchedulerContext(picture, leadership, binder, LiveRead(server, picture), UnschedulableQueue(), GIB, clock)
     async with picture.following():
         running = asyncio.create_task(leadership.run())
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import Mode, Node
-from isolation.placement.node_rules import MODES, holds, kind_of
+from isolation.placement.node_rules import MODES, kind_of, meets_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NodeSize:
     """What one node could hold when empty."""
 
     mode: Mode
@@ -34,33 +34,35 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class NodeSizes:
     """The distinct shapes of all nodes."""
 
-    shapes: frozenset[Shape] = frozenset()
+    shapes: frozenset[NodeSize] = frozenset()
     may_grow: bool = False
     """Whether nodes may come whose like is not here now."""
 
 
-UNKNOWN: Final = Fleet()
+UNKNOWN: Final = NodeSizes()
 """A view that is not whole yet: nothing is refused for it."""
 
 
-def shape_of(node: Node) -> Shape:
+def measure_node(node: Node) -> NodeSize:
     """One node, reduced."""
-    return Shape(node.mode, max((card.allocatable_bytes for card in node.cards), default=0), len(node.cards))
+    return NodeSize(node.mode, max((card.allocatable_bytes for card in node.cards), default=0), len(node.cards))
 
 
-def fleet_of(nodes: Iterable[Node], *, may_grow: bool = False) -> Fleet:
+def measure_nodes(nodes: Iterable[Node], *, may_grow: bool = False) -> NodeSizes:
     """All of them; without a single one nothing can be told, and nothing is refused for it."""
-    return Fleet(frozenset(shape_of(node) for node in nodes if node.cards or node.mode is not Mode.NONE), may_grow)
+    return NodeSizes(
+        frozenset(measure_node(node) for node in nodes if node.cards or node.mode is not Mode.NONE), may_grow
+    )
 
 
-def misfit(
-    request: Request, fleet: Fleet, dialect: Dialect, unit_bytes: int, growth: Fleet | None = None
+def explain_misfit(
+    request: Request, fleet: NodeSizes, dialect: Dialect, unit_bytes: int, growth: NodeSizes | None = None
 ) -> str | None:
     """Why no node of the fleet, and none that may come (`growth`, where that is known), could hold it, or None."""
-    coming = growth.shapes if growth is not None else frozenset[Shape]()
+    coming = growth.shapes if growth is not None else frozenset[NodeSize]()
     if not fleet.shapes and not coming:
         return None
     modes = MODES[kind_of(request)]
@@ -94,12 +96,12 @@ def _most(amounts: Sequence[Sequence[int]], *, told: bool) -> str:
     return f"{here} on existing nodes and {pools} on nodes that the pools can add" if told else here
 
 
-def wrong_mode(request: Request, dialect: Dialect) -> str | None:
+def explain_wrong_mode(request: Request, dialect: Dialect) -> str | None:
     """Why the pod's own selectors exclude every node that serves such shares, or None."""
     modes, terms = MODES[kind_of(request)], request.rules.terms
     about = [[need for need in term if need.key == dialect.mode_label] for term in terms]
     if not terms or any(
-        all(holds(need, _labelled(mode, dialect)) for need in term) for term in about for mode in modes
+        all(meets_requirement(need, _labelled(mode, dialect)) for need in term) for term in about for mode in modes
     ):
         return None
     wanted = " or ".join(sorted(modes))

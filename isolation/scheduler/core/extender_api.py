@@ -31,14 +31,14 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class InvalidArgs:
     """A request that is none, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodesAsk:
+class ExtenderArgs:
     """What filter and prioritize are asked: one pod, some nodes."""
 
     pod: msgspec.Raw
@@ -50,7 +50,7 @@ class NodesAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class BindAsk:
+class BindingArgs:
     """Which pod onto which node."""
 
     namespace: str
@@ -60,7 +60,7 @@ class BindAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptAsk:
+class PreemptionArgs:
     """A pod that waits, and the victims proposed for it by node."""
 
     pod: msgspec.Raw
@@ -137,44 +137,44 @@ _WISHING: Final = msgspec.json.Decoder(_Wishing)
 _ENCODE: Final = msgspec.json.Encoder()
 
 
-def nodes_ask(body: bytes) -> NodesAsk | Broken:
+def read_extender_args(body: bytes) -> ExtenderArgs | InvalidArgs:
     """A request of filter or prioritize."""
     try:
         args = _NODES.decode(body)
         if not bytes(args.Pod):
-            return Broken("request has no Pod")
+            return InvalidArgs("request has no Pod")
         uid = _NAMED.decode(args.Pod).metadata.uid
         if args.NodeNames is not None:
             names, nodes = args.NodeNames, None
         elif args.Nodes is None:
-            return Broken("request has neither Nodes nor NodeNames")
+            return InvalidArgs("request has neither Nodes nor NodeNames")
         else:
             nodes = args.Nodes.items or []
             names = [_NAMED.decode(node).metadata.name for node in nodes]
     except _UNREADABLE as exc:
         return _broken(exc)
     if len(names) > MOST_NODES:
-        return Broken(f"request has {len(names)} nodes; at most {MOST_NODES} are accepted")
-    return NodesAsk(args.Pod, uid, names, nodes)
+        return InvalidArgs(f"request has {len(names)} nodes; at most {MOST_NODES} are accepted")
+    return ExtenderArgs(args.Pod, uid, names, nodes)
 
 
-def bind_ask(body: bytes) -> BindAsk | Broken:
+def read_binding_args(body: bytes) -> BindingArgs | InvalidArgs:
     """A request of bind."""
     try:
         args = _BIND.decode(body)
     except _UNREADABLE as exc:
         return _broken(exc)
     if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
-        return Broken("bind request needs PodName, PodNamespace, PodUID and Node")
-    return BindAsk(args.PodNamespace, args.PodName, args.PodUID, args.Node)
+        return InvalidArgs("bind request needs PodName, PodNamespace, PodUID and Node")
+    return BindingArgs(args.PodNamespace, args.PodName, args.PodUID, args.Node)
 
 
-def preempt_ask(body: bytes) -> PreemptAsk | Broken:
+def read_preemption_args(body: bytes) -> PreemptionArgs | InvalidArgs:
     """A request of preempt, with victims as whole pods or by UID."""
     try:
         args = _PREEMPT.decode(body)
         if not bytes(args.Pod):
-            return Broken("request has no Pod")
+            return InvalidArgs("request has no Pod")
         uid = _NAMED.decode(args.Pod).metadata.uid
         victims: dict[str, Victims] = {}
         for node, proposed in (args.NodeNameToMetaVictims or {}).items():
@@ -186,11 +186,13 @@ def preempt_ask(body: bytes) -> PreemptAsk | Broken:
     except _UNREADABLE as exc:
         return _broken(exc)
     if len(victims) > MOST_NODES or sum(len(found.uids) for found in victims.values()) > MOST_VICTIMS:
-        return Broken(f"request has more than {MOST_NODES} nodes or {MOST_VICTIMS} victims")
-    return PreemptAsk(args.Pod, uid, victims)
+        return InvalidArgs(f"request has more than {MOST_NODES} nodes or {MOST_VICTIMS} victims")
+    return PreemptionArgs(args.Pod, uid, victims)
 
 
-def filter_answer(ask: NodesAsk, fit: Iterable[str], failed: Mapping[str, str], hopeless: Mapping[str, str]) -> bytes:
+def encode_filter_result(
+    ask: ExtenderArgs, fit: Iterable[str], failed: Mapping[str, str], hopeless: Mapping[str, str]
+) -> bytes:
     """Which nodes remain, why others might with pre-emption, and why others never will."""
     answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": hopeless, "Error": ""}
     if ask.nodes is None:
@@ -202,7 +204,7 @@ def filter_answer(ask: NodesAsk, fit: Iterable[str], failed: Mapping[str, str], 
     return _ENCODE.encode(answer)
 
 
-def has_wishes(pod: msgspec.Raw) -> bool:
+def has_node_preferences(pod: msgspec.Raw) -> bool:
     """Whether the pod says itself which nodes it would rather have; True where that cannot be read."""
     try:
         spec = _WISHING.decode(pod).spec
@@ -218,23 +220,23 @@ def has_wishes(pod: msgspec.Raw) -> bool:
     return bool(liked or wants.pod_affinity or wants.pod_anti_affinity)
 
 
-def filter_error(reason: str) -> bytes:
+def encode_filter_error(reason: str) -> bytes:
     """No answer about any node: the pod is tried again, and the reason stands in its Events."""
     return _ENCODE.encode({"FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": clean(reason)})
 
 
-def scores_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
+def encode_host_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """Scores from 0 to 10, in the order of the names."""
     rows = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
     return _ENCODE.encode(rows)
 
 
-def bind_answer(error: str = "") -> bytes:
+def encode_binding_result(error: str = "") -> bytes:
     """Empty where the pod is bound."""
     return _ENCODE.encode({"Error": clean(error)})
 
 
-def preempt_answer(victims: Mapping[str, Victims]) -> bytes:
+def encode_preemption_result(victims: Mapping[str, Victims]) -> bytes:
     """By UID, whichever way the question came: kube-scheduler knows the pods."""
     nodes = {
         node: {"Pods": [{"UID": uid} for uid in found.uids], "NumPDBViolations": found.violations}
@@ -248,5 +250,5 @@ def clean(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])
 
 
-def _broken(exc: Exception) -> Broken:
-    return Broken(clean(f"cannot decode extender request: {exc}"))
+def _broken(exc: Exception) -> InvalidArgs:
+    return InvalidArgs(clean(f"cannot decode extender request: {exc}"))

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from isolation.scheduler.core import wire
+from isolation.scheduler.core import extender_api
 from isolation.scheduler.core.answers import Victims
 
 SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "samples"
 RECORDED = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded payloads are not beside this repository")
 POD = {"metadata": {"name": "p", "namespace": "default", "uid": "u1"}, "spec": {"containers": [{"name": "c"}]}}
-READERS = (wire.nodes_ask, wire.bind_ask, wire.preempt_ask)
+READERS = (extender_api.read_extender_args, extender_api.read_binding_args, extender_api.read_preemption_args)
 
 
 def recorded(name):
@@ -32,11 +32,11 @@ def test_a_recorded_filter_is_read_and_answered_as_the_scheduler_accepted_it():
     Names in, names out, reasons by node.
     """
     body, accepted = recorded("filter")
-    ask = wire.nodes_ask(body)
+    ask = extender_api.read_extender_args(body)
 
     assert sorted(["gpu-2", "gpu-1", "gpu-0"]) == sorted(ask.names)
     assert ask.uid
-    answer = wire.filter_answer(ask, ["gpu-2", "gpu-1"], {"gpu-0": "stub: no single card has room"}, {})
+    answer = extender_api.encode_filter_result(ask, ["gpu-2", "gpu-1"], {"gpu-0": "stub: no single card has room"}, {})
     assert accepted == json.loads(answer)
 
 
@@ -49,10 +49,10 @@ def test_whole_nodes_go_back_as_they_came():
     request = json.loads(body)
     first = request["Nodes"]["items"][0]
     sent = [first, first | {"metadata": first["metadata"] | {"name": "another"}}]
-    ask = wire.nodes_ask(json.dumps(request | {"Nodes": {"items": sent}}).encode())
+    ask = extender_api.read_extender_args(json.dumps(request | {"Nodes": {"items": sent}}).encode())
     kept = ["another"]
 
-    answer = json.loads(wire.filter_answer(ask, kept, {}, {}))
+    answer = json.loads(extender_api.encode_filter_result(ask, kept, {}, {}))
 
     assert [node["metadata"]["name"] for node in sent] == list(ask.names)
     assert [sent[1]] == answer["Nodes"]["items"]
@@ -65,16 +65,18 @@ def test_recorded_prioritize_bind_and_preempt():
     Scores in the order of the names, a bind by UID, victims by UID.
     """
     body, accepted = recorded("prioritize")
-    ask = wire.nodes_ask(body)
+    ask = extender_api.read_extender_args(body)
     scores = {row["Host"]: row["Score"] for row in accepted}
-    assert accepted == json.loads(wire.scores_answer(ask.names, [scores[name] for name in ask.names]))
+    assert accepted == json.loads(extender_api.encode_host_priorities(ask.names, [scores[name] for name in ask.names]))
     body, accepted = recorded("bind")
-    assert wire.BindAsk("default", "p1", "8bc54554-2851-4874-a399-69dc6a86f86c", "gpu-2") == wire.bind_ask(body)
-    assert accepted == json.loads(wire.bind_answer())
+    assert extender_api.BindingArgs(
+        "default", "p1", "8bc54554-2851-4874-a399-69dc6a86f86c", "gpu-2"
+    ) == extender_api.read_binding_args(body)
+    assert accepted == json.loads(extender_api.encode_binding_result())
     body, accepted = recorded("preempt")
-    asked = wire.preempt_ask(body)
+    asked = extender_api.read_preemption_args(body)
     assert {"gpu-1", "gpu-2"} == set(asked.victims)
-    assert accepted == json.loads(wire.preempt_answer(asked.victims))
+    assert accepted == json.loads(extender_api.encode_preemption_result(asked.victims))
 
 
 def test_victims_as_whole_pods_are_read_by_uid():
@@ -83,7 +85,7 @@ def test_victims_as_whole_pods_are_read_by_uid():
     """
     body = {"Pod": POD, "NodeNameToVictims": {"n": {"Pods": [{"metadata": {"uid": "v"}}], "NumPDBViolations": 1}}}
 
-    assert {"n": Victims(("v",), 1)} == wire.preempt_ask(json.dumps(body).encode()).victims
+    assert {"n": Victims(("v",), 1)} == extender_api.read_preemption_args(json.dumps(body).encode()).victims
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
@@ -113,11 +115,11 @@ def test_garbage_is_said_to_be_garbage(reader, body):
     """
     found = reader(body)
 
-    assert isinstance(found, wire.Broken) or reader is wire.preempt_ask
-    if isinstance(found, wire.Broken):
+    assert isinstance(found, extender_api.InvalidArgs) or reader is extender_api.read_preemption_args
+    if isinstance(found, extender_api.InvalidArgs):
         assert 0 < len(found.reason) <= 1000
         assert found.reason.isprintable()
-        assert json.loads(wire.filter_error(found.reason))["Error"]
+        assert json.loads(extender_api.encode_filter_error(found.reason))["Error"]
 
 
 _JSON = st.recursive(
@@ -159,5 +161,5 @@ def test_reasons_are_one_bounded_line(text):
     """
     What others wrote reaches Events and logs without line breaks or escapes.
     """
-    assert wire.clean(text).isprintable()
-    assert len(wire.clean(text)) <= 1000
+    assert extender_api.clean(text).isprintable()
+    assert len(extender_api.clean(text)) <= 1000

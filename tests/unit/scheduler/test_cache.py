@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 from support.builders import card, node
-from support.scheduler_books import books, indices, used
+from support.scheduler_cache_builders import books, indices, used
 from support.scheduler_world import at, bound, pod
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import gib
-from isolation.scheduler.core.answers import Assumed
+from isolation.scheduler.core.answers import AssumedPlacement
 
 
 def test_two_binds_for_the_last_card_get_it_once():
     """Room is taken before anybody waits for anything."""
     made = books(node("n", 1, 8))
 
-    assert isinstance(made.assume(pod("a", 5), "n", 0.0), Assumed)
+    assert isinstance(made.assume(pod("a", 5), "n", 0.0), AssumedPlacement)
     refused = made.assume(pod("b", 5), "n", 0.0)
 
     assert isinstance(refused, Refusal)
@@ -54,7 +54,7 @@ def test_the_echo_of_a_bind_may_come_before_during_or_after_the_answer(events):
     made = books(node("n", 1, 8))
     asked = pod("a", 5)
     placed = made.assume(asked, "n", 0.0)
-    assert isinstance(placed, Assumed)
+    assert isinstance(placed, AssumedPlacement)
     for event in events:
         match event:
             case "confirm":
@@ -92,7 +92,7 @@ def test_undo_gives_room_back_for_others():
     made.assume(pod("a", 5), "n", 0.0)
     made.undo("a")
 
-    assert isinstance(made.assume(pod("b", 5), "n", 0.0), Assumed)
+    assert isinstance(made.assume(pod("b", 5), "n", 0.0), AssumedPlacement)
 
 
 def test_a_name_used_again_is_another_pod():

@@ -34,7 +34,7 @@ _MOST_WARNINGS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AdmissionRequest:
     """One request that the API server has not yet accepted."""
 
     uid: str
@@ -54,7 +54,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class InvalidReview:
     """A body that is no question."""
 
     uid: str
@@ -62,7 +62,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionResponse:
     """The answer to one question."""
 
     allowed: bool
@@ -75,39 +75,39 @@ class Verdict:
     """Shown to whoever sent the object."""
 
 
-ALLOWED: Final = Verdict(allowed=True)
+ALLOWED: Final = AdmissionResponse(allowed=True)
 FORBIDDEN: Final = 403
 INVALID: Final = 422
 _REASONS: Final = {FORBIDDEN: "Forbidden", INVALID: "Invalid"}
 
 
-def denied(message: str, code: int = FORBIDDEN) -> Verdict:
+def deny(message: str, code: int = FORBIDDEN) -> AdmissionResponse:
     """A refusal with its reason."""
-    return Verdict(allowed=False, message=message, code=code)
+    return AdmissionResponse(allowed=False, message=message, code=code)
 
 
-def read(body: bytes) -> Question | Unreadable:
+def read_review(body: bytes) -> AdmissionRequest | InvalidReview:
     """What a body asks."""
     if len(body) > MOST_BYTES:
-        return Unreadable("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
+        return InvalidReview("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
     # Commas and openers inside of strings count too: more than there are, and cheap to count.
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
-        return Unreadable("", f"the {KIND} has too many values; at most {MOST_VALUES} are accepted")
+        return InvalidReview("", f"the {KIND} has too many values; at most {MOST_VALUES} are accepted")
     try:
         review = At(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError, ValueError):
-        return Unreadable("", "the request body is not JSON, or is nested too deeply")
+        return InvalidReview("", "the request body is not JSON, or is nested too deeply")
     uid = ""
     try:
-        uid = _uid(review)
+        uid = _read_uid(review)
         if (review["apiVersion"].text(), review["kind"].text()) != (GROUP_VERSION, KIND):
             raise review.wrong(f"the request body is not an {KIND} of {GROUP_VERSION}")
-        return _question(uid, review["request"], len(body))
+        return _read_request(uid, review["request"], len(body))
     except CodecError as exc:
-        return Unreadable(uid, str(exc))
+        return InvalidReview(uid, str(exc))
 
 
-def _uid(review: At) -> str:
+def _read_uid(review: At) -> str:
     request = review["request"]
     uid = request["uid"].text()
     if not 0 < len(uid) <= _LONGEST_UID:
@@ -115,13 +115,13 @@ def _uid(review: At) -> str:
     return uid
 
 
-def _question(uid: str, request: At, size: int) -> Question:
+def _read_request(uid: str, request: At, size: int) -> AdmissionRequest:
     resource = request["resource"]
     plural, group = resource["resource"].text(), resource["group"].text()
     if not plural or not request["operation"].text():
         raise request.wrong("resource and operation are required")
     new = request["object"]
-    return Question(
+    return AdmissionRequest(
         uid=uid,
         resource=f"{plural}.{group}" if group else plural,
         sub=request["subResource"].text(),
@@ -136,7 +136,7 @@ def _question(uid: str, request: At, size: int) -> Question:
     )
 
 
-def write(uid: str, verdict: Verdict) -> bytes:
+def encode_response(uid: str, verdict: AdmissionResponse) -> bytes:
     """The answer as the API server expects it."""
     response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
     if not verdict.allowed:

@@ -17,13 +17,13 @@ from isolation.scheduler.admission.core import cel
 from isolation.scheduler.admission.core.matching import (
     BINDINGS,
     POD_UPDATES,
-    by_group,
-    by_path,
-    elsewhere,
-    labelled,
-    rule,
+    resource_rule,
+    select_namespaces,
+    select_shared_pods,
+    split_by_group,
+    workloads_by_path,
 )
-from isolation.scheduler.admission.core.review import ACCOUNTS, BINDER, EPHEMERAL
+from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,25 +38,28 @@ STOCK_SCHEDULER: Final = "system:kube-scheduler"
 """Its pods are never ours (admission has set `schedulerName`): they do not wait for us."""
 
 
-def webhooks(dialect: Dialect = ACK) -> Manifest:
+def build_webhooks(dialect: Dialect = ACK) -> Manifest:
     """The MutatingWebhookConfiguration."""
-    concerned = f"{_whole('object')} && ({cel.asks('object', dialect)} || {cel.marked('object', dialect)})"
-    hooks = [_hook("pods", [rule(["pods"], "CREATE")], {"concerns-shares": concerned})]
-    for path, resources in by_path().items():
+    concerned = f"{_has_containers('object')} && ({cel.asks('object', dialect)} || {cel.marked('object', dialect)})"
+    hooks = [_build_webhook("pods", [resource_rule(["pods"], "CREATE")], {"concerns-shares": concerned})]
+    for path, resources in workloads_by_path().items():
         template = ".".join(("object", *(str(step) for step in path)))
         before = template.replace("object", "oldObject", 1)
         about = f"({cel.asks(template, dialect)} || {cel.marked(template, dialect)})"
         new = f"(request.operation == 'CREATE' || {template} != {before})"
-        conditions = {"concerns-shares": f"has({template}) && {_whole(template)} && {about} && {new}"}
-        rules = [rule(one, "CREATE", "UPDATE") for one in by_group(resources)]
-        hooks.append(_hook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
+        conditions = {"concerns-shares": f"has({template}) && {_has_containers(template)} && {about} && {new}"}
+        rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
+        hooks.append(_build_webhook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
     joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)}"
-    others = f"!(request.userInfo.username in {cel.texts(sorted(ACCOUNTS))})"
-    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations()}) || ({cel.joins_runtime()})"
+    others = f"!(request.userInfo.username in {cel.texts(sorted(GPUSHARE_ACCOUNTS))})"
+    touches = f"{cel.altered(dialect)} || ({cel.adds_annotations()}) || ({cel.adds_runtime_annotations()})"
     changes = {"concerns-shares": f"{joins} || {others} && ({touches})"}
-    hooks.append(_hook("updates", [rule(POD_UPDATES, "UPDATE")], changes) | {"objectSelector": labelled()})
-    strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, BINDER])})"
-    binding = _hook("bindings", [rule(BINDINGS, "CREATE")], {"is-a-stranger": strangers})
+    hooks.append(
+        _build_webhook("updates", [resource_rule(POD_UPDATES, "UPDATE")], changes)
+        | {"objectSelector": select_shared_pods()}
+    )
+    strangers = f"!(request.userInfo.username in {cel.texts([STOCK_SCHEDULER, SCHEDULER_ACCOUNT])})"
+    binding = _build_webhook("bindings", [resource_rule(BINDINGS, "CREATE")], {"is-a-stranger": strangers})
     # Pods without shares are bound by others too: they must not depend on us. Forged records are
     # refused by policy all the same, and the node agent starts nothing that has no record.
     hooks.append(binding | {"failurePolicy": "Ignore", "timeoutSeconds": BINDING_TIMEOUT_SECONDS})
@@ -68,7 +71,7 @@ def webhooks(dialect: Dialect = ACK) -> Manifest:
     }
 
 
-def _whole(pod: str) -> str:
+def _has_containers(pod: str) -> str:
     """
     Whether there are containers at all: webhooks are asked before the API server validates.
 
@@ -77,13 +80,13 @@ def _whole(pod: str) -> str:
     return f"{pod}.spec.?containers.orValue(null) != null"
 
 
-def _hook(path: str, rules: list[Manifest], conditions: Mapping[str, str], name: str = "") -> Manifest:
+def _build_webhook(path: str, rules: list[Manifest], conditions: Mapping[str, str], name: str = "") -> Manifest:
     service = {"name": SCHEDULER, "namespace": SYSTEM_NAMESPACE, "path": f"/admit/{path}", "port": 443}
     return {
         "name": f"{name or path}.{GROUP}",
         "clientConfig": {"service": service},
         "rules": rules,
-        "namespaceSelector": elsewhere(),
+        "namespaceSelector": select_namespaces(),
         "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
         "matchPolicy": "Equivalent",
         "failurePolicy": "Fail",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import node
-from support.scheduler_books import books, indices
+from support.scheduler_cache_builders import books, indices
 from support.scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import CardChoice, Mode, Refusal

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from support.builders import card, node
-from support.scheduler_books import books, used
+from support.scheduler_cache_builders import books, used
 from support.scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
 from isolation.contract.quantity import gib
-from isolation.scheduler.core.answers import Assumed
+from isolation.scheduler.core.answers import AssumedPlacement
 
 
 def test_a_namespace_gets_no_more_of_a_card_model_than_its_quota():
@@ -26,8 +26,8 @@ def test_a_namespace_gets_no_more_of_a_card_model_than_its_quota():
     assert ["a"] == found.fit
     assert "exceeds the quota of namespace ml for T4: 8 GiB of 10 GiB used" == found.failed["t"]
     assert isinstance(made.assume(pod("p", 4), "t", 0.0), Refusal)
-    assert isinstance(made.assume(pod("q", 2), "t", 0.0), Assumed)
-    assert isinstance(made.assume(pod("r", 4, namespace="other"), "t", 0.0), Assumed)
+    assert isinstance(made.assume(pod("q", 2), "t", 0.0), AssumedPlacement)
+    assert isinstance(made.assume(pod("r", 4, namespace="other"), "t", 0.0), AssumedPlacement)
 
 
 def test_a_pod_over_several_cards_counts_with_all_of_them():
@@ -36,7 +36,7 @@ def test_a_pod_over_several_cards_counts_with_all_of_them():
     made.quota_is("ml", {"T4": 7})
 
     assert isinstance(made.assume(pod("p", 4, cards=2), "t", 0.0), Refusal)
-    assert isinstance(made.assume(pod("q", 3, cards=2), "t", 0.0), Assumed)
+    assert isinstance(made.assume(pod("q", 3, cards=2), "t", 0.0), AssumedPlacement)
 
 
 def test_quotas_follow_what_ends_what_changes_and_what_is_reserved():
@@ -81,7 +81,7 @@ def test_a_card_of_any_size_that_a_node_claims_is_counted_without_overflow():
     made = books(replace(node("n"), cards=huge))
 
     assert ["n"] == made.filter(pod("a", 1 << 15, 64), ["n"], 0.0).fit
-    assert isinstance(made.assume(pod("a", 1 << 15, 64), "n", 0.0), Assumed)
+    assert isinstance(made.assume(pod("a", 1 << 15, 64), "n", 0.0), AssumedPlacement)
     assert [] == made.overcommitted()
 
 

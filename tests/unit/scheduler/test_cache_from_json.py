@@ -12,7 +12,7 @@ from support.scheduler_world import at, bound
 from isolation.contract.codec import encode_cards, node_of, pod_of
 from isolation.contract.names import ACK, AGENT, CARDS
 from isolation.contract.quantity import gib
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.cache import SchedulerCache
 
 TWO = encode_cards([card(0, 8), card(1, 8)])
 
@@ -51,7 +51,7 @@ def asks(amount: str, cards: str = "1") -> dict[str, object]:
 )
 def test_nothing_is_bound_to_a_node_whose_agent_is_not_there(units, annotations, fits):
     """It says so itself, or the kubelet has lost its plugin and offers nothing of cards that have names."""
-    books = Books()
+    books = SchedulerCache()
     books.node_is(node_of(wire(units, annotations)))
     asked = pod_of(asks("4"))
 
@@ -64,7 +64,7 @@ def test_nothing_is_bound_to_a_node_whose_agent_is_not_there(units, annotations,
 @pytest.mark.parametrize("mode", ["share", "cgpu", "core_mem", "default", "mig", "none"])
 def test_only_modes_that_share_memory_take_a_pod_that_asks_for_memory(mode):
     """Share-only nodes too; compute nodes are kept for pods that ask for compute."""
-    books = Books()
+    books = SchedulerCache()
     books.node_is(node_of(wire("16", {CARDS: TWO}, mode)))
 
     assert (mode in {"share", "cgpu"}) == bool(books.filter(pod_of(asks("4")), ["n"], 0.0).fit)
@@ -76,7 +76,7 @@ def test_a_pod_with_the_vendors_record_alone_holds_its_cards():
     pod = asks("8", "2")
     pod["metadata"]["annotations"] = {ACK.allocation_annotation: json.dumps({"1": {"0": 4, "1": 4}})}
     pod["spec"]["nodeName"] = "n"
-    books = Books()
+    books = SchedulerCache()
     books.node_is(there)
     books.pod_is(pod_of(pod, {"n": there}))
 
@@ -86,7 +86,7 @@ def test_a_pod_with_the_vendors_record_alone_holds_its_cards():
 
 def test_inspection_names_cards_and_holders():
     """Totals and parts in units, reservations among them, of one node or of all."""
-    books = Books()
+    books = SchedulerCache()
     books.node_is(node_of(wire("16", {CARDS: TWO})))
     books.pod_is(bound(pod_of(asks("4")), at("n", 1)))
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from isolation.host.bounded_connections import Limits
-from isolation.scheduler import http as bounded
-from isolation.scheduler.core import legacy_inspect, wire
+from isolation.scheduler import http_server as bounded
+from isolation.scheduler.core import extender_api, legacy_inspect
 from isolation.scheduler.extender import VERBS
-from isolation.scheduler.http import body_of, listener
+from isolation.scheduler.http_server import open_listener, read_body
 from isolation.scheduler.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _MEASURED: Final = {"shortlist": "filter"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Handlers:
     """Who answers what."""
 
     extender: Extender
@@ -52,15 +52,15 @@ class Answers:
     release: str
 
 
-class Doors:
+class Endpoints:
     """Applications over one set of answers and one of metrics."""
 
-    def __init__(self, answers: Answers, metrics: Metrics) -> None:
+    def __init__(self, answers: Handlers, metrics: Metrics) -> None:
         self._answers, self._metrics = answers, metrics
 
     def extender(self) -> web.Application:
         """For the loopback port and the TLS port, where the handshake wants a client certificate."""
-        app = web.Application(client_max_size=wire.MOST_BYTES)
+        app = web.Application(client_max_size=extender_api.MOST_BYTES)
         self._add_verbs(app)
         self._add_probes(app)
         return app
@@ -88,7 +88,7 @@ class Doors:
 
     def _verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            body = await body_of(request, wire.MOST_BYTES)
+            body = await read_body(request, extender_api.MOST_BYTES)
             began = time.perf_counter()
             reply = await self._answers.extender.answer(verb, body)
             self._metrics.answered(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)
@@ -101,7 +101,7 @@ class Doors:
         return web.Response(body=self._answers.inspect(request.match_info.get("node")), content_type="application/json")
 
     async def _version(self, _request: web.Request) -> web.Response:
-        return web.Response(body=legacy_inspect.version(self._answers.release), content_type="application/json")
+        return web.Response(body=legacy_inspect.encode_version(self._answers.release), content_type="application/json")
 
     async def _page(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
@@ -116,16 +116,16 @@ class Doors:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve(
     app: web.Application,
     address: Address,
     limits: Limits,
     certificates: ReloadingTls[ssl.SSLContext] | None = None,
-    keep: bounded.Keep = bounded.alone,
+    keep: bounded.Keep = bounded.run_beside,
 ) -> AsyncIterator[int]:
     """Serve while the block lasts; the port."""
-    sock = listener(address)
+    sock = open_listener(address)
     port: int = sock.getsockname()[1]
     context = (lambda: certificates.current) if certificates is not None else None
-    async with bounded.serving(app, sock, limits, log, context, keep=keep):
+    async with bounded.serve(app, sock, limits, log, context, keep=keep):
         yield port

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.builders import gib, node
-from support.scheduler_books import books, indices, used
+from support.scheduler_cache_builders import books, indices, used
 from support.scheduler_world import at, bound, pod
 
 from isolation.contract.model import Placement, Refusal, Slice, Taint
 from isolation.contract.reservation import PURCHASE, Reservation
-from isolation.scheduler.core.answers import Assumed
-from isolation.scheduler.core.reservations import HOLLOW_SECONDS, KEPT
+from isolation.scheduler.core.answers import AssumedPlacement
+from isolation.scheduler.core.reservations import ABANDONED_SECONDS, RESERVED_FOR_OTHERS
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod
-    from isolation.scheduler.core.cache import Books
+    from isolation.scheduler.core.cache import SchedulerCache
 
 
 def bought(
@@ -30,7 +30,7 @@ def bought(
     return Reservation(f"purchase-{uid}", uid, place, expires, "ml", PURCHASE, pool=pool, planned_node=planned or uid)
 
 
-def told(made: Books, *pods, **rest) -> None:
+def told(made: SchedulerCache, *pods, **rest) -> None:
     """The watch tells of pods that wait, and of the purchase for each."""
     for one in pods:
         made.pod_is(one)
@@ -52,7 +52,7 @@ def test_small_pods_do_not_take_the_large_node_that_comes_first():
     made.node_is(node("big", 1, 16, pool="large"))
     asked = [made.filter(one, ["big"], 0.0) for one in small]
     assert [[]] * 4 == [one.fit for one in asked]
-    assert {f"{KEPT}; GPU memory is reserved for the pod on the next node of pool small"} == {
+    assert {f"{RESERVED_FOR_OTHERS}; GPU memory is reserved for the pod on the next node of pool small"} == {
         one.failed["big"] for one in asked
     }
     assert [Refusal] * 4 == [type(made.assume(one, "big", 0.0)) for one in small]
@@ -72,8 +72,8 @@ def test_others_may_use_what_a_purchase_leaves():
     made.node_is(node("n", 1, 16, pool="p"))
 
     assert ["n"] == made.filter(pod("b", 12), ["n"], 0.0).fit
-    assert {"n": KEPT} == made.filter(pod("c", 13), ["n"], 0.0).failed
-    assert isinstance(made.assume(pod("b", 12), "n", 0.0), Assumed)
+    assert {"n": RESERVED_FOR_OTHERS} == made.filter(pod("c", 13), ["n"], 0.0).failed
+    assert isinstance(made.assume(pod("b", 12), "n", 0.0), AssumedPlacement)
     assert [16] == used(made)
 
 
@@ -170,7 +170,7 @@ def test_a_purchase_for_a_pod_that_nobody_knows_is_given_up():
 
     assert [0] == used(made)
     assert [] == made.stale_reservations(0.0)
-    assert ["purchase-ghost"] == [one.name for one in made.stale_reservations(HOLLOW_SECONDS)]
+    assert ["purchase-ghost"] == [one.name for one in made.stale_reservations(ABANDONED_SECONDS)]
 
 
 def test_a_purchase_is_used_up_by_its_pod_alone():
@@ -224,7 +224,7 @@ class _Story:
         if not fit:
             return
         found = self.made.assume(waiting, self.rng.choice(fit), 0.0)
-        assert isinstance(found, Assumed)
+        assert isinstance(found, AssumedPlacement)
         if self.rng.random() < 0.3:
             self.made.undo(waiting.uid)
             return

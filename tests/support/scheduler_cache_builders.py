@@ -5,28 +5,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolation.scheduler.core.answers import Assumed
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.answers import AssumedPlacement
+from isolation.scheduler.core.cache import SchedulerCache
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Refusal
 
 
-def books(*nodes: Node) -> Books:
+def books(*nodes: Node) -> SchedulerCache:
     """Books that know these nodes."""
-    made = Books()
+    made = SchedulerCache()
     for one in nodes:
         made.node_is(one)
     return made
 
 
-def indices(found: Assumed | Refusal) -> tuple[int, ...]:
+def indices(found: AssumedPlacement | Refusal) -> tuple[int, ...]:
     """Card indices of what was assumed."""
-    assert isinstance(found, Assumed), found
+    assert isinstance(found, AssumedPlacement), found
     return tuple(part.index for part in found.placement.slices)
 
 
-def used(made: Books, name: str = "n") -> list[int]:
+def used(made: SchedulerCache, name: str = "n") -> list[int]:
     """GiB promised of each card of a node."""
     (found,) = made.inspect(name)
     return [one.used for one in found.cards]

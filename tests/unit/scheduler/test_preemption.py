@@ -16,7 +16,7 @@ from isolation.contract.model import Mode, Node, Placement, Pod, Slice
 from isolation.contract.quantity import gib
 from isolation.scheduler.core import nominator as nomination
 from isolation.scheduler.core.answers import Victims
-from isolation.scheduler.core.cache import ENDING_SECONDS, Books
+from isolation.scheduler.core.cache import DELETING_SECONDS, SchedulerCache
 
 
 def running(uid: str, placement: Placement, **rest: object) -> Pod:
@@ -26,9 +26,9 @@ def running(uid: str, placement: Placement, **rest: object) -> Pod:
     return bound(pod(uid, size, len(placement.slices), core=core, **rest), placement)
 
 
-def books(*pods: Pod, nodes: tuple[Node, ...] = ()) -> Books:
+def books(*pods: Pod, nodes: tuple[Node, ...] = ()) -> SchedulerCache:
     """Books with these pods on them."""
-    made = Books()
+    made = SchedulerCache()
     for one in nodes or (node("n", 2, 8),):
         made.node_is(one)
     for one in pods:
@@ -36,7 +36,7 @@ def books(*pods: Pod, nodes: tuple[Node, ...] = ()) -> Books:
     return made
 
 
-def verb(made: Books, asked: Pod, *uids: str, violations: int = 0) -> tuple[str, ...] | None:
+def verb(made: SchedulerCache, asked: Pod, *uids: str, violations: int = 0) -> tuple[str, ...] | None:
     """The victims that stay on node n; None: the node is left out."""
     found = made.preempt(asked, {"n": Victims(uids, violations)}, 0.0)
     return found["n"].uids if "n" in found else None
@@ -105,7 +105,7 @@ def test_nobody_goes_where_pods_are_ending_already():
 
     assert {} == made.preempt(HIGH, {"n": Victims(("b",))}, 0.0)
     assert None is made.relief(HIGH, ["n"], 0.0)
-    late = made.preempt(HIGH, {"n": Victims(("b",))}, ENDING_SECONDS)
+    late = made.preempt(HIGH, {"n": Victims(("b",))}, DELETING_SECONDS)
     assert {"n": Victims(("b",))} == late
 
 
@@ -127,7 +127,7 @@ def test_the_verb_of_a_pod_without_shares_and_of_unknown_nodes():
     assert {} == made.preempt(HIGH, {"who?": Victims(("a",))}, 0.0)
 
 
-def nominated(made: Books, *victims: str) -> None:
+def nominated(made: SchedulerCache, *victims: str) -> None:
     """The verb's answer is taken, and these victims are told to end."""
     answer = made.preempt(HIGH, {"n": Victims(("a0", "a1")), "m": Victims(("c0",))}, 0.0)
     assert {"n", "m"} == set(answer)
@@ -135,7 +135,7 @@ def nominated(made: Books, *victims: str) -> None:
         made.pod_is(replace(made._pods[uid], deleting=True))
 
 
-def two_nodes() -> Books:
+def two_nodes() -> SchedulerCache:
     """Node n full of halves, node m with one whole card."""
     pods = [running(f"{letter}{card}", at("n", card), priority=1) for letter in "ab" for card in (0, 1)]
     pods += [running("c0", at("m", 0, size=8), priority=1), running("d1", at("m", 1, size=8), priority=20)]
@@ -174,7 +174,7 @@ def test_room_for_a_nominated_pod_is_not_kept_for_ever(end):
         case "elsewhere":
             made.pod_is(bound(HIGH, at("x", 0, size=8)))
 
-    assert ["n"] == made.filter(pod("rival", 8), ["n"], ENDING_SECONDS + 1 if end == "time" else 1.0).fit
+    assert ["n"] == made.filter(pod("rival", 8), ["n"], DELETING_SECONDS + 1 if end == "time" else 1.0).fit
     assert not made._reserved._stored
 
 

@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 from e2e.certificates import Authority
 from support.old_sessions import resumed
-from support.scheduler_doors import Server, args, extending, node, pod
+from support.scheduler_endpoints import Server, args, extending, node, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.host.core.certificate import first_end
@@ -24,9 +24,9 @@ from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsErro
 from isolation.kube.listen import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
-from isolation.scheduler.core import wire
+from isolation.scheduler.core import extender_api
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, Handlers, serve
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.server import EXTENDER_LIMITS, Answers, Doors, serving
 
 HERE = Address("127.0.0.1", 0)
 NODES = {"/api/v1/nodes": [node("a")]}
@@ -35,7 +35,7 @@ NODES = {"/api/v1/nodes": [node("a")]}
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 
@@ -54,9 +54,9 @@ def reloading(certificate, key, client_ca=None):
 async def doors(certificates=None, *, metrics=None):
     """The TLS listener, or the loopback one where there are no certificates; a session and the address."""
     async with extending(Server(dict(NODES))) as (verbs, world):
-        told = Answers(verbs, lambda name: str(name).encode(), dict, "1.2.3")
-        app = Doors(told, metrics or Metrics()).extender()
-        async with serving(app, HERE, EXTENDER_LIMITS, certificates) as port, aiohttp.ClientSession() as session:
+        told = Handlers(verbs, lambda name: str(name).encode(), dict, "1.2.3")
+        app = Endpoints(told, metrics or Metrics()).extender()
+        async with serve(app, HERE, EXTENDER_LIMITS, certificates) as port, aiohttp.ClientSession() as session:
             yield session, f"{'https' if certificates else 'http'}://127.0.0.1:{port}", world
 
 
@@ -187,7 +187,7 @@ def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
             large = args(pod("u"), *names) + b" " * 1_000_000
             async with session.post(f"{url}/extender/filter", data=large) as answer:
                 first = answer.status, len(large), json.loads(await answer.text())
-            async with session.post(f"{url}/extender/filter", data=b"x" * (wire.MOST_BYTES + 1)) as answer:
+            async with session.post(f"{url}/extender/filter", data=b"x" * (extender_api.MOST_BYTES + 1)) as answer:
                 second = answer.status
 
             async def chunks():

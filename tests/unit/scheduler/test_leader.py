@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.extender_stage import PODS, cluster
-from support.scheduler_doors import Desk, args, bind_args, extending, pod
+from support.scheduler_endpoints import Desk, args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.names import ALLOCATION
@@ -20,7 +20,7 @@ from isolation.scheduler.informers import RESERVATIONS_PATH
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch):
     """A busy machine is no server that does not answer."""
-    for name in ("PATIENCE_SECONDS", "FRESH_SECONDS"):
+    for name in ("PATIENCE_SECONDS", "LIVE_READ_SECONDS"):
         monkeypatch.setattr(extender, name, PATIENCE_SECONDS)
 
 

@@ -34,7 +34,7 @@ MOST_PROBLEMS: Final = 8
 _KNOWN_RUNTIMES: Final = frozenset({"", "runc", "crun"})
 
 
-def records(dialect: Dialect) -> tuple[str, ...]:
+def record_annotations(dialect: Dialect) -> tuple[str, ...]:
     """Annotations that say where a pod was placed: the scheduler writes them, with the binding."""
     return (ALLOCATION, dialect.allocation_annotation, RESERVATION)
 
@@ -61,10 +61,10 @@ def _resources(spec: At) -> Iterator[At]:
                 yield At(value, (*listed.path, i))["resources"]
 
 
-def forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
+def find_forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
     """What only we write, in an object that is being made."""
     annotations, label = metadata["annotations"], metadata["labels"][SHARED]
-    for key in records(dialect):
+    for key in record_annotations(dialect):
         if annotations[key]:
             yield f"annotation {key} is an allocation record, which only the scheduler writes; remove it"
     if label and not asks:
@@ -73,7 +73,7 @@ def forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
         yield f'label {SHARED} is {show(label.text())}; remove it: admission sets it to "true"'
 
 
-def too_much(spec: At, size: int) -> str | None:
+def explain_too_large(spec: At, size: int) -> str | None:
     """More than anybody needs; said before the rest is read. `size` is the whole review's, in bytes."""
     if size > MOST_BYTES:
         return f"the object has {size} bytes; with GPU shares, at most {MOST_BYTES} are accepted"
@@ -87,7 +87,7 @@ def too_much(spec: At, size: int) -> str | None:
     return None
 
 
-def too_many_annotations(annotations: At, before: At | None = None) -> str | None:
+def explain_too_many_annotations(annotations: At, before: At | None = None) -> str | None:
     """On a pod with shares more than may be, unless an update adds none to them."""
     count = len(annotations.mapping())
     if count <= MOST_ANNOTATIONS or (before is not None and count <= len(before.mapping())):
@@ -95,7 +95,7 @@ def too_many_annotations(annotations: At, before: At | None = None) -> str | Non
     return f"the pod has {count} annotations; with GPU shares, at most {MOST_ANNOTATIONS} are accepted"
 
 
-def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect: Dialect) -> Iterator[str]:
+def find_pod_problems(metadata: At, spec: At, schedulers: frozenset[str], dialect: Dialect) -> Iterator[str]:
     """Everything about a pod that asks for shares."""
     if spec["nodeName"].text():
         yield f"nodeName {show(spec['nodeName'].text())} is set; remove it: the scheduler chooses node and card"
@@ -107,25 +107,25 @@ def problems_of_pod(metadata: At, spec: At, schedulers: frozenset[str], dialect:
         )
     if spec["hostPID"].flag():
         yield "hostPID exposes the processes of all tenants; remove it"
-    if much := too_many_annotations(metadata["annotations"]):
+    if much := explain_too_many_annotations(metadata["annotations"]):
         yield much
     else:
-        yield from asking_the_runtime(metadata["annotations"])
+        yield from find_runtime_annotations(metadata["annotations"])
     for volume in spec["volumes"].items():
         yield from _volume(volume)
     for kind in KINDS:
         for container in spec[kind].items():
-            yield from problems_of_container(container, dialect)
+            yield from find_container_problems(container, dialect)
 
 
-def asking_the_runtime(annotations: At, before: Mapping[str, object] = MappingProxyType({})) -> Iterator[str]:
+def find_runtime_annotations(annotations: At, before: Mapping[str, object] = MappingProxyType({})) -> Iterator[str]:
     """Annotations that were not there before, and ask for devices past the kubelet: a runtime reads them at start."""
     for key, at in annotations.fields():
         if key.startswith(forbidden.ANNOTATION_PREFIXES) and at.value != before.get(key):
             yield f"annotation {show(key)} requests devices from the container runtime; remove it"
 
 
-def problems_of_container(container: At, dialect: Dialect) -> Iterator[str]:
+def find_container_problems(container: At, dialect: Dialect) -> Iterator[str]:
     """Everything about one container of such a pod, of whichever kind."""
     where = f"container {show(container['name'].text())}"
     security = container["securityContext"]
@@ -169,7 +169,7 @@ def _mounts(where: str, container: At) -> Iterator[str]:
             yield f"{where} {verb} {show(path)}, which covers files of gpushare; use another path, such as /run/app"
 
 
-def doubts(spec: At, dialect: Dialect) -> Iterator[str]:
+def find_warnings(spec: At, dialect: Dialect) -> Iterator[str]:
     """What may or may not work, or mean what it seems to: warnings."""
     amounts = (part for resources in _resources(spec) for part in (resources["limits"], resources["requests"]))
     if any(part[dialect.card_count] for part in amounts):

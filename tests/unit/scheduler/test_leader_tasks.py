@@ -8,7 +8,7 @@ import contextlib
 import json
 from dataclasses import replace
 
-from support.scheduler_doors import Server, args, extending, node, pod
+from support.scheduler_endpoints import Server, args, extending, node, pod
 from support.waiting import soon
 
 from isolation.contract.names import AGENT, ALLOCATION, WOKEN
@@ -16,9 +16,9 @@ from isolation.contract.reservation import reservation_of
 from isolation.kube.core.errors import RefusedError
 from isolation.kube.writes import Answer, Outcome
 from isolation.scheduler.informers import RESERVATIONS_PATH
-from isolation.scheduler.leader_tasks import Errands
+from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.metrics import Metrics
-from isolation.scheduler.writes import Objects
+from isolation.scheduler.writes import ObjectWriter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 
@@ -82,7 +82,7 @@ async def working(pods):
     server, hands = Server({NODES: [node("a")], PODS: pods, RESERVATIONS_PATH: []}), Hands()
     async with extending(server, clock=Clock()) as (verbs, world):
         metrics = Metrics()
-        errands = Errands(world, Objects(hands), hands, metrics)
+        errands = LeaderTasks(world, ObjectWriter(hands), hands, metrics)
         yield server, hands, verbs, world, errands
 
 
@@ -247,7 +247,7 @@ def test_who_waits_is_looked_after_each_time_the_lead_begins(monkeypatch):
 
     Where the right to act had only lapsed nobody else was asked, and nobody is woken.
     """
-    monkeypatch.setattr("isolation.scheduler.leader_tasks.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("isolation.scheduler.leader_tasks.CYCLE_SECONDS", 0.01)
 
     async def story():
         async with working([pod("w", 12)]) as (_, hands, _, world, errands):

@@ -38,7 +38,7 @@ _BACKLOG: Final = 512
 _CONNECTION: Final = web.RequestKey("connection", Connection)
 
 
-def listener(address: Address) -> socket.socket:
+def open_listener(address: Address) -> socket.socket:
     """A socket that listens there; OSError where it cannot."""
     family, _, _, _, where = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -47,7 +47,7 @@ def listener(address: Address) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def alone(work: Work) -> AsyncIterator[None]:
+async def run_beside(work: Work) -> AsyncIterator[None]:
     """Do the work while the block lasts; where it breaks, so does the block."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(work())
@@ -58,14 +58,14 @@ async def alone(work: Work) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve(
     app: web.Application,
     sock: socket.socket,
     limits: Limits,
     log: logging.Logger,
     context: Callable[[], ssl.SSLContext] | None = None,
     *,
-    keep: Keep = alone,
+    keep: Keep = run_beside,
 ) -> AsyncIterator[Bounded]:
     """
     Serve while the block lasts; the socket is closed with it. What is being answered at the end is answered.
@@ -123,7 +123,7 @@ def connection_of(request: web.Request) -> Connection:
     return request[_CONNECTION]
 
 
-async def body_of(request: web.Request, most: int, grown: Callable[[int], None] = lambda _: None) -> bytes:
+async def read_body(request: web.Request, most: int, grown: Callable[[int], None] = lambda _: None) -> bytes:
     """
     The whole body, after which the connection is being answered.
 

@@ -33,8 +33,8 @@ from isolation.contract.names import (
     WOKEN,
 )
 from isolation.scheduler.admission.core import cel
-from isolation.scheduler.admission.core.cel import Claim
-from isolation.scheduler.admission.core.matching import POD_UPDATES, policy, rule
+from isolation.scheduler.admission.core.cel import Validation
+from isolation.scheduler.admission.core.matching import POD_UPDATES, build_policy, resource_rule
 
 if TYPE_CHECKING:
     from isolation.scheduler.admission.core.matching import Manifest
@@ -49,56 +49,58 @@ _OF_ANY_WRITE: Final = ("managedFields", "resourceVersion", "generation")
 _ANYWHERE: Final[dict[str, Manifest]] = {"namespaceSelector": {}}
 
 
-def policies() -> list[Manifest]:
+def build_policies() -> list[Manifest]:
     """Those of the schedulers and of the node agents; the agents' come last."""
-    return [*_schedulers(), *_agents()]
+    return [*_build_for_schedulers(), *_build_for_agents()]
 
 
-def _by(*accounts: str) -> dict[str, str]:
+def _match_accounts(*accounts: str) -> dict[str, str]:
     """Asked first, and of everybody's requests: a comparison for each account."""
-    return {"by-our-account": " || ".join(_is(account) for account in accounts)}
+    return {"by-our-account": " || ".join(_is_account(account) for account in accounts)}
 
 
-def _is(account: str) -> str:
+def _is_account(account: str) -> str:
     return f"request.userInfo.username == {cel.text(f'system:serviceaccount:{SYSTEM_NAMESPACE}:{account}')}"
 
 
-def _schedulers() -> list[Manifest]:
+def _build_for_schedulers() -> list[Manifest]:
     """Our scheduler's account, and that of the stock kube-scheduler beside it; in every namespace."""
-    pods = [rule(POD_UPDATES, "UPDATE")]
+    pods = [resource_rule(POD_UPDATES, "UPDATE")]
     home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
     shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
     ours = [
-        _kept("spec", "?metadata.?finalizers", "?metadata.?ownerReferences", "?status"),
-        _kept_but("labels", ROLE, home),
-        _kept_but("annotations", WOKEN, shared),
+        _unchanged("spec", "?metadata.?finalizers", "?metadata.?ownerReferences", "?status"),
+        _unchanged_except("labels", ROLE, home),
+        _unchanged_except("annotations", WOKEN, shared),
     ]
     runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     kube = [
-        _kept("spec", *(f"?metadata.?{part}" for part in ("labels", "annotations", "finalizers", "ownerReferences"))),
-        _kept(*(f"?status.?{part}" for part in runs)),
+        _unchanged(
+            "spec", *(f"?metadata.?{part}" for part in ("labels", "annotations", "finalizers", "ownerReferences"))
+        ),
+        _unchanged(*(f"?status.?{part}" for part in runs)),
     ]
     told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
     kube_told = f"{KUBE_SCHEDULER} may only change conditions and nominations of pods"
     # One policy for both: it is asked about the updates of everybody's pods.
-    made = [Claim(f"{_is(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
-    made += [Claim(f"{_is(SCHEDULER)} || {claim}", kube_told) for claim in kube]
+    made = [Validation(f"{_is_account(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
+    made += [Validation(f"{_is_account(SCHEDULER)} || {claim}", kube_told) for claim in kube]
     evicts = f"!(request.?namespace.orValue('') in {cel.texts(sorted(SYSTEM_NAMESPACES))})"
-    stays = Claim(evicts, f"{SCHEDULER} must not evict pods of {' or '.join(sorted(SYSTEM_NAMESPACES))}")
+    stays = Validation(evicts, f"{SCHEDULER} must not evict pods of {' or '.join(sorted(SYSTEM_NAMESPACES))}")
     return [
-        policy("scheduler-pods", pods, _by(SCHEDULER, KUBE_SCHEDULER), made, **_ANYWHERE),
-        _whole("scheduler-evictions", SCHEDULER, [rule(["pods/eviction"], "CREATE")], [stays]),
-        _leases(),
-        *_volumes(),
+        build_policy("scheduler-pods", pods, _match_accounts(SCHEDULER, KUBE_SCHEDULER), made, **_ANYWHERE),
+        _build_for_account("scheduler-evictions", SCHEDULER, [resource_rule(["pods/eviction"], "CREATE")], [stays]),
+        _build_for_leases(),
+        *_build_for_volumes(),
     ]
 
 
-def _whole(name: str, account: str, rules: list[Manifest], claims: list[Claim]) -> Manifest:
+def _build_for_account(name: str, account: str, rules: list[Manifest], claims: list[Validation]) -> Manifest:
     """A policy about everything that an account does to some resources."""
-    return policy(name, rules, _by(account), claims, **_ANYWHERE)
+    return build_policy(name, rules, _match_accounts(account), claims, **_ANYWHERE)
 
 
-def _leases() -> Manifest:
+def _build_for_leases() -> Manifest:
     """
     Their own, not those by which others of the cluster choose their leader.
 
@@ -106,18 +108,18 @@ def _leases() -> Manifest:
     there but to make a Lease that is not there yet.
     """
     both = ("leases", "leasecandidates")
-    rules = [rule([f"{kind}.coordination.k8s.io"], "*") | {"apiVersions": ["*"]} for kind in both]
-    mine = f"{_is(SCHEDULER)} ? {cel.text(SCHEDULER)} : {cel.text(KUBE_LEASE)}"
+    rules = [resource_rule([f"{kind}.coordination.k8s.io"], "*") | {"apiVersions": ["*"]} for kind in both]
+    mine = f"{_is_account(SCHEDULER)} ? {cel.text(SCHEDULER)} : {cel.text(KUBE_LEASE)}"
     home = f"request.?namespace.orValue('') == {cel.text(SYSTEM_NAMESPACE)}"
     claim = f"{home} && (request.resource.resource != 'leases' || object != null && object.metadata.name == ({mine}))"
     told = f"the schedulers may only write the Leases {SCHEDULER} and {KUBE_LEASE} of {SYSTEM_NAMESPACE}, each its own"
     elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-node-lease"]}
     selector = {"matchExpressions": [elsewhere]}
-    accounts = _by(SCHEDULER, KUBE_SCHEDULER)
-    return policy("scheduler-leases", rules, accounts, [Claim(claim, told)], namespaceSelector=selector)
+    accounts = _match_accounts(SCHEDULER, KUBE_SCHEDULER)
+    return build_policy("scheduler-leases", rules, accounts, [Validation(claim, told)], namespaceSelector=selector)
 
 
-def _volumes() -> list[Manifest]:
+def _build_for_volumes() -> list[Manifest]:
     """
     Volumes for pods that wait: one that is free is given to a claim; one that has a claim stays with it.
 
@@ -130,21 +132,25 @@ def _volumes() -> list[Manifest]:
         cel.same_but("dyn(object)", "dyn(oldObject)", "k in ['metadata', 'spec']"),
         cel.same_but("dyn(object.spec)", "dyn(oldObject.spec)", "k == 'claimRef'"),
         f"!{old}.hasValue() || {new} == {old} || ({meant})",
-        *_annotated(_BOUND_BY),
+        *_only_annotations(_BOUND_BY),
     ]
-    claim = [cel.same_but("dyn(object)", "dyn(oldObject)", "k == 'metadata'"), *_annotated(_SELECTED)]
+    claim = [cel.same_but("dyn(object)", "dyn(oldObject)", "k == 'metadata'"), *_only_annotations(_SELECTED)]
     told = f"{KUBE_SCHEDULER} may only give a free PersistentVolume to a claim"
     claim_told = f"{KUBE_SCHEDULER} may only change annotation {_SELECTED} of a PersistentVolumeClaim"
     volumes, claims = (
-        rule([kind, f"{kind}/status"], "UPDATE") for kind in ("persistentvolumes", "persistentvolumeclaims")
+        resource_rule([kind, f"{kind}/status"], "UPDATE") for kind in ("persistentvolumes", "persistentvolumeclaims")
     )
     return [
-        _whole("kube-scheduler-volumes", KUBE_SCHEDULER, [volumes], [Claim(one, told) for one in volume]),
-        _whole("kube-scheduler-claims", KUBE_SCHEDULER, [claims], [Claim(one, claim_told) for one in claim]),
+        _build_for_account(
+            "kube-scheduler-volumes", KUBE_SCHEDULER, [volumes], [Validation(one, told) for one in volume]
+        ),
+        _build_for_account(
+            "kube-scheduler-claims", KUBE_SCHEDULER, [claims], [Validation(one, claim_told) for one in claim]
+        ),
     ]
 
 
-def _annotated(*keys: str) -> list[str]:
+def _only_annotations(*keys: str) -> list[str]:
     """That of an object's metadata only these annotations change."""
     free = cel.texts(("annotations", *_OF_ANY_WRITE))
     return [
@@ -158,19 +164,19 @@ def _maps(what: str) -> tuple[str, str]:
     return f"object.metadata.?{what}.orValue({{}})", f"oldObject.metadata.?{what}.orValue({{}})"
 
 
-def _kept(*parts: str) -> str:
+def _unchanged(*parts: str) -> str:
     """That an update leaves these parts as they were."""
     return " && ".join(f"object.{part} == oldObject.{part}" for part in parts)
 
 
-def _kept_but(what: str, key: str, where: str) -> str:
+def _unchanged_except(what: str, key: str, where: str) -> str:
     """That an update leaves labels or annotations as they were; one of them may change, but only where it belongs."""
     return cel.same_but(*_maps(what), f"(k == {cel.text(key)} && {where})")
 
 
-def _agents() -> list[Manifest]:
+def _build_for_agents() -> list[Manifest]:
     """Each node agent keeps to its own node, and there to what it states."""
-    mine = _by(NODE_AGENT)
+    mine = _match_accounts(NODE_AGENT)
     node = {"node": f"request.userInfo.?extra[?{cel.text(NODE_CLAIM)}].orValue([''])[0]"}
     told = "a node agent may only act on its own node, which is named in its service account token"
     # As its Events are signed, cut to what the API server takes.
@@ -178,20 +184,20 @@ def _agents() -> list[Manifest]:
     whole = f"object.reportingInstance == {signs}"
     cut = f"size({signs}) > {_INSTANCE} && object.reportingInstance == ({signs}).substring(0, {_INSTANCE})"
     claims = {
-        "agent-nodes": (rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
+        "agent-nodes": (resource_rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
         "agent-pods": (
-            rule(["pods"], "DELETE"),
+            resource_rule(["pods"], "DELETE"),
             "oldObject.spec.?nodeName.orValue('') == variables.node",
         ),
-        "agent-events": (rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
+        "agent-events": (resource_rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
     }
-    more = {"agent-nodes": _stated()}
+    more = {"agent-nodes": _limit_agent_writes()}
     return [
-        policy(
+        build_policy(
             name,
             [where],
             mine,
-            [Claim(f"variables.node != '' && {claim}", told), *more.get(name, ())],
+            [Validation(f"variables.node != '' && {claim}", told), *more.get(name, ())],
             node,
             **_ANYWHERE,
         )
@@ -199,7 +205,7 @@ def _agents() -> list[Manifest]:
     ]
 
 
-def _stated() -> list[Claim]:
+def _limit_agent_writes() -> list[Validation]:
     """
     What a node agent states of its node, and nothing beside it.
 
@@ -224,4 +230,4 @@ def _stated() -> list[Claim]:
         f"a node agent may change only labels {', '.join(AGENT_LABELS)}, annotations "
         f"{', '.join(AGENT_ANNOTATIONS)} and amounts of {', '.join(AGENT_RESOURCES)} of its node"
     )
-    return [Claim(f"request.operation == 'UPDATE' && {cel.same_but(*part)}", told) for part in parts]
+    return [Validation(f"request.operation == 'UPDATE' && {cel.same_but(*part)}", told) for part in parts]

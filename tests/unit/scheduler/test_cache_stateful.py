@@ -16,8 +16,8 @@ from support.scheduler_world import bound, pod, reserve
 
 from isolation.contract.model import Mode, Phase, Placement, Slice
 from isolation.contract.quantity import GIB, gib
-from isolation.scheduler.core.answers import Assumed, Victims
-from isolation.scheduler.core.cache import Books
+from isolation.scheduler.core.answers import AssumedPlacement, Victims
+from isolation.scheduler.core.cache import SchedulerCache
 
 NAMES = ("n0", "n1", "n2")
 UIDS = tuple(f"u{i}" for i in range(8))
@@ -29,7 +29,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.books = Books()
+        self.books = SchedulerCache()
         self.now = 100.0
         self.nodes = {}
         self.pods = {}  # as created
@@ -166,7 +166,7 @@ class Cluster(RuleBasedStateMachine):
         assert all(0 <= point <= 10 for point in self.books.prioritize(one, NAMES, self.now))
         before = {c.uuid: self.free(name, c) for c in self.nodes[name].cards} if name in self.nodes else {}
         got = self.books.assume(one, name, self.now)
-        if not isinstance(got, Assumed):
+        if not isinstance(got, AssumedPlacement):
             # Two reservations lent at once may show room that a single one does not give.
             assert name not in found.fit or len(lent) > 1
             return
