@@ -88,7 +88,7 @@ def _users(listed: Mapping[int, int | None], belongs: Callable[[int], bool]) -> 
     """Whoever of the container has memory on the card and does not end; asked after the driver was."""
     found = []
     for pid, size in listed.items():
-        seen = process.see(pid) if belongs(pid) else None
-        if seen is not None and not seen.gone and process.holds_memory(pid):
-            found.append(CardUser(pid, size, process.inner_pid(pid), seen.process.start))
+        seen = process.read_living(pid) if belongs(pid) else None
+        if seen is not None and process.holds_memory(pid):
+            found.append(CardUser(pid, size, process.inner_pid(pid), seen.start))
     return found
