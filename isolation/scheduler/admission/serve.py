@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from isolation import logs
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
-from isolation.kube import logs
 from isolation.scheduler.admission.core.messages import MOST_LINE, Configuration, Known, Report, Update, decode, encode
 from isolation.scheduler.admission.core.request import MOST_BYTES
 from isolation.scheduler.admission.core.review import World, review
