@@ -12,9 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
-from isolation.contract.memory_comparison import CardUser
 from isolation.host import process
-from isolation.host.core.memory_correction import Books, Correction, counted
+from isolation.host.core.memory_correction import Books, CardUser, Correction, counted
 from isolation.host.liveness import edge_locked
 from isolation.lib import files
 
