@@ -25,12 +25,12 @@ from exporter.pipeline.incidents import to_json
 from exporter.runner import Runner
 from exporter.self_metrics import process_families
 from exporter.settings import enforcement
-from exporter.sources.files import read_kernel
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml.health import CardHealth
 from exporter.sources.nvml.source import NvmlSource
 from exporter.sources.promises import PromiseSource, usual_books
 from isolation.contract import metrics
+from isolation.host import process
 from isolation.host.health_record import RECORD
 from isolation.release import release
 
@@ -137,7 +137,7 @@ class NodeSources:
 
 def _health(chosen: Settings) -> CardHealth:
     try:
-        boot = read_kernel(f"{chosen.proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+        boot = process.boot(str(chosen.proc))
     except OSError:
         boot = ""
     own = None if chosen.health_dir is None else chosen.health_dir / RECORD

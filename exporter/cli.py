@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from exporter import settings
-from exporter.logs import FORMATS, set_up
 from exporter.settings import Settings
-from isolation import options
+from isolation import logs, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,16 +199,7 @@ class _How:
     metavar="DIR",
     help="Directory of the kubelet's container log links, for container names if the kubelet has no Pods API.",
 )
-@click.option(
-    "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of log messages."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning"]),
-    default="info",
-    show_default=True,
-    help="Minimum log level.",
-)
+@logs.options
 def exporter(**given: Any) -> None:
     """
     Serve Prometheus metrics of this machine's cards and of what each container uses of them.
@@ -219,7 +209,9 @@ def exporter(**given: Any) -> None:
     """
     if given["output"] and not given["once"]:
         raise click.UsageError("-o json requires --once")
-    set_up(given.pop("log_format"), given.pop("log_level"), once=given["once"])
+    form, level = given.pop("log_format"), given.pop("log_level")
+    # One reading prints the causes of failures itself.
+    logs.set_up(form, "error" if given["once"] and level != "debug" else level)
     how = _How(given.pop("once"), bool(given.pop("output")), given.pop("web_config"))
     chosen = _settings(given)
     sys.setswitchinterval(_SWITCH_SECONDS)

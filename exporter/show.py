@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.cycle import outcomes
 from isolation.contract.quantity import GIB
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,5 +132,5 @@ def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _word(text: str) -> str:
-    clean = "".join(one if one.isprintable() else "?" for one in text)
+    clean = printable(text)
     return clean if len(clean) <= _MOST_WORD else clean[: _MOST_WORD - 1] + "…"

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
-from isolation import options
+from isolation import logs, options
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import UNITS
-from isolation.kube import logs, process_options
+from isolation.kube import process_options
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.listen import Address, Listen
 from isolation.kube.number import Number

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline import cgroup_paths
 from exporter.pipeline.snapshot import KernelFacts, ProcessFacts
-from exporter.sources import processes
 from exporter.sources.errors import SourceError
 from exporter.sources.lineage import Lineage
 from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
+from isolation.host import process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -61,7 +61,7 @@ class KernelSource:
         """Facts about those of `pids` that live; `holds` as the promises tell them. `now`: monotonic seconds."""
         self._check()
         self._trusted.clear()
-        host = processes.sees_host(self._proc)
+        host = process.sees_host(self._proc)
         lineage = Lineage(holds, self._proc, self._cgroup)
         known: dict[int, _Known] = {}
         for pid in pids:
@@ -83,8 +83,8 @@ class KernelSource:
     def _check(self) -> None:
         """That /proc can be read, and with it who we are."""
         try:
-            own = processes.cgroup_text(self._proc, "self")
-            first = processes.stat(self._proc, 1)
+            own = process.read_cgroups("self", self._proc)
+            first = process.read_living(1, self._proc)
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise SourceError(
@@ -99,7 +99,7 @@ class KernelSource:
 
     def _look(self, pid: int, lineage: Lineage) -> _Known | None:
         try:
-            seen = processes.stat(self._proc, pid)
+            seen = process.read_living(pid, self._proc)
             if seen is None or pid <= 0:
                 return None
             one = self._known.get(pid)
@@ -114,11 +114,11 @@ class KernelSource:
             hold = self._hold(pid, seen, one, lineage) if lineage else ""
         return one if hold == one.facts.hold else replace(one, facts=replace(one.facts, hold=hold))
 
-    def _read(self, pid: int, seen: processes.Stat, hold: str) -> _Known:
-        groups = processes.cgroup_text(self._proc, processes.body(self._proc, pid) if seen.headless else pid)
-        status = processes.status(self._proc, pid)
+    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _Known:
+        groups = process.read_cgroups(process.living_thread(pid, self._proc) if seen.headless else pid, self._proc)
+        status = process.read_status(pid, self._proc)
         place = self._place(groups)
-        parent = processes.stat(self._proc, seen.parent) if seen.parent > 0 else None
+        parent = process.read_living(seen.parent, self._proc) if seen.parent > 0 else None
         facts = ProcessFacts(
             pid,
             seen.start,
@@ -145,7 +145,7 @@ class KernelSource:
             self._trusted[place.within] = bool(found) and made_by_root(found + group)
         return place if self._trusted.get(place.within, True) else cgroup_paths.NOWHERE
 
-    def _hold(self, pid: int, seen: processes.Stat, one: _Known, lineage: Lineage) -> str:
+    def _hold(self, pid: int, seen: process.ProcessStat, one: _Known, lineage: Lineage) -> str:
         """A pod's process lives on the pod's promise, unless the pod is the one that we are in ourselves."""
         ours = one.place == self._own[1]
         if one.place.pod_uid and not ours:

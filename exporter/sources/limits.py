@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from exporter.sources.files import read_whole
 from isolation.contract import abi
+from isolation.host.files import read_whole
 
 if TYPE_CHECKING:
     from isolation.contract.host_allocation import Hold

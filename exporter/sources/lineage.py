@@ -18,7 +18,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from exporter.sources import processes
+from isolation.host import cgroup, process
+from isolation.host.liveness import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from exporter.pipeline.snapshot import HoldFacts
 
 KEEPER: Final = "gpushare-keeper"
-MARK: Final = b"GPUSHARE_PROMISE"
-GROUP: Final = "gpushare-"
 DEEPEST: Final = 64
 ROOT_UID: Final = 0
 
@@ -35,8 +34,8 @@ ROOT_UID: Final = 0
 class Lineage:
     """The holds of one reading, ready to be asked about processes."""
 
-    def __init__(self, holds: Iterable[HoldFacts], proc: str, cgroup: str) -> None:
-        self._proc, self._cgroup = proc, cgroup
+    def __init__(self, holds: Iterable[HoldFacts], proc: str, cgroup_root: str) -> None:
+        self._proc, self._cgroup = proc, cgroup_root
         self._runs = {one.hold.id: one for one in holds if one.hold.tenant is None}
         self._members: dict[tuple[int, int], list[str]] = defaultdict(list)
         for one in self._runs.values():
@@ -52,7 +51,7 @@ class Lineage:
         """Whether the hold is still there."""
         return hold in self._runs
 
-    def hold_of(self, pid: int, seen: processes.Stat, groups: str, *, marked: bool) -> str:
+    def hold_of(self, pid: int, seen: process.ProcessStat, groups: str, *, marked: bool) -> str:
         """The hold's promise id; empty for a stranger. `marked`: its environment may be asked."""
         return self._by_group(groups) or self._by_descent(pid, seen) or (self._by_mark(pid) if marked else "")
 
@@ -64,8 +63,8 @@ class Lineage:
         path = next((line[3:] for line in groups.splitlines() if line.startswith("0::/")), "")
         segments = path.split("/")
         for at in range(len(segments) - 1, 0, -1):
-            ident = segments[at].removeprefix(GROUP)
-            if segments[at].startswith(GROUP) and ident in self._runs:
+            ident = segments[at].removeprefix(cgroup.PREFIX)
+            if segments[at].startswith(cgroup.PREFIX) and ident in self._runs:
                 hold = self._runs[ident].hold
                 group = "/".join(segments[: at + 1])
                 for mount in (self._cgroup, f"{self._cgroup}/unified"):
@@ -73,8 +72,8 @@ class Lineage:
                         return ident
         return ""
 
-    def _by_descent(self, pid: int, seen: processes.Stat) -> str:
-        at: processes.Stat | None = seen
+    def _by_descent(self, pid: int, seen: process.ProcessStat) -> str:
+        at: process.ProcessStat | None = seen
         for _ in range(DEEPEST):
             if at is None or pid <= 1:
                 return ""
@@ -83,7 +82,7 @@ class Lineage:
             if at.name == KEEPER and (claims := self._keeping(pid)):
                 return self._innermost(claims)
             pid, below = at.parent, at
-            at = processes.stat(self._proc, pid)
+            at = process.read_living(pid, self._proc)
             if at is not None and at.start > below.start:
                 return ""  # the parent ended meanwhile and its number belongs to another
         return ""
@@ -94,13 +93,13 @@ class Lineage:
             self._keepers = defaultdict(list)
             for one in self._runs.values():
                 for member in one.members:
-                    seen = processes.stat(self._proc, member.pid)
+                    seen = process.read_living(member.pid, self._proc)
                     if seen is not None and seen.start == member.start:
                         self._keepers[seen.parent].append(one.hold.id)
         return [one for one in self._keepers.get(pid, ()) if self._runs_as(pid, one)]
 
     def _by_mark(self, pid: int) -> str:
-        ident = processes.marks(self._proc, pid, MARK)
+        ident = process.environment(pid, MARK, self._proc)
         return ident if ident in self._runs and self._uid(pid) == self._runs[ident].hold.uid else ""
 
     def _runs_as(self, pid: int, ident: str) -> bool:
@@ -111,7 +110,7 @@ class Lineage:
     def _uid(self, pid: int) -> int:
         if pid not in self._uids:
             try:
-                self._uids[pid] = processes.status(self._proc, pid).uid
+                self._uids[pid] = process.read_status(pid, self._proc).uid
             except (OSError, ValueError):
                 self._uids[pid] = -1
         return self._uids[pid]

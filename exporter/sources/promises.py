@@ -32,18 +32,19 @@ from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline.snapshot import HoldFacts, PromiseFacts
 from exporter.sources.errors import SourceError
-from exporter.sources.files import read_kernel, read_whole
 from exporter.sources.limits import difference, read_limits
-from exporter.sources.liveness import Evidence
 from exporter.sources.regions import Regions
 from isolation.contract import abi
-from isolation.contract.host_allocation import MOST_CHARS, HoldError, Process, load
+from isolation.contract.host_allocation import MOST_CHARS, HoldError, load
+from isolation.host import liveness, process
+from isolation.host.files import read_whole
+from isolation.host.liveness import Liveness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from exporter.pipeline.snapshot import RegionFacts
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import Hold, Process
 
 _log: Final = logging.getLogger(__name__)
 COMMON_BOOK: Final = Path("/run/gpushare/allocations")
@@ -54,8 +55,8 @@ MOST_SLICES: Final = 128
 MOST_PARTS: Final = 4096
 """Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not told."""
 MOST_TEXT: Final = 253
-MOST_MEMBERS: Final = 4096
-MEMBER_BYTES: Final = 1 << 17
+MARKS_SECONDS: Final = 10.0
+"""How often every process's environment is read, where nothing else is left of an allocation: it is dear."""
 NOTHING_ENFORCED: Final = "none"
 SETTLED_NS: Final = 100_000_000
 """Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
@@ -107,7 +108,7 @@ class PromiseSource:
     def __init__(self, books: Sequence[Path], run_dir: Path, proc: Path, cgroup: Path) -> None:
         """`books`: those that are not there have no holds."""
         self._books, self._alloc, self._proc = tuple(map(str, books)), f"{run_dir}/alloc", str(proc)
-        self._evidence = Evidence(proc, cgroup)
+        self._liveness = Liveness(str(proc), cgroup, MARKS_SECONDS)
         self._regions = Regions()
         self._entries: dict[str, _Entry] = {}
         self._skipped = 0
@@ -141,7 +142,7 @@ class PromiseSource:
 
     def _boot(self) -> str:
         try:
-            return read_kernel(f"{self._proc}/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+            return process.boot(self._proc)
         except OSError as exc:
             advice = "the promises of this boot are unknown; set --proc to the host's /proc"
             raise SourceError(f"cannot read {self._proc} ({exc.strerror}): {advice}") from None
@@ -174,7 +175,7 @@ class PromiseSource:
         if entry.tenant:
             return True
         _refresh_members(entry)
-        return self._evidence.lives(hold, entry.folder, entry.region, entry.members, now)
+        return self._liveness.lives(hold, entry.folder, entry.region, entry.members, now)
 
 
 def _stamp(path: str) -> Stamp | None:
@@ -245,16 +246,12 @@ def _bounded(living: Mapping[str, _Entry]) -> dict[str, _Entry]:
 
 def _refresh_members(entry: _Entry) -> None:
     """The keeper's list. It replaces the file, so that a list is whole."""
-    path = f"{entry.folder}/members"
     try:
-        stamp = _stamp(path)
+        stamp = _stamp(f"{entry.folder}/{liveness.MEMBERS}")
         if stamp is not None and stamp == entry.members_stamp:
             return
-        raw, _ = read_whole(path, MEMBER_BYTES)
-        lines = raw.decode("ascii").splitlines()[:MOST_MEMBERS]
-        entry.members = tuple(Process(int(pid), int(start)) for pid, start in map(str.split, lines))
-        entry.members_stamp = stamp
-    except (OSError, ValueError):
+        entry.members, entry.members_stamp = liveness.members(Path(entry.folder)), stamp
+    except OSError:
         entry.members, entry.members_stamp = (), None
 
 

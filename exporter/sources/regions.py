@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from exporter.pipeline.snapshot import RegionFacts
-from exporter.sources.files import opened
 from isolation.contract import abi, breach_ring
+from isolation.host.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ class Regions:
 def _read(path: str, known: _Known, slots: int) -> RegionFacts:
     """One region; whatever is wrong with it is an error of its own."""
     try:
-        with opened(path) as (fd, about):
+        with open_regular(path) as (fd, about):
             file = (about.st_dev, about.st_ino)
             if file != known.file:
                 known.sum, known.reading = -1, None

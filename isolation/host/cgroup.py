@@ -73,20 +73,20 @@ def pids(group: Path) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def populated(group: Path) -> bool:
-    """Whether anybody lives there; a group that is gone is empty."""
-    if not _is_one(group):
+def populated(group: Path, name: str, root: Path | None = None) -> bool:
+    """Whether a process is in the group of that name; no if it is gone. `root`: of the hierarchy, None: as mounted."""
+    if group.name != f"{PREFIX}{name}" or not _is_one(group, root):
         return False
     try:
         return "populated 1" in (group / "cgroup.events").read_text("ascii").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return False
 
 
-def _is_one(group: Path) -> bool:
-    """Whether the path is a group of ours in the hierarchy, and not wherever somebody's note would lead us."""
+def _is_one(group: Path, root: Path | None = None) -> bool:
+    """Whether the path is a group of ours in the hierarchy: a user wrote it down, who may have written any other."""
     try:
-        root = root_of(_MOUNTS.read_text("utf-8"))
+        root = root or root_of(_MOUNTS.read_text("utf-8"))
     except OSError:
         return False
     return root is not None and root in group.parents and ".." not in group.parts and group.name.startswith(PREFIX)

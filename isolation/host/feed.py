@@ -18,7 +18,8 @@ from uuid import UUID
 from isolation.contract import abi
 from isolation.contract.host_allocation import HoldError, load
 from isolation.host.core.compute_rates import ACTIVE_NS, Tenant, granted
-from isolation.host.liveness import REGION, read_small
+from isolation.host.files import read_text
+from isolation.host.liveness import REGION
 from isolation.host.memory_sample import CardWatch
 from isolation.lib import files
 
@@ -216,7 +217,7 @@ def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
         if path.name.startswith(".") or path == folder:
             continue
         try:
-            other = load(read_small(path / "promise.json"))
+            other = load(read_text(path / "promise.json"))
         except (OSError, UnicodeDecodeError, HoldError):
             continue
         if other.boot == entry.boot and cards & {part.uuid for part in other.slices}:

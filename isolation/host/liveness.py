@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Does anybody still live on a hold? A hold lives while any evidence says so.
+Does an allocation of `gpushare run` still live? It does while any evidence says so, or while nobody can tell.
 
-No single sign is enough once the keeper of a command has been killed: programs close descriptors,
-clean their environment, leave their session. In order of cost:
+`gpushare run` decides by it whether memory of a card is free, the exporter which allocations it shows. No single
+sign is enough once the keeper of a command was killed: programs close descriptors, clean their environment, leave
+their session. In order of cost:
 
   lock     the folder's flock, held through a descriptor that the command and its descendants inherit
-  books    slots of the region, locked by every process with a CUDA context through the library
-  group    the command's control group, where one could be made
+  slots    of the region, locked by every process with a CUDA context through the library
   members  pid and start time of every descendant, as the keeper saw them last
+  group    the command's control group, where one could be made
   mark     the promise id in the environment with which a process was started
 """
 
@@ -18,7 +19,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
 from isolation.contract.host_allocation import MOST_PIDS, Process
 from isolation.host import cgroup, process
+from isolation.host.files import open_regular, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from isolation.contract.host_allocation import Hold
 
@@ -36,42 +37,83 @@ MARK: Final = "GPUSHARE_PROMISE"
 """Environment variable of the command: the promise id."""
 MEMBERS: Final = "members"
 REGION: Final = "region"
-MOST_BYTES: Final = 1 << 20
+MOST_MEMBERS: Final = 4096
+MEMBERS_BYTES: Final = 1 << 17
 _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
+_NO_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+class Liveness:
+    """Judges allocations by one host's /proc and control groups, and remembers which marks it found last."""
+
+    def __init__(
+        self, proc: str = process.PROC, cgroup_root: Path | None = None, marks_seconds: float = float("inf")
+    ) -> None:
+        """`cgroup_root`: None: as mounted here. `marks_seconds`: how long a look at every process's marks is good."""
+        self._proc, self._cgroup_root, self._marks_seconds = proc, cgroup_root, marks_seconds
+        self._marks: frozenset[tuple[str, int]] = frozenset()
+        self._marks_at = float("-inf")
+
+    def lives(
+        self, hold: Hold, folder: str | Path, region: str | Path, members: Iterable[Process], now: float = 0.0
+    ) -> bool:
+        """Whether a descendant of the command lives. `now`: monotonic seconds. NoProcError."""
+        return (
+            locked(folder)
+            or slots_locked(region)
+            or any(process.alive(member, self._proc) for member in members)
+            or (bool(hold.cgroup) and cgroup.populated(Path(hold.cgroup), hold.id, self._cgroup_root))
+            or self._marked(hold, now)
+        )
+
+    def _marked(self, hold: Hold, now: float) -> bool:
+        if now - self._marks_at >= self._marks_seconds:
+            self._marks_at, self._marks = now, frozenset(self._read_marks())
+        return (hold.id, hold.uid) in self._marks
+
+    def _read_marks(self) -> Iterator[tuple[str, int]]:
+        """Promise id and user of every process that was started with a mark."""
+        for pid in process.pids(self._proc):
+            if not (mark := process.environment(pid, MARK, self._proc)):
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                status = process.read_status(pid, self._proc)
+                # In a PID namespace of its own it may be a container's, and a container's root has our root's number.
+                if status.namespace_pid == pid:
+                    yield mark, status.uid
 
 
 def lives(entry: Hold, folder: Path, boot: str) -> bool:
-    """Whether a descendant of the command lives, by any evidence there is."""
-    if entry.boot != boot:
-        return False
-    return (
-        locked(folder)
-        or slots_locked(folder / REGION)
-        or (bool(entry.cgroup) and cgroup.populated(Path(entry.cgroup)))
-        or any(process.alive(member) for member in members(folder))
-        or process.marked(f"{MARK}={entry.id}".encode(), entry.uid)
-    )
+    """The same for one allocation on this machine, with all that its folder says. Nothing outlives a boot."""
+    return entry.boot == boot and Liveness().lives(entry, folder, folder / REGION, members(folder))
 
 
-def locked(path: Path, flags: int = os.O_DIRECTORY) -> bool:
-    """Whether somebody holds the flock of a hold's folder (or of a file); what is gone is not held."""
+def locked(path: str | Path, flags: int = os.O_DIRECTORY, *, unknown: bool = True) -> bool:
+    """
+    Whether a process holds the flock of an allocation's folder (or of a file); what is gone is not held.
+
+    `unknown`: the answer where that cannot be told, for lack of rights for example. It is yes for allocations: to
+    call a living one dead gives its memory to a second tenant.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    except FileNotFoundError:
-        return False
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
+    except OSError as exc:
+        return unknown and exc.errno not in _NO_FOLDER
     try:
         # shared, so that those who ask at the same moment do not take each other for the holder
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:
+        return unknown
     finally:
         os.close(fd)
     return False
 
 
-def slots_locked(region: Path) -> bool:
-    """Whether a process with a CUDA context has its slot of the region."""
+def slots_locked(region: str | Path) -> bool:
+    """Whether a process with a CUDA context has its slot of the region; no if that cannot be told."""
     return _bytes_locked(region, LOCK_OFFSET, SLOTS)
 
 
@@ -80,18 +122,13 @@ def edge_locked(region: Path, card: int) -> bool:
     return _bytes_locked(region, LOCK_OFFSET + SLOTS + card, 1)
 
 
-def _bytes_locked(region: Path, start: int, length: int) -> bool:
+def _bytes_locked(region: str | Path, start: int, length: int) -> bool:
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
-        fd = os.open(region, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open_regular(region) as (fd, _):
+            answer = fcntl.fcntl(fd, _OFD_GETLK, query)
     except OSError:
         return False
-    try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        answer = fcntl.fcntl(fd, _OFD_GETLK, asked)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
     return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
 
@@ -99,7 +136,7 @@ def members(folder: Path) -> tuple[Process, ...]:
     """The descendants as the keeper saw them last."""
     found = []
     with contextlib.suppress(OSError, ValueError):
-        for line in read_small(folder / MEMBERS).splitlines():
+        for line in read_text(folder / MEMBERS, MEMBERS_BYTES).splitlines()[:MOST_MEMBERS]:
             pid, start = map(int, line.split())
             if 0 < pid <= MOST_PIDS:
                 found.append(Process(pid, start))
@@ -109,18 +146,6 @@ def members(folder: Path) -> tuple[Process, ...]:
 def write_members(folder: Path, found: Iterable[Process]) -> None:
     """Replace the list in one step. It dies with the machine, as they do: no fsync."""
     draft = folder / f".{MEMBERS}"
-    draft.write_text("".join(f"{one.pid} {one.start}\n" for one in found), "ascii")
+    draft.write_text("".join(f"{member.pid} {member.start}\n" for member in found), "ascii")
     draft.chmod(0o644)
     draft.replace(folder / MEMBERS)
-
-
-def read_small(path: Path) -> str:
-    """The text of a file that may be somebody else's: no links, no pipes, no more than 1 MiB."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(MOST_BYTES + 1).decode("utf-8")
-    finally:
-        os.close(fd)

@@ -12,9 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
-from isolation.contract.memory_comparison import CardUser
 from isolation.host import process
-from isolation.host.core.memory_correction import Books, Correction, counted
+from isolation.host.core.memory_correction import Books, CardUser, Correction, counted
 from isolation.host.liveness import edge_locked
 from isolation.lib import files
 
@@ -88,7 +87,7 @@ def _users(listed: Mapping[int, int | None], belongs: Callable[[int], bool]) -> 
     """Whoever of the container has memory on the card and does not end; asked after the driver was."""
     found = []
     for pid, size in listed.items():
-        seen = process.see(pid) if belongs(pid) else None
-        if seen is not None and not seen.gone and process.holds_memory(pid):
-            found.append(CardUser(pid, size, process.inner_pid(pid), seen.process.start))
+        seen = process.read_living(pid) if belongs(pid) else None
+        if seen is not None and process.holds_memory(pid):
+            found.append(CardUser(pid, size, process.inner_pid(pid), seen.start))
     return found

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolation import logs
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import UNITS
-from isolation.kube import logs
 from isolation.kube.listen import Listen
 
 if TYPE_CHECKING:

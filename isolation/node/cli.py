@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import click
 
+from isolation import logs
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
-from isolation.kube import logs
 from isolation.kube.listen import Address, Listen
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit

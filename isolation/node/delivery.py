@@ -33,7 +33,7 @@ from isolation.files import replace_file
 from isolation.host import process
 from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
-from isolation.host.liveness import read_small
+from isolation.host.files import read_text
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, regular
 from isolation.node.cdi import Edits, spec
@@ -113,7 +113,7 @@ class NodeDelivery:
         """See `world.Delivery`."""
         for folder in sorted(self._places.alloc.iterdir()):
             try:
-                yield read_small(folder / CLAIM)
+                yield read_text(folder / CLAIM)
             except (OSError, UnicodeDecodeError):
                 _log.exception("cannot read %s: relying on the kubelet for its devices", folder / CLAIM)
 
@@ -228,7 +228,7 @@ def _check(edits: Edits, run_dir: Path) -> None:
 
 def _read_hold(folder: Path) -> Hold | None:
     try:
-        return load(read_small(folder / HOLD))
+        return load(read_text(folder / HOLD))
     except (OSError, UnicodeDecodeError, HoldError):
         return None
 

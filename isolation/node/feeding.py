@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.abi import AbiError, Policy
 from isolation.contract.host_allocation import Hold, HoldError, load
 from isolation.host.feed import Feeder
-from isolation.host.liveness import read_small
+from isolation.host.files import read_text
 from isolation.node.overlimit import OverLimit, OverLimitWatch
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Feeding:
         """Holds of this boot that the library enforces."""
         for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
             try:
-                hold = load(read_small(folder / "promise.json"))
+                hold = load(read_text(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HoldError):
                 continue
             if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():

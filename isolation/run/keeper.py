@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError
+from isolation.contract.host_allocation import Process
 from isolation.host import cgroup, liveness, process
 from isolation.lib import files
 from isolation.run.launch import BROKEN, Command, start
@@ -30,7 +31,6 @@ from isolation.run.store import Book, BookError, Held
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from isolation.contract.host_allocation import Process
     from isolation.host.feed import Feeder
 
 ROUND_SECONDS: Final = 1.0
@@ -176,8 +176,8 @@ class _Watch:
     def _round(self) -> None:
         group = self.keep.held.entry.cgroup
         if group and (pids := cgroup.pids(Path(group))):
-            seen = [one for pid in pids if (one := process.see(pid)) is not None and not one.gone]
-            self.members = tuple(one.process for one in seen)
+            living = {pid: process.read_living(pid) for pid in pids}
+            self.members = tuple(Process(pid, stat.start) for pid, stat in living.items() if stat is not None)
         else:
             self.members = process.descendants(os.getpid())
         if self.members != self._written:

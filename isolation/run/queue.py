@@ -83,6 +83,4 @@ def _counts(path: Path) -> bool:
 
 def _held(path: Path) -> bool:
     """Whether its run lives; a ticket that cannot be opened holds up nobody."""
-    with contextlib.suppress(OSError):
-        return liveness.locked(path, os.O_NOFOLLOW | os.O_NONBLOCK)
-    return False
+    return liveness.locked(path, os.O_NONBLOCK, unknown=False)

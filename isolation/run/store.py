@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.host_allocation import Hold, HoldError, dump, load
 from isolation.host import cgroup, liveness, process
+from isolation.host.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +174,7 @@ class Book:
             raise BookError(f"{folder.parent} holds other files ({folder}): choose another directory with --state-dir")
         advice = f"if its processes have ended, remove {folder}; until then gpushare run fails"
         try:
-            entry = load(liveness.read_small(folder / HOLD))
+            entry = load(read_text(folder / HOLD))
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
             raise BookError(f"cannot read {folder / HOLD} ({why}): {advice}") from None
@@ -252,6 +253,6 @@ def _forget(folder: Path) -> None:
     gone = True
     with contextlib.suppress(OSError, ValueError):  # no text, or no path
         if folder.stat(follow_symlinks=False).st_uid == os.geteuid():
-            gone = cgroup.drop(Path(liveness.read_small(folder / GROUP)))
+            gone = cgroup.drop(Path(read_text(folder / GROUP)))
     if gone:
         shutil.rmtree(folder, ignore_errors=True)

@@ -58,5 +58,4 @@ def pids_of(held: Iterable[Held]) -> frozenset[int]:
 
 def _promised(pid: int) -> bool:
     """Whether it was started under a promise."""
-    mark = f"{liveness.MARK}=".encode()
-    return any(word.startswith(mark) for word in process.words(pid))
+    return bool(process.environment(pid, liveness.MARK))

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.quantity import GIB
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
     """One row per hold, in the order of HEADINGS."""
     return [
         (
-            clean(entry.name),
+            printable(entry.name),
             entry.id,
             ",".join(str(part.index) for part in entry.slices),
             f"{entry.slices[0].bytes // GIB}" + (" each" if len(entry.slices) > 1 else ""),
@@ -96,7 +97,7 @@ def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
     for card in cards:
         takers = [(entry, part) for entry in held for part in entry.slices if part.uuid == card.uuid]
         used = sum(part.bytes for _, part in takers) // GIB
-        names = ", ".join(f"{clean(entry.name)} {part.bytes // GIB}" for entry, part in takers) or "free"
+        names = ", ".join(f"{printable(entry.name)} {part.bytes // GIB}" for entry, part in takers) or "free"
         lines.append(f"card {card.index}: {used} of {card.allocatable_bytes // GIB} GiB allocated: {names}")
     return lines
 
@@ -105,18 +106,13 @@ def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: f
     """One line of progress: how long, for what, and who is in the way."""
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
-    by = ", ".join(f"{clean(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
+    by = ", ".join(f"{printable(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
     return f"waiting {ago(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
-
-
-def clean(text: str) -> str:
-    """Without what would steer a terminal: names and commands are anybody's."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def words(entry: Hold) -> str:
     """The command as one short line."""
-    return cut(clean(" ".join(entry.command)), _COMMAND_CHARS)
+    return cut(printable(" ".join(entry.command)), _COMMAND_CHARS)
 
 
 def cut(text: str, most: int) -> str:

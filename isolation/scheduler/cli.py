@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from isolation import logs
 from isolation.contract.names import SCHEDULER
 from isolation.contract.quantity import UNITS
-from isolation.kube import logs, process_options
+from isolation.kube import process_options
 from isolation.kube.core.errors import CredentialsError
 from isolation.kube.listen import Address, Listen, address
 from isolation.placement.policy import DEFAULT, POLICIES

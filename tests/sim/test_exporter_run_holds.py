@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from support.waiting import PATIENCE_SECONDS, until
 
-from exporter.sources import processes
 from exporter.sources.kernel import KernelSource
 from exporter.sources.promises import PromiseSource, usual_books
+from isolation.host import process
 from isolation.simgpu.hardware import create
 
 pytest.importorskip("pynvml")
@@ -51,7 +51,7 @@ class Run:
 
     def keeper(self) -> int:
         """The command's parent."""
-        return processes.stat("/proc", self.pid).parent
+        return process.read_stat(self.pid).parent
 
     def end(self) -> None:
         """Let it end by itself."""

@@ -23,6 +23,7 @@ from support.waiting import PATIENCE_SECONDS
 
 import isolation.run.core.request  # noqa: F401 (imported once, here)
 from gpushare import main
+from isolation.contract.host_allocation import Process
 from isolation.host import cgroup, process
 from isolation.host.liveness import MARK
 from isolation.run.store import Book
@@ -64,13 +65,14 @@ def held(book):
 def living(book):
     """Processes that run on a hold of this book, by promise id: found without any help of the book."""
     found, ours = {}, f"GPUSHARE_LIMITS={book.home}/".encode()
-    for pid, seen in process.everyone().items():
+    for pid in process.pids():
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if seen.gone or not any(word.startswith(ours) for word in words):
+            seen = process.read_living(pid)
+            if seen is None or not any(word.startswith(ours) for word in words):
                 continue
             mark = next(word for word in words if word.startswith(MARK.encode() + b"="))
-            found.setdefault(mark.decode().partition("=")[2], []).append(seen.process)
+            found.setdefault(mark.decode().partition("=")[2], []).append(Process(pid, seen.start))
     return found
 
 
@@ -147,7 +149,8 @@ def kill(hardware, _folder, count, seed):
     for _ in range(count):
         front = run(hardware, "--gpu-mem", "5", "--", "sh", "-c", "sleep 60 & exec sleep 60")
         time.sleep(draw.uniform(0.0, 0.5))
-        keepers = [seen.process.pid for seen in process.everyone().values() if seen.parent == front]
+        stats = {pid: process.read_stat(pid) for pid in process.pids()}
+        keepers = [pid for pid, stat in stats.items() if stat is not None and stat.parent == front]
         for pid in draw.choice(([front], keepers, [front, *keepers], [*keepers, front])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

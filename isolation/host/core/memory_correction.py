@@ -20,10 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from isolation.contract.abi import SlotReading
-    from isolation.contract.memory_comparison import CardUser
 
 _MOST: Final = 1 << 39
 """Bytes: more than any card has, and what the feed can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardUser:
+    """A process of one container that has memory on one card, as the driver and /proc tell."""
+
+    pid: int
+    """In the host's PID namespace."""
+    bytes: int | None
+    """On this card; None where the driver cannot tell."""
+    inner_pid: int | None = None
+    """As the process knows itself: the last number of NSpid in /proc/<pid>/status; None: as the host knows it."""
+    start_ticks: int | None = None
+    """Field 22 of /proc/<pid>/stat; None: it could not be read, and the pid alone must do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from isolation import logs
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
-from isolation.kube import logs
 from isolation.scheduler.admission.core.admission_review import MOST_BYTES
 from isolation.scheduler.admission.core.messages import (
     MOST_LINE,

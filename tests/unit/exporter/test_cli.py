@@ -6,8 +6,6 @@ Flags and environment of `gpushare exporter`, and the words for what is wrong wi
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 import subprocess
 import sys
 from dataclasses import fields
@@ -19,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import cli, logs, settings
+from exporter import cli, settings
 from exporter.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +27,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 (the default, which is what is tested)
 @pytest.fixture
 def chosen(monkeypatch):
     """Runs a command line and says what was chosen; nothing is started."""
-    monkeypatch.setattr(cli, "set_up", lambda *_, **__: None)
+    monkeypatch.setattr(cli.logs, "set_up", lambda *_, **__: None)
     monkeypatch.setattr(cli.sys, "setswitchinterval", lambda _: None)
     monkeypatch.delenv("NODE_NAME", raising=False)
 
@@ -230,29 +228,6 @@ def test_help_does_not_load_what_only_a_server_needs():
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT)
 
     assert set() == {"grpc", "pynvml", "ssl", "yaml", "bcrypt", "prometheus_client"} & set(loaded.stdout.split())
-
-
-def logged(form, capsys, *records):
-    """What stands on standard error."""
-    logs.set_up(form, "info", once=False)
-    for level, message, *more in records:
-        logging.getLogger("exporter.x").log(level, message, *more)
-    return capsys.readouterr().err
-
-
-def test_a_line_of_the_log(capsys):
-    """Time, level, message; below the level nothing; nobody's name can begin a line."""
-    text = logged("text", capsys, (logging.WARNING, "pod %s", "a\nb\x1b[31m"), (logging.DEBUG, "detail"))
-
-    assert 1 == text.count("\n")
-    assert text.endswith("Z warning pod a?b?[31m\n")
-
-
-def test_a_log_for_programs(capsys):
-    """One object a line."""
-    record = json.loads(logged("json", capsys, (logging.ERROR, "broken: %s", "é")))
-
-    assert ("error", "broken: é", "exporter.x") == (record["level"], record["message"], record["logger"])
 
 
 def test_it_is_a_command_of_the_front_door():

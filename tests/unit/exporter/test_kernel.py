@@ -13,9 +13,9 @@ from support.cgroup_tree import CgroupTree
 from support.kernel_reading import BOX, OTHER, UID, VICTIM, source
 from support.waiting import until
 
-from exporter.sources import processes
 from exporter.sources.errors import SourceError
 from exporter.sources.kernel import KernelSource
+from isolation.host import process
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path):
@@ -124,7 +124,7 @@ def test_it_says_whether_it_sees_the_hosts_processes(tmp_path):
     tree.process(2, name="kthreadd", flags=0)
     assert not source(tree).read(0.0, []).host_pids
     (tree.proc / "1/ns").mkdir()
-    (tree.proc / "1/ns/pid").symlink_to(processes.FIRST_NAMESPACE)
+    (tree.proc / "1/ns/pid").symlink_to(process.FIRST_NAMESPACE)
     assert source(tree).read(0.0, []).host_pids
 
 

@@ -14,6 +14,7 @@ from exporter.sources.promises import usual_books
 from isolation.contract import abi
 from isolation.contract.host_allocation import Process, dump
 from isolation.contract.model import Slice
+from isolation.host import liveness
 from isolation.lib import files
 
 
@@ -121,13 +122,13 @@ def test_members_follow_the_keeper(writer, source):
     draft.write_text("41 100\n42 200\n")
     draft.replace(folder / "members")
     assert (41, 42) == source.read(1.0).holds[0].pids
-    for garbage in ("x y\n", "1\n", "1 2 3\n", "é 1\n", "1 1\n" * promises.MEMBER_BYTES):
+    for garbage in ("x y\n", "1\n", "1 2 3\n", "é 1\n", "1 1\n" * liveness.MEMBERS_BYTES):
         (folder / "members").write_text(garbage)
         assert () == source.read(2.0).holds[0].pids
     (folder / "members").unlink()
     assert () == source.read(3.0).holds[0].pids
-    (folder / "members").write_text("".join(f"{pid} 1\n" for pid in range(promises.MOST_MEMBERS * 2)))
-    assert promises.MOST_MEMBERS == len(source.read(4.0).holds[0].pids)
+    (folder / "members").write_text("".join(f"{pid} 1\n" for pid in range(1, liveness.MOST_MEMBERS * 2)))
+    assert liveness.MOST_MEMBERS == len(source.read(4.0).holds[0].pids)
 
 
 def test_limits_are_compared_with_the_promise(writer, source):

@@ -13,7 +13,7 @@ import pytest
 from support.hold_writer import BOOT, HoldWriter
 from support.promises_written import TENANT, names, source_on
 
-from exporter.sources import liveness
+from exporter.sources import promises
 from exporter.sources.errors import SourceError
 from isolation.contract import abi
 
@@ -103,8 +103,8 @@ def test_a_mark_is_the_last_evidence_and_is_looked_for_seldom(writer, source):
         writer.run(f"run-{pid}", lock=False)
     assert ["run-41"] == names(source.read(100.0))
     (writer.proc / "41/environ").write_bytes(b"")
-    assert ["run-41"] == names(source.read(100.0 + liveness.MARKS_SECONDS / 2))
-    assert [] == names(source.read(100.0 + liveness.MARKS_SECONDS))
+    assert ["run-41"] == names(source.read(100.0 + promises.MARKS_SECONDS / 2))
+    assert [] == names(source.read(100.0 + promises.MARKS_SECONDS))
 
 
 def test_asking_for_the_lock_takes_it_from_nobody(writer, source):

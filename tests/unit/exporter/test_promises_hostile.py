@@ -13,10 +13,11 @@ from support.budget import examples
 from support.hold_writer import HoldWriter, settle
 from support.promises_written import TENANT, names, source_on
 
-from exporter.sources import processes, promises
+from exporter.sources import promises
 from exporter.sources.promises import PromiseSource
 from isolation.contract.host_allocation import dump
 from isolation.contract.model import Slice
+from isolation.host import process
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
@@ -176,6 +177,6 @@ def test_whatever_proc_says_is_a_process_or_an_error_of_one_kind(raw):
     """
     A kernel of another make must not end in anything but "cannot tell".
     """
-    for parse in (processes.parse_stat, processes.parse_status):
+    for parse in (process.parse_stat, process.parse_status):
         with contextlib.suppress(ValueError):
             parse(raw)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from isolation.contract.abi import CARDS, GRANULE, CardBook, SlotReading
 from isolation.contract.host_allocation import Process
-from isolation.contract.memory_comparison import CardUser
-from isolation.host.core.memory_correction import Books, Correction, counted, excess
+from isolation.host.core.memory_correction import Books, CardUser, Correction, counted, excess
 
 MIB = 1 << 20
 LIMIT = 100 * MIB

@@ -46,7 +46,7 @@ def test_the_mark_in_an_environment_keeps_the_hold(book):
     ident = f"run-mark-{os.getpid()}"
     hold(book, id=ident)
     with running("sleep", "3600", env={"GPUSHARE_PROMISE": ident}) as child:
-        until(lambda: process.marked(f"GPUSHARE_PROMISE={ident}".encode(), os.geteuid()) is not False)
+        until(lambda: process.environment(child.pid, liveness.MARK) == ident)
         assert ([ident], None) == (counted(book), child.poll())
     assert [] == counted(book)
 
@@ -90,14 +90,15 @@ def test_a_populated_control_group_keeps_the_hold(book):
     """
     Nobody leaves it by anything a program does to itself.
     """
-    group = cgroup.create(f"test-{os.getpid()}")
+    ident = f"run-{os.getpid()}"
+    group = cgroup.create(ident)
     if group is None:
         pytest.skip("no control group may be made here")
-    held = hold(book, cgroup=str(group))
+    held = hold(book, id=ident, cgroup=str(group))
     (held.folder / "group").write_text(str(group))
     with running("sleep", "3600") as child:
         (group / "cgroup.procs").write_text(str(child.pid))
-        assert (["run-1"], (child.pid,)) == (counted(book), cgroup.pids(group))
+        assert ([ident], (child.pid,)) == (counted(book), cgroup.pids(group))
     assert ([], False) == (counted(book), group.exists())
 
 
@@ -121,7 +122,8 @@ def test_a_name_with_spaces_and_parentheses_is_read():
     The process chooses it; the last parenthesis ends it.
     """
     text = "7 (a) S 1) (b) R 12 " + " ".join(str(n) for n in range(5, 22)) + " 4711 0"
-    assert (False, 12, 4711) == process.parse_stat(text)
+    stat = process.parse_stat(text.encode())
+    assert ("a) S 1) (b", 12, 4711, False) == (stat.name, stat.parent, stat.start, stat.ended)
 
 
 def test_a_process_whose_first_thread_has_ended_lives():

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What scheduler, node agent and autoscaler say on standard error, and the options that ask for it.
+Log messages of every long-running process, on standard error: the format, and the options that choose it.
 
-Lines for people, or JSON for a collector of logs. Names of pods and words of servers stand in messages: control
-characters are taken out, so that nobody forges a line. The exporter, which knows nothing of clusters, has its own of
-the same keys. What is worth saying is not decided here.
+Lines for people, or JSON for a log collector. Messages hold names of pods and answers of servers, so control
+characters are replaced: no name forges a line.
 """
 
 from __future__ import annotations
@@ -17,14 +16,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from isolation.contract.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning")
-_MOST: Final = 4000
-_CHATTY: Final = ("aiohttp", "asyncio", "grpc", "kubernetes")
-"""Libraries that are heard from warnings on, whatever is asked for."""
+_MOST_CHARS: Final = 4000
+_LIBRARIES: Final = {
+    "aiohttp": logging.WARNING,
+    "kubernetes": logging.WARNING,
+    # They warn of every connection that a client cut.
+    "asyncio": logging.ERROR,
+    "grpc": logging.ERROR,
+}
+"""The least of a library's own messages that is shown, whatever --log-level says."""
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,44 +46,44 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def set_up(form: str, level: str) -> None:
-    """Replace whatever handlers there are."""
+    """Replace all handlers of the process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, least in _LIBRARIES.items():
+        logging.getLogger(name).setLevel(least)
 
 
 class Text(logging.Formatter):
     """`2026-01-31T12:00:00Z warning isolation.node.watch: the API server did not answer`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time in UTC, level, who, text; a trace on lines of its own."""
+        """Time in UTC, level, logger, message; a stack trace on lines of its own."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
         trace = _trace(self, record)
-        return f"{moment} {record.levelname.lower()} {record.name}: {_clean(record)}" + (f"\n{trace}" if trace else "")
+        line = f"{moment} {record.levelname.lower()} {record.name}: {_message(record)}"
+        return f"{line}\n{trace}" if trace else line
 
 
 class Json(logging.Formatter):
     """One object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time in UTC, level, text, who, and the trace where there is one."""
-        said = {
+        """Time in UTC, level, message, logger, and the stack trace where there is one."""
+        fields = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "message": _clean(record),
+            "message": _message(record),
             "logger": record.name,
         }
         trace = _trace(self, record)
-        return json.dumps(said | ({"trace": trace} if trace else {}))
+        return json.dumps(fields | ({"trace": trace} if trace else {}))
 
 
-def _clean(record: logging.LogRecord) -> str:
-    text = record.getMessage()[:_MOST]
-    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+def _message(record: logging.LogRecord) -> str:
+    return printable(record.getMessage(), _MOST_CHARS)
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

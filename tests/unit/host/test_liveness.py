@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One judge of a living allocation, for `gpushare run` and the exporter: what cannot be told counts as living."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.hold_writer import HoldWriter
+from support.promises_written import names, source_on
+from support.run_holds import BOOT, counted, entry
+
+from isolation.host import liveness
+from isolation.run.store import Book
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder():
+    """A directory of ours. The test runs as a user whom permissions concern, also if we are root."""
+    with tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
+        Path(made).chmod(0o1777)
+        if os.geteuid() == 0:
+            os.seteuid(NOBODY)
+            stack.callback(os.seteuid, 0)
+        yield Path(made)
+
+
+def test_a_folder_that_may_not_be_opened_counts_as_living(folder):
+    """
+    Its lock cannot be asked: to call it dead would give its memory to a second tenant.
+    """
+    (folder / "run-1").mkdir(mode=0o111)
+
+    assert liveness.locked(folder / "run-1")
+    assert not liveness.locked(folder / "run-1", unknown=False)
+    assert liveness.lives(entry("run-1"), folder / "run-1", BOOT)
+
+
+def test_what_is_no_folder_is_not_held(folder):
+    """
+    Gone, a file, or a link: there is nothing to lock.
+    """
+    (folder / "file").write_text("")
+    (folder / "link").symlink_to(folder)
+
+    assert [False] * 3 == [liveness.locked(folder / name) for name in ("gone", "file", "link")]
+
+
+def test_the_exporter_shows_an_allocation_whose_lock_it_may_not_ask(folder):
+    """
+    As `gpushare run` counts it; its memory is not free.
+    """
+    with contextlib.closing(HoldWriter(folder)) as writer:
+        writer.run("run-1", lock=False).chmod(0o111)
+        facts = source_on(writer, folder).read(0.0)
+
+        assert (["run-1"], 0) == (names(facts), facts.unreadable)
+
+
+def test_an_unreadable_draft_of_another_user_stops_nobody(folder):
+    """
+    Whoever may write to the shared store could leave one there.
+    """
+    book = Book(folder / "book")
+    with book.deciding():
+        (book.home / ".draft-run-1").mkdir(mode=0o111)
+
+    assert [] == counted(book)
+    assert (book.home / ".draft-run-1").is_dir()
