@@ -15,14 +15,13 @@ import msgspec
 
 from isolation.doctor.checks.cluster.facts import Untold
 from isolation.doctor.checks.cluster.read import table, tables
-from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
+from isolation.kube.core.errors import ClusterError, MalformedError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from isolation.kube.access import Access
 
-NOT_FOUND: Final = 404
 _PAGE: Final = "500"
 _MOST_PAGES: Final = 400
 _AT_ONCE: Final = 8
@@ -45,8 +44,8 @@ class Asking:
         """One object."""
         try:
             return await self.get(path)
-        except RefusedError as exc:
-            return None if exc.status == NOT_FOUND else Untold(str(exc))
+        except NotFoundError:
+            return None
         except ClusterError as exc:
             return Untold(str(exc))
 
