@@ -32,7 +32,7 @@ from isolation.kube.core.errors import (
     refusal,
 )
 from isolation.kube.core.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
-from isolation.kube.credentials import identity_of
+from isolation.kube.credentials import read_credentials
 from isolation.kube.network_errors import certificate_error, network_error
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.kube.core.errors import RefusedError
-    from isolation.kube.identity import Identity
+    from isolation.kube.credentials import Identity
 
 log = logging.getLogger(__name__)
 _OK_BELOW: Final = 300
@@ -233,7 +233,7 @@ class Access:
         self._read_at = time.monotonic()
         try:
             async with asyncio.timeout(_PLUGIN_SECONDS):
-                identity = await identity_of(self._kubeconfig, self._context)
+                identity = await read_credentials(self._kubeconfig, self._context)
             secure = True if identity.host.startswith("http://") else identity.tls()
         except (CredentialsError, OSError, ValueError) as exc:
             if self._line is None:
