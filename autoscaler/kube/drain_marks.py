@@ -8,6 +8,7 @@ overwritten. A node that somebody else takes out of service is not touched.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -18,15 +19,13 @@ from autoscaler.kube.execution_context import RefusedStepError
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.model import Taint
 from isolation.contract.names import DRAIN
-from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoscaler.kube.execution_context import Tools
 
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 _TRIES: Final = 4
 """A heartbeat changes a node's version too: what nobody else wants is tried again."""
 
@@ -138,20 +137,14 @@ class Marks:
                 version = at["metadata"]["resourceVersion"].text()
             except CodecError as exc:
                 raise RefusedStepError(Kind.UNREADABLE, f"node {node}: {exc}", node=node) from None
-            except RefusedError as exc:
-                if exc.status == _NOT_FOUND:
-                    raise RefusedStepError(Kind.CONFLICT, f"node {node} no longer exists", node=node) from None
-                raise
+            except NotFoundError:
+                raise RefusedStepError(Kind.CONFLICT, f"node {node} no longer exists", node=node) from None
             if wanted is None:
                 return
             meta = {"resourceVersion": version, "annotations": {DRAIN: wanted["mark"]}}
             body = {"metadata": meta, "spec": {"taints": wanted["taints"]}}
-            try:
+            with contextlib.suppress(ConflictError):
                 await self._tools.write("PATCH", path, body, "merge-patch")
-            except RefusedError as exc:
-                if exc.status != _CONFLICT:
-                    raise
-            else:
                 return
         raise RefusedStepError(
             Kind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node

@@ -21,7 +21,7 @@ from isolation.contract.codec.pools import KEY, decode_pools, encode_pools
 from isolation.contract.handover import Ours, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
 from isolation.kube.access import Access
-from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.errors import ClusterError, NotFoundError
 from isolation.kube.core.lease import Terms
 from isolation.kube.core.wire import page_of
 from isolation.kube.writes import Leases, Target, object_of
@@ -35,7 +35,6 @@ PAGE: Final = 500
 READ_SECONDS: Final = 10.0
 MOST_ROUNDS: Final = 5
 """Pods that change while they are written to are read again so often."""
-_NOT_FOUND: Final = 404
 
 
 class AliveError(Exception):
@@ -99,10 +98,8 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{POOLS}"
     try:
         found = object_of(await access.send("GET", path))
-    except RefusedError as exc:
-        if exc.status == _NOT_FOUND:
-            return 0
-        raise
+    except NotFoundError:
+        return 0
     try:
         published = decode_pools((found.get("data") or {}).get(KEY) or "")
     except CodecError:

@@ -10,6 +10,7 @@ on a node of another pool. Also in a dry run and switched off: there the annotat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from autoscaler.core.disruption_budget import belongs_to_node
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import SCHEDULER
-from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.errors import ClusterError, ConflictError, NotFoundError
 from isolation.kube.writes import Target
 from isolation.placement.node_rules import kind_of, ours_of
 
@@ -39,7 +40,6 @@ AT_ONCE: Final = 5
 STRETCH: Final = 500
 """Pods looked at without a pause: some milliseconds."""
 _SECONDS: Final = 10.0
-_CHANGED, _GONE = 409, 404
 _NOTHING: Final = Ours()
 
 
@@ -122,13 +122,9 @@ async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], 
             if not allowed():
                 return
             wanted = {"uid": wish.pod.uid, "resourceVersion": wish.version, "annotations": dict(wish.annotations)}
-            try:
+            with contextlib.suppress(ConflictError, NotFoundError):
                 path = f"{wish.pod.path}/status"
                 await access.send("PATCH", path, {"metadata": wanted}, "merge-patch", _SECONDS)
-            except RefusedError as exc:
-                if exc.status not in (_CHANGED, _GONE):
-                    raise
-            else:
                 done += 1
 
     try:

@@ -13,6 +13,7 @@ two budgets over one pod).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -24,7 +25,15 @@ from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.model import FULL_CORE, Phase
 from isolation.contract.names import MOVED
 from isolation.contract.reservation import LONGEST_SECONDS, Reservation, manifest_of
-from isolation.kube.core.errors import ClusterError, RefusedError, UnreachableError
+from isolation.kube.core.errors import (
+    ClusterError,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    TooManyRequestsError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +51,6 @@ SEEN_SECONDS: Final = 0.5
 """Until the scheduler has seen a new reservation, and we a bind that was under way."""
 LEFT_SECONDS: Final = 30.0
 """A home must be kept for so long after the eviction, or the successor may come too late."""
-_NOT_FOUND, _CONFLICT, _TOO_MANY, _OWN_TROUBLE = 404, 409, 429, 500
 
 
 def name_of(uid: str, now: float) -> str:
@@ -52,11 +60,8 @@ def name_of(uid: str, now: float) -> str:
 
 async def forgotten(tools: Tools, name: str) -> None:
     """Delete a reservation; gone already is fine."""
-    try:
+    with contextlib.suppress(NotFoundError):
         await tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
-    except RefusedError as exc:
-        if exc.status != _NOT_FOUND:
-            raise
 
 
 class Moves:
@@ -135,15 +140,15 @@ class Moves:
 
     def _answered(self, pod: Pod, exc: RefusedError) -> None:
         """Return where the pod is gone; else raise what it means."""
-        if exc.status in (_NOT_FOUND, _CONFLICT):
+        if isinstance(exc, NotFoundError | ConflictError):
             return
         said = exc.message or exc.reason
-        if exc.status >= _OWN_TROUBLE:
+        if isinstance(exc, ServerError):
             text = f"eviction of {pod.key} failed on the API server: {said}"
             self._stopped = (self._tools.now() + self._limits.max_pool_backoff_seconds, text)
             log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
             raise RefusedStepError(Kind.EVICTION, text)
-        kind = Kind.EVICTION if exc.status != _TOO_MANY else Kind.CONFLICT
+        kind = Kind.CONFLICT if isinstance(exc, TooManyRequestsError) else Kind.EVICTION
         raise RefusedStepError(kind, f"eviction of {pod.key} refused: {said}")
 
     async def _home_stands(self, pod: Pod, name: str) -> None:

@@ -30,7 +30,15 @@ from autoscaler.kube.watches import BUDGETS_PATH, RESERVATIONS_PATH, Sources
 from autoscaler.kube.world import KubeWorld, Parts
 from isolation.contract.codec.cursor import CodecError
 from isolation.kube.access import Access
-from isolation.kube.core.errors import ClusterError, CredentialsError, MalformedError, RefusedError, UnreachableError
+from isolation.kube.core.errors import (
+    ClusterError,
+    CredentialsError,
+    ForbiddenError,
+    MalformedError,
+    RefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
@@ -43,7 +51,6 @@ READ_SECONDS: Final = 60.0
 """For the first whole list of a large cluster."""
 _READ: Final = ("/api/v1/nodes", "/api/v1/pods", RESERVATIONS_PATH, BUDGETS_PATH)
 _MOST_KEPT: Final = 20
-_NO_RIGHTS: Final = (401, 403)
 
 
 class CannotTellError(Exception):
@@ -79,8 +86,10 @@ async def _asked(access: Access, seconds: float) -> None:
             for path in _READ:
                 try:
                     await access.page(path, {"limit": "1"})
-                except RefusedError as exc:
-                    denied += [path] if exc.status in _NO_RIGHTS else []
+                except (UnauthorizedError, ForbiddenError):
+                    denied.append(path)
+                except RefusedError:
+                    continue
     except TimeoutError:
         raise CannotTellError(f"the API server did not respond within {seconds:.0f} s") from None
     except CredentialsError as exc:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools
 from isolation.contract.names import POOLS
-from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _SECONDS: Final = 5.0
-_NOT_FOUND: Final = 404
 
 
 def pools_of(seen: Observation, ours: Mapping[str, Ours]) -> tuple[PublishedPool, ...]:
@@ -56,9 +55,7 @@ class Published:
         body = {"metadata": {"name": POOLS}, "data": {KEY: text}}
         try:
             await self._access.send("PATCH", f"{self._all}/{POOLS}", body, "merge-patch", _SECONDS)
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
+        except NotFoundError:
             await self._access.send(
                 "POST", self._all, {"apiVersion": "v1", "kind": "ConfigMap"} | body, "json", _SECONDS
             )

@@ -24,7 +24,7 @@ from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.persisted import Kept, kept_of
 from isolation.contract.codec.cursor import At, CodecError, decoded, show
 from isolation.contract.names import AUTOSCALER_STATE
-from isolation.kube.core.errors import MalformedError, RefusedError
+from isolation.kube.core.errors import ConflictError, MalformedError, NotFoundError
 from isolation.kube.writes import object_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ _LONGEST_REST: Final = 86_400.0
 _LATEST: Final = 1e12
 """Seconds since the epoch that no clock shows."""
 _SECONDS: Final = 5.0
-_NOT_FOUND, _CONFLICT, _TOO_LARGE, _UNPROCESSABLE = 404, 409, 413, 422
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +153,8 @@ class StateStore:
         self._version = self._text = None
         try:
             found = object_of(await self._access.send("GET", self._one, seconds=_SECONDS))
-        except RefusedError as exc:
-            if exc.status == _NOT_FOUND:
-                return None
-            raise
+        except NotFoundError:
+            return None
         self._version = _version_of(found)
         data = found.get("data") or {}
         text = data.get(KEY) if isinstance(data, dict) else None
@@ -188,10 +185,8 @@ class StateStore:
             else:
                 meta["resourceVersion"] = self._version
                 answer = await self._access.send("PATCH", self._one, body, "merge-patch", _SECONDS)
-        except RefusedError as exc:
-            if exc.status in (_CONFLICT, _NOT_FOUND):
-                return Saved.CONFLICT
-            raise
+        except (ConflictError, NotFoundError):
+            return Saved.CONFLICT
         self._version, self._text = _version_of(object_of(answer)), text
         return Saved.DONE
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from isolation.contract.codec.cursor import show
 from isolation.contract.names import AUTOSCALER
-from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.errors import ClusterError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,6 @@ READ_SECONDS: Final = 4.0
 OLD_SECONDS: Final = 15.0
 """What was read so long ago may not be so any more."""
 _WORDS: Final = {"true": True, "false": False}
-_NOT_FOUND: Final = 404
 _MOST_SAID: Final = 5
 
 
@@ -85,12 +84,12 @@ class Switch:
         """Read it once; what goes wrong stands in the position."""
         try:
             text = await self._access.send("GET", self._path, seconds=READ_SECONDS)
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                self._say(Position(problem=f"the API server refused the read: {exc}"))
-                return
+        except NotFoundError:
             self._read_at = self._clock()
             self._say(Position())
+            return
+        except RefusedError as exc:
+            self._say(Position(problem=f"the API server refused the read: {exc}"))
             return
         except ClusterError as exc:
             if self._read_at is None:

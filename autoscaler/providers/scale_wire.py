@@ -20,7 +20,7 @@ from autoscaler.providers.base import ChangedError, DeniedError, Instance, Insta
 from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.names import AUTOSCALER
-from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.errors import ClusterError, ConflictError, RefusedError, ServerError, TooManyRequestsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 DELETE_MACHINE: Final = "cluster.x-k8s.io/delete-machine"
-CONFLICT: Final = 409
-_TOO_MANY: Final = 429
-_OWN_TROUBLE: Final = 500
 _PAGE: Final = "500"
 _MOST_MEMBERS: Final = 20_000
 _MOST_REPLICAS: Final = (1 << 31) - 1
@@ -124,10 +121,8 @@ class ScaleClient:
         async with _translated(self._path):
             try:
                 await self._access.send("PUT", self._path, body)
-            except RefusedError as exc:
-                if exc.status == CONFLICT:
-                    return False
-                raise
+            except ConflictError:
+                return False
         return True
 
     async def members(self, kind: ScaledKind, selector: str, mark: str) -> list[ScaledMember]:
@@ -217,11 +212,11 @@ async def _translated(path: str) -> AsyncIterator[None]:
     """Errors of the API server as a provider's."""
     try:
         yield
+    except (TooManyRequestsError, ServerError) as exc:
+        raise UnreachableError(f"{path}: {exc}") from exc
+    except ConflictError as exc:
+        raise ChangedError(f"{path}: {exc.message or exc.reason}") from exc
     except RefusedError as exc:
-        if exc.status == _TOO_MANY or exc.status >= _OWN_TROUBLE:
-            raise UnreachableError(f"{path}: {exc}") from exc
-        if exc.status == CONFLICT:
-            raise ChangedError(f"{path}: {exc.message or exc.reason}") from exc
         raise DeniedError(f"{path}: {exc}") from exc
     except CodecError as exc:
         raise UnreachableError(f"cannot read {path}: {exc}") from exc

@@ -21,8 +21,7 @@ from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Monitoring, S
 from isolation.doctor.checks.cluster.read import secret, table
 from isolation.doctor.checks.cluster.scalers import scales
 from isolation.doctor.checks.rights import RIGHTS, sentence
-from isolation.doctor.cluster_requests import NOT_FOUND
-from isolation.kube.core.errors import ClusterError, RefusedError
+from isolation.kube.core.errors import ClusterError, NotFoundError
 
 if TYPE_CHECKING:
     from isolation.doctor.checks.cluster.facts import Caller, Workload
@@ -91,9 +90,10 @@ async def monitoring(asking: Asking) -> Monitoring | Untold:
         scrapes = await _count(asking, f"{_OPERATOR}/servicemonitors", _PART_OF)
         rules = await _count(asking, f"{_OPERATOR}/prometheusrules", _PART_OF)
         dashboards = await _count(asking, f"{_OURS}/configmaps", _DASHBOARD)
+    except NotFoundError:
+        return Monitoring(operator=False)
     except ClusterError as exc:
-        gone = isinstance(exc, RefusedError) and exc.status == NOT_FOUND
-        return Monitoring(operator=False) if gone else Untold(str(exc))
+        return Untold(str(exc))
     return Monitoring(operator=True, scrapes=scrapes, rules=rules, dashboards=dashboards)
 
 

@@ -9,22 +9,20 @@ what is not there is None.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from isolation.doctor.checks.cluster.facts import Untold
-from isolation.doctor.checks.cluster.read import table, tables
-from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
+from isolation.kube.core.errors import ClusterError, MalformedError, NotFoundError
+from isolation.kube.paging import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from isolation.kube.access import Access
 
-NOT_FOUND: Final = 404
-_PAGE: Final = "500"
-_MOST_PAGES: Final = 400
 _AT_ONCE: Final = 8
 _LONGEST_TEXT: Final = 4 << 20
 _TEXT_SECONDS: Final = 5.0
@@ -45,21 +43,16 @@ class Asking:
         """One object."""
         try:
             return await self.get(path)
-        except RefusedError as exc:
-            return None if exc.status == NOT_FOUND else Untold(str(exc))
+        except NotFoundError:
+            return None
         except ClusterError as exc:
             return Untold(str(exc))
 
     async def items(self, path: str, **query: str) -> AsyncIterator[dict[str, Any]]:
         """Page by page; ClusterError."""
-        more = ""
-        for _ in range(_MOST_PAGES):
-            page = await self.get(path, limit=_PAGE, **query, **({"continue": more} if more else {}))
-            for item in tables(page, "items"):
-                yield item
-            more = str(table(page, "metadata").get("continue") or "")
-            if not more:
-                return
+        async with aclosing(list_objects(self._access, path, query)) as found:
+            async for raw in found:
+                yield _object(raw)
 
     async def list(self, path: str, **query: str) -> tuple[dict[str, Any], ...] | Untold:
         """All of them."""
@@ -82,7 +75,7 @@ class Asking:
         return found[:_LONGEST_TEXT].decode(errors="replace")
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _object(text: bytes | msgspec.Raw) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

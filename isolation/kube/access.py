@@ -23,19 +23,26 @@ import aiohttp
 import msgspec
 from multidict import CIMultiDict
 
-from isolation.kube.core.errors import ClusterError, CredentialsError, MalformedError, UnreachableError, refusal
+from isolation.kube.core.errors import (
+    ClusterError,
+    CredentialsError,
+    MalformedError,
+    UnauthorizedError,
+    UnreachableError,
+    refusal,
+)
 from isolation.kube.core.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
-from isolation.kube.credentials import identity_of
+from isolation.kube.credentials import read_credentials
 from isolation.kube.network_errors import certificate_error, network_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from isolation.kube.identity import Identity
+    from isolation.kube.core.errors import RefusedError
+    from isolation.kube.credentials import Identity
 
 log = logging.getLogger(__name__)
-_UNAUTHORIZED: Final = 401
 _OK_BELOW: Final = 300
 _RELOAD_SECONDS: Final = 5.0
 """At most this often are credentials read again."""
@@ -132,9 +139,7 @@ class Access:
     async def _get(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         async with self._asked("GET", path, params=query) as (line, answer):
             if answer.status >= _OK_BELOW:
-                self._distrust_at(answer.status, line)
-                body = await _bounded(answer, _LONGEST_ANSWER)
-                raise refusal(answer.status, body, answer.headers.get("Retry-After"))
+                raise self._refusal(line, answer, await _bounded(answer, _LONGEST_ANSWER))
             yield answer
 
     # Everything else.
@@ -165,8 +170,7 @@ class Access:
         except TimeoutError:
             raise UnreachableError(f"request timed out after {seconds:.1f} s") from None
         if answer.status >= _OK_BELOW:
-            self._distrust_at(answer.status, line)
-            raise refusal(answer.status, text, answer.headers.get("Retry-After"))
+            raise self._refusal(line, answer, text)
         return text
 
     @contextlib.asynccontextmanager
@@ -188,9 +192,11 @@ class Access:
 
     # Credentials.
 
-    def _distrust_at(self, status: int, line: _Line) -> None:
-        if status == _UNAUTHORIZED:
+    def _refusal(self, line: _Line, answer: aiohttp.ClientResponse, body: bytes) -> RefusedError:
+        error = refusal(answer.status, body, answer.headers.get("Retry-After"))
+        if isinstance(error, UnauthorizedError):
             self._distrust(line)
+        return error
 
     def _distrust(self, line: _Line) -> None:
         """The next request reads the credentials again, if these are not brand-new."""
@@ -227,7 +233,7 @@ class Access:
         self._read_at = time.monotonic()
         try:
             async with asyncio.timeout(_PLUGIN_SECONDS):
-                identity = await identity_of(self._kubeconfig, self._context)
+                identity = await read_credentials(self._kubeconfig, self._context)
             secure = True if identity.host.startswith("http://") else identity.tls()
         except (CredentialsError, OSError, ValueError) as exc:
             if self._line is None:

@@ -20,21 +20,19 @@ import random
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.kube.core.backoff import Pace, delay
 from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError, refusal
-from isolation.kube.core.wire import event_of, identity_of, page_of
+from isolation.kube.core.wire import event_of, identity_of
+from isolation.kube.paging import PAGE, PageSource, list_pages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     import msgspec
 
-    from isolation.kube.core.wire import Page
-
 log = logging.getLogger(__name__)
-_MOST_PAGES: Final = 100_000  # a server that never ends a list is broken
 _PAGED_ATTEMPTS: Final = 2
 """After so many lists that outlived their version the next one comes in one piece."""
 _AT_A_STRETCH: Final = 50
@@ -42,11 +40,8 @@ _AT_A_STRETCH: Final = 50
 _SHORT_SECONDS: Final = 1.0
 
 
-class Source(Protocol):
+class Source(PageSource, Protocol):
     """How lists and watches reach us; both raise ClusterError."""
-
-    def page(self, path: str, query: Mapping[str, str]) -> Coroutine[Any, Any, bytes]:
-        """A whole answer."""
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
         """An empty line once the server has agreed, then lines as they come; UnreachableError after a silence."""
@@ -83,7 +78,7 @@ class What:
 class Habits:
     """How often, how much, how long."""
 
-    page: int = 500
+    page: int = PAGE
     """Objects per page."""
     watch_seconds: float = 300.0
     """The server ends a watch after this, spread upwards by a half."""
@@ -177,8 +172,9 @@ class Follower:
         keys: set[str] = set()
         version = ""
         try:
-            async with aclosing(self._pages(query)) as pages:
+            async with aclosing(list_pages(self._source, self._what.path, query)) as pages:
                 async for page in pages:
+                    self.heard = time.monotonic()
                     version = page.metadata.resourceVersion
                     for i, raw in enumerate(page.items or ()):
                         key = self._put(raw)
@@ -193,24 +189,6 @@ class Follower:
         self._outlived = 0
         self._version = version
         self.synced.set()
-
-    async def _pages(self, query: dict[str, str]) -> AsyncGenerator[Page, None]:
-        """The pages, each asked for before the one before it is read: server and reader work at once."""
-        coming = asyncio.create_task(self._source.page(self._what.path, query))
-        try:
-            for _ in range(_MOST_PAGES):
-                page = page_of(await coming)
-                self.heard = time.monotonic()
-                more = page.metadata.continue_
-                if more:
-                    coming = asyncio.create_task(self._source.page(self._what.path, query | {"continue": more}))
-                yield page
-                if not more:
-                    return
-            raise MalformedError(f"list has more than {_MOST_PAGES} pages")
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
 
     async def _watch(self) -> None:
         """Until the server ends it."""

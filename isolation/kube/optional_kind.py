@@ -12,7 +12,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
 
 log = logging.getLogger(__name__)
-_NOT_FOUND: Final = 404
 _LOOK_AGAIN_SECONDS: Final = 15.0
 """It may be installed later."""
 
@@ -35,9 +34,7 @@ class Perhaps:
         """A whole answer; an empty list where the kind is not known, which is logged when it turns out."""
         try:
             answer = await self._source.page(path, query)
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
+        except NotFoundError:
             if not self._missing:
                 log.info("cannot find %s: resource is not installed, continuing without it", path)
             self._missing = True
@@ -51,9 +48,7 @@ class Perhaps:
             async with contextlib.aclosing(self._source.lines(path, query, idle_seconds)) as lines:
                 async for line in lines:
                     yield line
-        except RefusedError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
+        except NotFoundError:
             # the server has spoken: what it does not have is not old news
             yield b""
             await asyncio.sleep(min(idle_seconds, _LOOK_AGAIN_SECONDS))

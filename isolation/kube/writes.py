@@ -17,7 +17,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from isolation.kube.core.errors import MalformedError, RefusedError
+from isolation.kube.core.errors import (
+    ConflictError,
+    MalformedError,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    TooManyRequestsError,
+)
 from isolation.kube.core.lease import Record
 
 if TYPE_CHECKING:
@@ -31,7 +38,6 @@ So long may a request whose sender has given up still take effect: kube-apiserve
 
 https://kubernetes.io/docs/reference/command-line-tools-reference/kube-apiserver/
 """
-_NOT_FOUND, _CONFLICT, _TOO_MANY, _UNPROCESSABLE = 404, 409, 429, 422
 _REPORTER: Final = "gpushare.dev"
 _LONGEST_NOTE: Final = 1000  # the API's bound is 1 KiB
 _LONGEST_NAME: Final = 200
@@ -117,10 +123,8 @@ class Writer:
         """Where the pod is, by UID, asked of the server itself; None where it is no more."""
         try:
             found = object_of(await self._access.send("GET", pod.path, seconds=seconds))
-        except RefusedError as exc:
-            if exc.status == _NOT_FOUND:
-                return None
-            raise
+        except NotFoundError:
+            return None
         meta = found.get("metadata") or {}
         if meta.get("uid") != pod.uid:
             return None
@@ -207,10 +211,8 @@ class Leases:
         """The Lease from the server's store, not from a cache; None where there is none."""
         try:
             return _record(object_of(await self._access.send("GET", self._one, seconds=seconds)))
-        except RefusedError as exc:
-            if exc.status == _NOT_FOUND:
-                return None
-            raise
+        except NotFoundError:
+            return None
 
     async def write(self, wish: Record, seconds: float) -> Record | None:
         """The Lease as it is now; None where somebody else was faster."""
@@ -226,17 +228,15 @@ class Leases:
         method, path = ("PUT", self._one) if wish.version else ("POST", self._all)
         try:
             return _record(object_of(await self._access.send(method, path, body, seconds=seconds)))
-        except RefusedError as exc:
-            if exc.status in (_CONFLICT, _NOT_FOUND):
-                return None
-            raise
+        except (ConflictError, NotFoundError):
+            return None
 
 
 def _answer(exc: RefusedError) -> Answer:
     said = exc.message or exc.reason
-    if exc.status == _NOT_FOUND:
+    if isinstance(exc, NotFoundError):
         return Answer(Outcome.GONE, said)
-    if exc.status == _TOO_MANY or exc.status >= 500:  # noqa: PLR2004 (the server's own trouble)
+    if isinstance(exc, TooManyRequestsError | ServerError):
         return Answer(Outcome.BLOCKED, said, exc.retry_after)
     return Answer(Outcome.REFUSED, said)
 

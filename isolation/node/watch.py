@@ -22,7 +22,7 @@ import msgspec
 
 from isolation.contract.codec import CodecError
 from isolation.contract.names import EXEMPT
-from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
+from isolation.kube.core.errors import ClusterError, MalformedError, NotFoundError
 from isolation.kube.core.wire import identity_of, page_of
 from isolation.kube.informer import NOT_ENDED
 from isolation.kube.listwatch import Follower, Habits, What
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PODS: Final = "/api/v1/pods"
-_NOT_FOUND: Final = 404
 _SILENT_SECONDS: Final = 100.0
 """Bookmarks come each minute; a watch that is silent for longer is no longer believed to run."""
 _QUIET_SECONDS: Final = 600.0
@@ -197,10 +196,8 @@ class NodePods:
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
         try:
             text = await self._access.send("GET", path, seconds=_GET_SECONDS)
-        except RefusedError as exc:
-            if exc.status == _NOT_FOUND:
-                return None
-            raise UnreachableError(str(exc)) from None
+        except NotFoundError:
+            return None
         except ClusterError as exc:
             raise UnreachableError(str(exc)) from None
         found = self._read(text)

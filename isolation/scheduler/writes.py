@@ -8,22 +8,18 @@ by the cluster is a value, `UnreachableError` means that nobody knows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from isolation.contract.names import LEADER, ROLE, WOKEN
 from isolation.contract.reservation import manifest_of
-from isolation.kube.core.errors import RefusedError
+from isolation.kube.core.errors import ConflictError, InvalidError, NotFoundError, RefusedError
 from isolation.scheduler.informers import RESERVATIONS_PATH
 
 if TYPE_CHECKING:
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
     from isolation.kube.writes import Target
-
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
-_UNPROCESSABLE: Final = 422
 
 
 class ObjectWriter:
@@ -46,8 +42,10 @@ class ObjectWriter:
         preconditions = {"preconditions": {"uid": made.uid}} if made.uid else {}
         try:
             await self._access.send("DELETE", f"{RESERVATIONS_PATH}/{quote(made.name, safe='')}", body | preconditions)
+        except (NotFoundError, ConflictError):
+            return ""
         except RefusedError as exc:
-            return "" if exc.status in (_NOT_FOUND, _CONFLICT) else exc.message or exc.reason
+            return exc.message or exc.reason
         return ""
 
     async def wake(self, pod: Target, moment: str) -> str:
@@ -64,7 +62,8 @@ class ObjectWriter:
         """Labels and annotations through the status: the right to it does not reach images."""
         try:
             await self._access.send("PATCH", f"{path}/status", body, "merge-patch")
+        except (NotFoundError, ConflictError, InvalidError):
+            return ""  # a pod of another UID under this name is refused with 409 or 422: ours is gone
         except RefusedError as exc:
-            # A pod of another UID under this name is refused with 409 or 422: ours is gone.
-            return "" if exc.status in (_NOT_FOUND, _CONFLICT, _UNPROCESSABLE) else exc.message or exc.reason
+            return exc.message or exc.reason
         return ""

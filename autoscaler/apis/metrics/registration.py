@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.apis.metrics.core.responses import VERSIONS
-from isolation.kube.core.errors import MalformedError, RefusedError
+from isolation.kube.core.errors import ConflictError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 PATH: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
-_CONFLICT: Final = 409
 _PRIORITY: Final = 100
 """As every server of these groups has it."""
 
@@ -127,9 +126,7 @@ async def register(access: Access, wish: list[dict[str, Any]], service: ServiceR
                 await access.send("POST", PATH, change.body)
             else:
                 await access.send("PATCH", f"{PATH}/{change.name}", change.body, "merge-patch")
-        except RefusedError as exc:
-            if exc.status != _CONFLICT:
-                raise
+        except ConflictError:
             # somebody was faster: another replica of ours, or another server, which this says
             plan_changes(await _existing(access), wish, service)
     return []

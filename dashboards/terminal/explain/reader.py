@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -25,7 +25,7 @@ from dashboards.terminal.read.whole_lists import WholeLists
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Placement, Request
 from isolation.contract.names import ALLOCATION
-from isolation.kube.core.errors import MalformedError, RefusedError
+from isolation.kube.core.errors import MalformedError, NotFoundError, RefusedError
 from isolation.kube.informer import NOT_ENDED
 from isolation.kube.store import Store
 from isolation.placement.place import engine_of
@@ -40,18 +40,14 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
     from isolation.placement.engine import Engine
 
-_NOT_FOUND: Final = 404
-
 
 async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -> Explained | None:
     """Everything there is to say; None: there is no such pod."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
     try:
         raw = _json(await access.send("GET", path))
-    except RefusedError as exc:
-        if exc.status == _NOT_FOUND:
-            return None
-        raise
+    except NotFoundError:
+        return None
     notes: list[str] = []
     subject = _subject(raw, {}, unit_bytes)
     if subject.node and not subject.ended:

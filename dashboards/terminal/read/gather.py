@@ -27,7 +27,14 @@ from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
 from isolation.contract.reservation import Reservation, reservation_of
-from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError
+from isolation.kube.core.errors import (
+    ClusterError,
+    ForbiddenError,
+    GoneError,
+    MalformedError,
+    NotFoundError,
+    RefusedError,
+)
 from isolation.kube.core.wire import page_of
 from isolation.kube.informer import NOT_ENDED
 
@@ -50,7 +57,6 @@ _EXPORTER_SECONDS: Final = 4.0
 _MOST_CAUSES: Final = 4
 _ALL_SECONDS: Final = 10.0
 """For all of them: however many hang, what the API server said is shown."""
-_FORBIDDEN, _NOT_FOUND = 403, 404
 _EXPORTER_PORT: Final = 9445
 _EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
 
@@ -173,8 +179,8 @@ async def _pods(
         return [
             pod async for raw in items(access, PODS, _ALL_PODS, first) if (pod := lists.pod(raw)) is not None
         ], False
-    except RefusedError as exc:
-        if exc.status != _FORBIDDEN or not namespace:
+    except ForbiddenError:
+        if not namespace:
             raise
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
     notes.append(f"cannot list pods outside namespace {namespace} (forbidden): allocated memory is a lower bound")
@@ -190,9 +196,10 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
                 found.append(reservation_of(msgspec.json.decode(raw)))
             except (CodecError, msgspec.MsgspecError) as exc:
                 notes.append(f"cannot read a reservation: {exc}")
+    except NotFoundError:
+        return found
     except RefusedError as exc:
-        if exc.status != _NOT_FOUND:
-            notes.append(f"cannot list reservations (HTTP {exc.status}): reserved memory is not counted")
+        notes.append(f"cannot list reservations (HTTP {exc.status}): reserved memory is not counted")
     return found
 
 

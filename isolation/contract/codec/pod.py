@@ -9,6 +9,7 @@ pod may stay where it is, is decided elsewhere.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _PHASES: Final = {"Succeeded": Phase.DONE, "Failed": Phase.DONE, "Running": Phase.RUNNING, "Unknown": Phase.RUNNING}
 # RFC 3339 as the API server writes it: always UTC.
-_TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d{1,9})?Z", re.ASCII)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", re.ASCII)
 
 
 def pod_of(
@@ -106,29 +107,19 @@ def seconds_of(at: At) -> float:
     """Seconds since 1970 of a Kubernetes time; 0 where none is given."""
     if not at:
         return 0.0
-    match = _TIME.fullmatch(at.text())
-    if match is None:
-        raise at.wrong("expected a time such as 2026-01-31T12:00:00Z")
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
-    # Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
-    march_year, march_month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 (February)
-    days = march_year * 365 + march_year // 4 - march_year // 100 + march_year // 400
-    days += (153 * march_month + 2) // 5 + day - 719_469
-    return days * 86_400 + hour * 3600 + minute * 60 + second + float(match[7] or 0)
+    text = at.text()
+    try:
+        # fromisoformat alone would take other spellings of ISO 8601 too, and local times.
+        if _TIME.fullmatch(text):
+            return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError:  # no such day, or no such hour
+        pass
+    raise at.wrong("expected a time such as 2026-01-31T12:00:00Z")
 
 
 def time_of(seconds: float) -> str:
     """Seconds since 1970 as Kubernetes writes a time, cut to whole ones: the inverse of `seconds_of`."""
-    days, rest = divmod(int(seconds), 86_400)
-    # Years counted from March, 400 of them have 146,097 days (see `seconds_of`).
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
-    month = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * month + 2) // 5 + 1
-    month, year = (month + 3, year) if month < 10 else (month - 9, year + 1)  # noqa: PLR2004 (March to December)
-    hour, minute, second = rest // 3600, rest // 60 % 60, rest % 60
-    return f"{year + era * 400:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+    return dt.datetime.fromtimestamp(int(seconds), dt.UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def _recorded(

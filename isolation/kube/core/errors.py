@@ -6,21 +6,24 @@ Why the API server did not do what was asked, as exceptions.
       UnreachableError   no connection, or no whole answer in time: whether a write happened is unknown
         CredentialsError no credentials that could be used: nothing was asked
       MalformedError     an answer that is no Kubernetes, or larger than any honest one
-      RefusedError       the server said no, with a status
+      RefusedError       the server said no, with a status; of which
+        UnauthorizedError 401, ForbiddenError 403, NotFoundError 404, ConflictError 409, InvalidError 422,
+        TooManyRequestsError 429
         GoneError        410: the version asked for is forgotten; list anew
+        ServerError      500 and above: the server's own trouble
 
 Decides how an answer is read as one of these; what to do about it is the caller's business.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 _LONGEST_MESSAGE: Final = 500
 _LONGEST_RETRY: Final = 300.0  # seconds: a server that asks for more is not believed
-GONE: Final = 410
+_SERVER_ERROR: Final = 500
 
 
 class ClusterError(Exception):
@@ -40,7 +43,16 @@ class MalformedError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """The server said no; nothing happened."""
+    """
+    The server said no; nothing happened. `RefusedError(404, ...)` is a NotFoundError, and so on.
+
+    As OSError(ENOENT) is a FileNotFoundError: whoever raises has a status, whoever catches wants a name.
+    """
+
+    def __new__(cls, status: int, *_: object, **__: object) -> Self:
+        """The class of the status; a subclass stays what it is."""
+        known: type = _BY_STATUS.get(status, ServerError if status >= _SERVER_ERROR else RefusedError)
+        return super().__new__(known if cls is RefusedError else cls)
 
     def __init__(self, status: int, reason: str = "", message: str = "", retry_after: float | None = None) -> None:
         self.status = status
@@ -51,8 +63,48 @@ class RefusedError(ClusterError):
         super().__init__(f"{status} {reason}: {message}")
 
 
+class UnauthorizedError(RefusedError):
+    """The credentials are invalid or expired."""
+
+
+class ForbiddenError(RefusedError):
+    """The account lacks the right (RBAC, or an admission plug-in)."""
+
+
+class NotFoundError(RefusedError):
+    """There is no such object, or the cluster does not know the kind."""
+
+
+class ConflictError(RefusedError):
+    """It exists already, has changed since it was read, or is another object of that name."""
+
+
 class GoneError(RefusedError):
-    """The resource version is forgotten."""
+    """The resource version has expired."""
+
+
+class InvalidError(RefusedError):
+    """The object breaks the rules of its kind."""
+
+
+class TooManyRequestsError(RefusedError):
+    """Not now: the server's load, or a disruption budget."""
+
+
+class ServerError(RefusedError):
+    """The server has trouble of its own, or a webhook of its has."""
+
+
+_BY_STATUS: Final = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+"""Kubernetes, "API conventions", HTTP status codes."""
 
 
 class _Details(msgspec.Struct):
@@ -77,8 +129,7 @@ def refusal(status: int, body: bytes | msgspec.Raw, retry_after: str | None = No
         said = _Status(message=bytes(body)[:_LONGEST_MESSAGE].decode(errors="replace"))
     code = status or said.code
     inside = said.details.retryAfterSeconds if said.details else None
-    kind = GoneError if code == GONE else RefusedError
-    return kind(code, _clean(said.reason), _clean(said.message), _seconds(retry_after, inside))
+    return RefusedError(code, _clean(said.reason), _clean(said.message), _seconds(retry_after, inside))
 
 
 def _seconds(header: str | None, inside: float | None) -> float | None:

@@ -13,7 +13,7 @@ from kubernetes.aio.config import incluster_config
 from support.credentials_read import BROKEN, bytes_of, facts
 
 from isolation.kube import credentials
-from isolation.kube.credentials import identity_of
+from isolation.kube.credentials import read_credentials
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def accounts():
     """The pod's account as both read it."""
 
     async def story():
-        found = await facts(identity_of(None, None))
+        found = await facts(read_credentials(None, None))
         official = Configuration()
         try:
             official_config.load_incluster_config(official)
@@ -77,7 +77,7 @@ def test_an_accounts_token_is_read_again_after_a_minute(account, monkeypatch):
         return (await identity.headers())["Authorization"]
 
     async def story():
-        identity = await identity_of(None, None)
+        identity = await read_credentials(None, None)
         (account / "token").write_text("second")
         seen = [await said(identity)]
         now[0] += 60

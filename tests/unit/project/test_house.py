@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from itertools import islice
@@ -75,6 +76,18 @@ def test_no_room_imports_the_front_door():
     """
     guilty = [path for path in MODULES if re.search(r"^\s*(import|from) gpushare\b", path.read_text(), re.MULTILINE)]
     assert [] == guilty
+
+
+def test_pure_packages_read_no_clock_by_datetime():
+    """
+    import-linter keeps `time` out of them; `datetime` is there for calendars, and its clock is not.
+    """
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    pure = [root.replace(".", "/") for root in contracts[-1]["source_modules"]]
+    paths = [path for root in pure for path in [ROOT / f"{root}.py", *(ROOT / root).rglob("*.py")] if path.exists()]
+    assert len(paths) > 100
+    clock = re.compile(r"\b(?:dt|datetime|date)\.(?:now|utcnow|today)\b")
+    assert [] == [str(path) for path in paths if clock.search(path.read_text())]
 
 
 def test_each_name_of_the_dialect_stands_once():

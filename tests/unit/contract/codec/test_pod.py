@@ -234,10 +234,32 @@ def test_times_are_read_exactly(seconds):
     assert seconds == seconds_of(At(utc.strftime("%Y-%m-%dT%H:%M:%SZ")))
 
 
-def test_a_time_that_is_none_is_an_error():
-    """Nobody guesses."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yesterday",
+        "2026-13-01T00:00:00Z",
+        "2026-02-30T00:00:00Z",
+        "2026-01-31T24:00:00Z",
+        "0000-01-31T12:00:00Z",
+        "2026-01-31T12:00:00",
+        "2026-01-31T12:00:00+01:00",
+        "2026-01-31 12:00:00Z",
+        "20260131T120000Z",
+        "2026-W05-6",
+        "\u0662026-01-31T12:00:00Z",
+    ],
+)
+def test_a_time_that_is_none_is_an_error(text):
+    """Kubernetes writes one spelling of ISO 8601, in UTC; nothing else is guessed."""
     with pytest.raises(CodecError, match="expected a time"):
-        pod_of(pod(creationTimestamp="yesterday"))
+        pod_of(pod(creationTimestamp=text))
+
+
+def test_fractions_of_a_second_are_read():
+    """MicroTime has six digits; Go writes up to nine."""
+    assert 1795213677.25 == pod_of(pod(creationTimestamp="2026-11-20T22:27:57.250000Z")).created
+    assert 1795213677.25 == pod_of(pod(creationTimestamp="2026-11-20T22:27:57.250000000Z")).created
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 4))
