@@ -21,11 +21,11 @@ import msgspec
 from dashboards.terminal.breaches.values import BreachError, breaches_in
 from dashboards.terminal.interactive.process_values import Processes, processes_in
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
-from dashboards.terminal.read.exposition import PageError, samples_of
 from dashboards.terminal.read.fleet import Fleet
 from dashboards.terminal.read.usage import FAMILIES, Usage, usage_of
 from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
+from isolation.contract.exposition import ExpositionError, parse_page
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
 from isolation.contract.reservation import Reservation, reservation_of
 from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError
@@ -274,7 +274,7 @@ async def _ask_all(
         async with turn:
             try:
                 page = await _ask(access, pod, "metrics")
-                told = usage_of(samples_of(page, FAMILIES), node)
+                told = usage_of(parse_page(page, FAMILIES), node)
                 if told.cards:
                     heard.usage = heard.usage.plus(told)
                 else:
@@ -282,7 +282,7 @@ async def _ask_all(
                 if breaches:
                     page = await _ask(access, pod, "breaches")
                     heard.breaches += breaches_in(page, node)
-            except (ClusterError, PageError, BreachError) as exc:
+            except (ClusterError, ExpositionError, BreachError) as exc:
                 failed[node] = str(exc)
 
     asking = {asyncio.create_task(ask(node, pod)): node for node, pod in sorted(asked.items())}
