@@ -133,13 +133,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = ["--kubeconfig", str(kubeconfig(f"http://127.0.0.1:{port}", Path(folder)))]
         views = (
-            (["top", *given], True),
+            (["top", "--once", *given], True),
             (["top", *given], False),
             (["top", "-o", "json", *given], False),
             (["inspect", *given], False),
             (["explain", "team-0/waits", *given], False),
         )
-        run(["top", *given], terminal=True)  # the server renders its pages
+        run(["top", "--once", *given], terminal=True)  # the server renders its pages
         for arguments, terminal in views:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             took = [run(arguments, terminal=terminal) for _ in range(chosen.runs)]

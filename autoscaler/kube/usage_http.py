@@ -9,16 +9,14 @@ of them, where Prometheus is asked) and is named; it is never an error.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
-import msgspec
 
 from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Ages, Measured, Row
-from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
@@ -30,10 +28,6 @@ WHOLE_SECONDS: Final = 10.0
 """Deadline of all of them together: a turn does not wait for a thousand nodes that are silent one after another."""
 AT_ONCE: Final = 64
 MOST_BYTES: Final = 8 << 20
-MOST_ROWS: Final = 100_000
-_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*")
-_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_ESCAPED: Final = re.compile(r"\\(.)")
 _NAMES: Final = frozenset(spec.name for spec in WANTED)
 _OK: Final = 200
 
@@ -146,7 +140,7 @@ class Exporters(_Reader):
         host = f"[{address}]" if ":" in address else address
         try:
             async with self._gate:
-                return rows_of((await self._http.get(f"http://{host}:{self._port}/metrics")).decode(errors="replace"))
+                return rows_of(await self._http.get(f"http://{host}:{self._port}/metrics"))
         except TellError as exc:
             return str(exc)
 
@@ -177,47 +171,17 @@ class Prometheus(_Reader):
         return known, {node: "Prometheus has no measurements of it" for node in addresses if node not in known}
 
 
-def rows_of(text: str) -> list[Row]:
-    """The wanted samples of an exposition; lines that make no sense, and those beyond the bound, are left out."""
-    found: list[Row] = []
-    for line in text.splitlines():
-        if not line.startswith("gpushare_"):
-            continue
-        match = _LINE.fullmatch(line)
-        if match is None or match[1] not in _NAMES:
-            continue
-        value = _number(match[3])
-        if value is not None:
-            labels = {key: _ESCAPED.sub(_plain, raw) for key, raw in _LABEL.findall(match[2] or "")}
-            found.append(Row(match[1], labels, value))
-        if len(found) >= MOST_ROWS:
-            break
-    return found
+def rows_of(page: bytes) -> list[Row]:
+    """The wanted samples of a page; TellError for one that is too large."""
+    try:
+        return [Row(sample.name, sample.labels, sample.value) for sample in parse_page(page, _NAMES)]
+    except ExpositionError as exc:
+        raise TellError(str(exc)) from None
 
 
 def vector_of(body: bytes, name: str) -> list[Row]:
     """An instant query's answer; TellError."""
     try:
-        at = At(msgspec.json.decode(body))
-        if at["status"].text() != "success" or at["data"]["resultType"].text() != "vector":
-            raise TellError(f"refused the query: {at['error'].text()[:200]}")
-        rows = []
-        for item in at["data"]["result"].items()[:MOST_ROWS]:
-            moment_and_value = item["value"].items()
-            value = _number(moment_and_value[1].text()) if len(moment_and_value) == 2 else None  # noqa: PLR2004 (a pair)
-            if value is not None:
-                rows.append(Row(name, item["metric"].texts(), value))
-    except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise TellError("returned something other than an instant vector") from None
-    return rows
-
-
-def _plain(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text) if len(text) < 40 and "_" not in text else None  # noqa: PLR2004 (no honest number is longer)
-    except ValueError:
-        return None
+        return [Row(name, sample.labels, sample.value) for sample in parse_query_answer(body)]
+    except ExpositionError as exc:
+        raise TellError(f"returned something other than an instant vector: {exc}") from None

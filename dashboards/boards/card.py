@@ -8,15 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards import annotations as marks
-from dashboards.boards.card_collected import COLLECTED, HEALTH
-from dashboards.boards.card_hardware import CARD, HARDWARE, SCOPE, WORK
-from dashboards.boards.expressions import free, most, of_cards, stranded
+from dashboards.boards.expressions import free, most, most_events, of_cards, stranded
 from dashboards.boards.frame import ASK, Board, to_card, to_pod
 from dashboards.boards.grid import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
     GREEN,
     GREY,
+    NO_YES,
     ORANGE,
     RED,
     TROUBLE,
@@ -24,6 +23,7 @@ from dashboards.boards.panel import (
     YES_NO,
     Column,
     Key,
+    Panel,
     Query,
     Step,
     Word,
@@ -31,8 +31,253 @@ from dashboards.boards.panel import (
     stat,
     table,
 )
-from dashboards.promql import rate, total
+from dashboards.promql import Scope, rate, total
 from isolation.contract import metrics as m
+from isolation.contract.metrics import card as c
+
+SCOPE: Final = Scope(("cluster", "job", "node", "uuid"))
+CARD: Final = "{{node}} card {{card}}"
+
+
+WORK: Final = Section(
+    "Load",
+    (
+        even(
+            8,
+            lines(
+                "Busy",
+                "Fraction of time in which the card ran a kernel, top ten cards.",
+                (Query(most(rate(SCOPE(m.CARD_BUSY_SECONDS))), CARD),),
+                "percentunit",
+                top=1.0,
+            ),
+            lines(
+                "Memory busy",
+                "Fraction of time in which the card's memory was read or written, top ten cards.",
+                (Query(most(SCOPE(m.CARD_MEMORY_UTILISATION)), CARD),),
+                "percentunit",
+                top=1.0,
+            ),
+            lines(
+                "Compute by container",
+                "Fraction of the card's compute that each container uses, top ten containers.",
+                (
+                    Query(
+                        most(rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS))),
+                        "{{namespace}} {{pod}} on {{node}} card {{card}}",
+                    ),
+                ),
+                "percentunit",
+            ),
+        ),
+    ),
+)
+
+HARDWARE: Final = Section(
+    "Hardware",
+    (
+        even(
+            8,
+            lines(
+                "Power relative to the limit",
+                "Fraction of the card's power limit that it draws, top ten cards.",
+                (Query(most(f"{SCOPE(m.CARD_POWER)} / ({SCOPE(m.CARD_POWER_LIMIT)} > 0)"), CARD),),
+                "percentunit",
+                top=1.0,
+            ),
+            lines(
+                "Temperature",
+                "Temperature of each card, top ten. Most cards throttle at about 85 degrees Celsius.",
+                (Query(most(SCOPE(m.CARD_TEMPERATURE)), CARD),),
+                "celsius",
+                steps=(Step(GREEN), Step(ORANGE, 85)),
+            ),
+            lines(
+                "Clocks",
+                "Clock rates of multiprocessors and memory. For a drop under load see the reason in Throttled.",
+                (Query(most(SCOPE(m.CARD_CLOCK)), CARD + " {{clock}}"),),
+                "hertz",
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Throttled",
+                "Part of the time in which clocks were throttled, by reason.",
+                (Query(f"{total(rate(SCOPE(m.CARD_THROTTLED)), 'node', 'card', 'reason')} > 0", CARD + " {{reason}}"),),
+                "percentunit",
+            ),
+            lines(
+                "Errors",
+                "XID errors (since the exporter started), ECC errors, PCI Express replays and NVLink errors, per "
+                "interval, top ten of each. Uncorrected ECC errors and most XID errors make a process fail.",
+                (
+                    Query(most_events(SCOPE, m.CARD_XIDS, "node", "card", "xid"), CARD + " XID {{xid}}"),
+                    Query(most_events(SCOPE, m.CARD_ECC, "node", "card", "kind"), CARD + " ECC {{kind}}"),
+                    Query(most_events(SCOPE, m.CARD_PCIE_REPLAYS, "node", "card"), CARD + " replays"),
+                    Query(most_events(SCOPE, m.CARD_NVLINK_ERRORS, "node", "card"), CARD + " NVLink"),
+                ),
+                none="no errors reported",
+            ),
+            lines(
+                "Power by energy counter",
+                "Power computed from the card's energy counter. It includes peaks between two samples.",
+                (Query(most(rate(SCOPE(m.CARD_ENERGY))), CARD),),
+                "watt",
+            ),
+        ),
+    ),
+)
+
+
+_CONTAINER: Final = "{{namespace}} {{pod}} on {{node}} card {{card}}"
+_ACTIONS: Final = (
+    Word(0, "none", GREEN),
+    Word(1, "reset", RED),
+    Word(2, "reboot node", RED),
+    Word(3, "drain peer-to-peer", ORANGE),
+    Word(4, "drain and reset", RED),
+    Word(5, "recover IMEX domain", RED),
+    Word(6, "bus reset", RED),
+    Word(7, "reboot system", RED),
+)
+"""`gpushare_card_recovery_action`."""
+
+
+def _collected(title: str, text: str, group: str, queries: tuple[Query, ...], unit: str = "short") -> Panel:
+    """Figures of a group that exporters leave out unless asked."""
+    return lines(title, f"{text} Needs `--collect {group}`.", queries, unit, none=f"needs --collect {group}")
+
+
+def _ten(spec: m.MetricSpec, word: str, legend: str = CARD) -> Query:
+    selector = SCOPE(spec)
+    return Query(most(rate(selector) if spec.kind is m.Kind.COUNTER else selector), f"{legend} {word}")
+
+
+HEALTH: Final = Section(
+    "Health of the hardware",
+    (
+        wide(
+            8,
+            (
+                16,
+                table(
+                    "State of the hardware",
+                    "One row per card: what the driver requests, broken memory, links. Columns after Processes need "
+                    "`--collect memory,pcie,nvlink`.",
+                    (
+                        Key("node", "Node"),
+                        Key("card", "Card", width=70),
+                        Key("uuid", "UUID", to_card(), "This card alone"),
+                    ),
+                    (
+                        Column("Recovery action", of_cards(SCOPE(c.RECOVERY_ACTION)), "short", words=_ACTIONS),
+                        Column("Row remap pending", of_cards(SCOPE(c.REMAP_PENDING)), "short", words=NO_YES),
+                        Column("Processes", of_cards(SCOPE(c.PROCESSES)), "short", steps=(Step(GREY),)),
+                        Column("Row remap failed", of_cards(SCOPE(c.REMAP_FAILED)), "short", words=NO_YES),
+                        Column("PCIe generation", of_cards(SCOPE(c.PCIE_GENERATION)), "short"),
+                        Column("PCIe lanes", of_cards(SCOPE(c.PCIE_WIDTH)), "short"),
+                        Column("NVLink links", of_cards(SCOPE(c.NVLINK_LINKS)), "short"),
+                    ),
+                ),
+            ),
+            (
+                8,
+                lines(
+                    "Unhealthy cards by reason",
+                    "Cards that take no new containers, and why.",
+                    (Query(total(SCOPE(c.UNHEALTHY), "reason"), "{{reason}}"),),
+                    stacked=True,
+                    none="no unhealthy card",
+                ),
+            ),
+        ),
+    ),
+)
+
+COLLECTED: Final = Section(
+    "More of the hardware",
+    (
+        even(
+            8,
+            _collected(
+                "Activity of multiprocessors",
+                "SM activity, occupancy and tensor core activity, top ten cards of each; Hopper and later.",
+                "gpm",
+                (
+                    _ten(c.SM_ACTIVITY, "SM active"),
+                    _ten(c.SM_OCCUPANCY, "occupancy"),
+                    _ten(c.TENSOR_ACTIVITY, "tensor"),
+                ),
+                "percentunit",
+            ),
+            _collected(
+                "Memory bandwidth",
+                "Fraction of the memory bandwidth in use, top ten cards; Hopper and later.",
+                "gpm",
+                (Query(most(SCOPE(c.MEMORY_BANDWIDTH)), CARD),),
+                "percentunit",
+            ),
+            _collected(
+                "Memory temperature",
+                "Temperature of the card's memory, top ten cards.",
+                "memory",
+                (Query(most(SCOPE(c.MEMORY_TEMPERATURE)), CARD),),
+                "celsius",
+            ),
+        ),
+        even(
+            8,
+            _collected(
+                "Video engines by card",
+                "Utilisation of encoders and decoders, top ten cards of each.",
+                "engines",
+                (_ten(c.ENCODER, "encoder"), _ten(c.DECODER, "decoder")),
+                "percentunit",
+            ),
+            _collected(
+                "Video engines by container",
+                "Encoder and decoder capacity used by each container, top ten of each.",
+                "engines",
+                (_ten(c.CONTAINER_ENCODER, "encoder", _CONTAINER), _ten(c.CONTAINER_DECODER, "decoder", _CONTAINER)),
+                "percentunit",
+            ),
+            _collected(
+                "Broken memory",
+                "Memory rows remapped and pages retired, per interval and kind of error, top ten of each.",
+                "memory",
+                (
+                    Query(most_events(SCOPE, c.REMAPPED_ROWS, "node", "card", "kind"), CARD + " rows, {{kind}}"),
+                    Query(most_events(SCOPE, c.RETIRED_PAGES, "node", "card", "kind"), CARD + " pages, {{kind}}"),
+                ),
+            ),
+        ),
+        even(
+            8,
+            _collected(
+                "PCI Express",
+                "Bytes per second, top ten cards of each direction.",
+                "pcie",
+                (_ten(c.PCIE_SENT, "sent"), _ten(c.PCIE_RECEIVED, "received")),
+                "Bps",
+            ),
+            _collected(
+                "NVLink",
+                "Data bytes per second, top ten cards of each direction.",
+                "nvlink",
+                (_ten(c.NVLINK_SENT, "sent"), _ten(c.NVLINK_RECEIVED, "received")),
+                "Bps",
+            ),
+            _collected(
+                "PCI Express errors",
+                "Per interval and kind, top ten.",
+                "pcie",
+                (Query(most_events(SCOPE, c.PCIE_ERRORS, "node", "card", "kind"), CARD + " {{kind}}"),),
+            ),
+        ),
+    ),
+)
+
 
 _BY_CARD: Final = (
     Key("node", "Node"),

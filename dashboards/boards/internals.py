@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards.expressions import most
-from dashboards.boards.frame import Board
+from dashboards.boards.frame import Board, to_node
 from dashboards.boards.grid import Section, even, wide
-from dashboards.boards.internals_control import AGENT, LOOP, SCHEDULER, SCOPE, TARGETS, TASKS, target
 from dashboards.boards.panel import (
+    BLUE,
     GREEN,
+    GREY,
     ORANGE,
     RED,
     TROUBLE,
     YES_NO,
     Column,
+    Key,
     Query,
     Step,
     Word,
@@ -33,12 +35,334 @@ from dashboards.promql import (
     SCRAPE_SECONDS,
     SCRAPED,
     UP,
+    Scope,
+    increase,
+    or_zero,
+    quantile,
     rate,
     total,
 )
 from isolation.contract import metrics as m
+from isolation.contract.metrics import autoscaler as a
 from isolation.contract.metrics import node as n
 from isolation.contract.metrics import scheduler as s
+
+SCOPE: Final = Scope(("cluster", "job", "instance"))
+TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
+_AGE: Final = (Step(GREEN), Step(RED, 90))
+_DAY: Final = 86_400
+
+
+def target(expr: str, of: str = "max") -> str:
+    """One figure of each scraped process."""
+    return f"{of} by (job, instance) ({expr})"
+
+
+SCHEDULER: Final = Section(
+    "Scheduler",
+    (
+        even(
+            8,
+            lines(
+                "Requests by outcome",
+                "Per second. failed: an internal error; closed: the replica is not the leader or is not synced.",
+                (Query(total(rate(SCOPE(s.REQUESTS)), "verb", "outcome"), "{{verb}} {{outcome}}"),),
+                "reqps",
+                stacked=True,
+            ),
+            lines(
+                "Request duration",
+                "99th percentile by request type; bind includes the write to the API server.",
+                (Query(quantile(0.99, SCOPE(s.DURATION, suffix="_bucket"), "verb"), "{{verb}}"),),
+                "s",
+            ),
+            lines(
+                "Time since last message from the API server",
+                "By watch. A healthy watch is below 90 s.",
+                (Query(f"max by (resource) ({SCOPE(s.VIEW_AGE)})", "{{resource}}"),),
+                "s",
+                steps=_AGE,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Scheduler cache",
+                "Nodes with shared cards, pods with shares, pods that are assumed (placed, binding not yet observed), "
+                "pods that could not be placed, and pools that gpushare scales in place of cluster-autoscaler.",
+                (
+                    Query(f"max({SCOPE(s.NODES)})", "nodes"),
+                    Query(f"max({SCOPE(s.PODS)})", "pods"),
+                    Query(f"max({SCOPE(s.ASSUMED)})", "assumed"),
+                    Query(f"max({SCOPE(s.WAITING)})", "pending"),
+                    Query(f"max({SCOPE(s.POOLS)})", "pools handed over"),
+                ),
+            ),
+            lines(
+                "Reservations",
+                "Reservations that keep cards free, by reason.",
+                (
+                    Query(
+                        or_zero(f"max by (reason) ({SCOPE(s.RESERVED)})", SCOPE(s.LEADS), "reason", "none"),
+                        "{{reason}}",
+                    ),
+                ),
+            ),
+            lines(
+                "Preemption and requeueing",
+                "Preemptions and evictions by outcome, and pending pods that were requeued, per interval.",
+                (
+                    Query(total(increase(SCOPE(s.RELIEFS)), "outcome"), "preemption {{outcome}}"),
+                    Query(total(increase(SCOPE(s.EVICTIONS)), "outcome"), "eviction {{outcome}}"),
+                    Query(total(increase(SCOPE(s.WOKEN))), "requeued"),
+                ),
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Admission process",
+                "Replicas whose admission process serves, and restarts per interval.",
+                (
+                    Query(f"sum({SCOPE(s.ADMISSION_UP)})", "up"),
+                    Query(total(increase(SCOPE(s.ADMISSION_RESTARTS))), "restarts"),
+                ),
+            ),
+            lines(
+                "Connections of admission",
+                "Open ones, and those per interval that were closed before they were answered, by reason.",
+                (
+                    Query(f"sum({SCOPE(s.ADMISSION_CONNECTIONS)})", "open"),
+                    Query(total(increase(SCOPE(s.ADMISSION_DROPPED)), "reason"), "closed: {{reason}}"),
+                ),
+            ),
+            lines(
+                "Memory of the admission process",
+                "Resident, by replica.",
+                (Query(target(SCOPE(s.ADMISSION_MEMORY)), "{{instance}}"),),
+                "bytes",
+            ),
+        ),
+        wide(
+            4,
+            (
+                5,
+                stat(
+                    "Synced",
+                    "Whether all replicas have completed their first list of the cluster.",
+                    f"min({SCOPE(s.SYNCED)})",
+                    words=YES_NO,
+                    spark=False,
+                ),
+            ),
+            (
+                5,
+                stat(
+                    "Overcommitted cards",
+                    "Cards with more memory promised than they offer: a bug, or something else binds pods to them.",
+                    f"max({SCOPE(s.OVERCOMMITTED)})",
+                    steps=TROUBLE,
+                ),
+            ),
+            (
+                5,
+                stat(
+                    "Unreadable objects",
+                    "Nodes and pods that cannot be read. Their last readable state is used.",
+                    f"max({SCOPE(s.UNREADABLE)})",
+                    steps=TROUBLE,
+                ),
+            ),
+            (
+                5,
+                stat(
+                    "Certificate valid for",
+                    "Time until the first certificate of the replicas expires. Without a valid one no pod gets shares.",
+                    f"min({SCOPE(s.CERTIFICATE_ENDS)} - time())",
+                    "s",
+                    steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+                    spark=False,
+                ),
+            ),
+            (
+                4,
+                stat(
+                    "Certificate loaded",
+                    "Time since the certificate in use was loaded.",
+                    f"max(time() - {SCOPE(s.CERTIFICATE)})",
+                    "s",
+                    steps=(Step(BLUE),),
+                    spark=False,
+                ),
+            ),
+        ),
+    ),
+)
+
+AGENT: Final = Section(
+    "Node agent",
+    (
+        even(
+            8,
+            lines(
+                "Answers to the kubelet",
+                "Per second, by method and outcome. timeout, error: the devices are checked when the container starts.",
+                (Query(total(rate(SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
+                "reqps",
+                stacked=True,
+            ),
+            lines(
+                "Answer duration",
+                "99th percentile by method. A slow Allocate delays every pod of the node.",
+                (Query(quantile(0.99, SCOPE(n.DURATION, suffix="_bucket"), "method"), "{{method}}"),),
+                "s",
+            ),
+            lines(
+                "Time since last message from the API server",
+                "By agent, top ten. A healthy watch is below 90 s.",
+                (Query(most(SCOPE(n.SILENCE)), "{{instance}}"),),
+                "s",
+                steps=_AGE,
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Device units",
+                "Units of shared memory that the agents advertise to the kubelet, and units allocated to containers.",
+                (
+                    Query(total(SCOPE(n.DEVICES), "health"), "{{health}}"),
+                    Query(total(SCOPE(n.HELD)), "allocated"),
+                ),
+                colours=(("healthy", GREEN), ("unhealthy", RED), ("allocated", BLUE)),
+            ),
+            lines(
+                "Unhealthy cards",
+                "Cards that get no new allocations, by reason. xid: an XID error; ecc: an uncorrected ECC error; "
+                "driver: the driver requests an action on the card; lost: NVML no longer reports the card.",
+                (Query(total(SCOPE(n.SICK), "reason"), "{{reason}}"),),
+                stacked=True,
+                steps=TROUBLE,
+            ),
+            lines(
+                "Node writes",
+                "Writes of the agents to their Node objects, per interval.",
+                (Query(total(increase(SCOPE(n.WRITES))), "node writes"),),
+            ),
+        ),
+        wide(
+            6,
+            (
+                16,
+                table(
+                    "Agents",
+                    "Whether the agent is ready, whether its plugin is registered with the kubelet and how often it "
+                    "registered, entries in the allocation store, and cards with error events from the driver.",
+                    TARGETS,
+                    (
+                        Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
+                        Column("Registered", target(SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
+                        Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
+                        Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
+                        Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
+                    ),
+                ),
+            ),
+            (
+                8,
+                table(
+                    "Nodes with an agent",
+                    "Agents that report for each node. More than one: an old agent is still being replaced, or two "
+                    "scrape jobs read the same agent.",
+                    (Key("node", "Node", to_node(), "Cards of this node"),),
+                    (
+                        Column(
+                            "Agents",
+                            f"count by (node) ({SCOPE(n.INFO)})",
+                            "short",
+                            steps=(Step(GREEN), Step(ORANGE, 2)),
+                        ),
+                    ),
+                    none="no agent is scraped",
+                ),
+            ),
+        ),
+    ),
+)
+
+LOOP: Final = Section(
+    "Autoscaler",
+    (
+        even(
+            8,
+            states(
+                "Leader",
+                "Which replica is the leader.",
+                (Query(target(SCOPE(a.LEADS)), "{{instance}}"),),
+                (Word(0, "standby", GREY), Word(1, "leader", GREEN)),
+            ),
+            states(
+                "Synced",
+                "Whether each replica has completed its first list of the cluster.",
+                (Query(target(SCOPE(a.SYNCED), "min"), "{{instance}}"),),
+                YES_NO,
+            ),
+            lines(
+                "Time since last cycle",
+                "By replica. Only cycles of the leader act.",
+                (Query(f"time() - {SCOPE(a.LAST_TURN)}", "{{instance}}"),),
+                "s",
+                steps=(Step(GREEN), Step(RED, 60)),
+            ),
+        ),
+        even(
+            8,
+            lines(
+                "Cycle duration",
+                "99th percentile by stage.",
+                (Query(quantile(0.99, SCOPE(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
+                "s",
+            ),
+            lines(
+                "Certificates valid for",
+                "Time until the first certificate of the replicas expires, for the metrics APIs and the gRPC ports. "
+                "Empty if neither is served over TLS.",
+                (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{listener}}"),),
+                "s",
+                steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+            ),
+        ),
+    ),
+)
+
+TASKS: Final = Section(
+    "Background tasks",
+    (
+        even(
+            6,
+            lines(
+                "Unhealthy tasks",
+                "Background tasks that have failed, or completed no cycle, for too long, by task. The kubelet restarts "
+                "their container.",
+                tuple(
+                    Query(f"sum by (task) (1 - {SCOPE(spec)})", f"{name} {{{{task}}}}")
+                    for name, spec in (("scheduler", s.HEALTHY), ("agent", n.HEALTHY), ("autoscaler", a.HEALTHY))
+                ),
+                steps=TROUBLE,
+            ),
+            lines(
+                "Task failures",
+                "Failures of background tasks, which are retried with backoff, per interval.",
+                tuple(
+                    Query(total(increase(SCOPE(spec)), "task"), f"{name} {{{{task}}}}")
+                    for name, spec in (("scheduler", s.FAILURES), ("agent", n.FAILURES), ("autoscaler", a.FAILURES))
+                ),
+                steps=TROUBLE,
+            ),
+        ),
+    ),
+)
+
 
 _ALIVE: Final = Section(
     "Availability",

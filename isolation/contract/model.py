@@ -184,6 +184,8 @@ class Node:
     pool: str = ""
     serving: bool = True
     """Whether shares can start there: not while the node agent leaves, or the kubelet has lost its plugin."""
+    address: str = ""
+    """Its address within the cluster (`InternalIP`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -49,9 +50,14 @@ def parse(text: object) -> Fraction:
         raise QuantityError(f'{text!r} is not a quantity; write a number such as 8 or "512Mi"')
     if isinstance(text, int) and text.bit_length() > MOST_BITS:
         raise QuantityError("a quantity cannot have more than 40 digits; check the unit")
-    match = _QUANTITY.fullmatch(str(text))
+    return _parse(str(text))
+
+
+@lru_cache(4096)  # thousands of nodes and pods state the same few amounts
+def _parse(text: str) -> Fraction:
+    match = _QUANTITY.fullmatch(text)
     if match is None or (match[3] or "") not in _SUFFIX:
-        raise QuantityError(f'{str(text)[:60]!r} is not a quantity; write a number such as 8 or "512Mi"')
+        raise QuantityError(f'{text[:60]!r} is not a quantity; write a number such as 8 or "512Mi"')
     number = Fraction(match[1])
     return number * Fraction(10) ** int(match[2][1:]) if match[2] else number * _SUFFIX[match[3] or ""]
 

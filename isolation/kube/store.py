@@ -11,13 +11,13 @@ sense stands among the refused. Which objects arrive, in which order, is `follow
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from isolation.contract.codec import CodecError, node_of, pod_of, request_of
+from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
 from isolation.contract.model import Cluster, Node, Pod, Refusal
 from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from isolation.kube.core.wire import PodWire
 
 log = logging.getLogger(__name__)
-_MOST_REQUESTS: Final = 4096
+_MOST_REQUESTS: Final = 16_384
 _NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
 """Of a spec, what says nothing about how much is asked for."""
 
@@ -52,6 +52,8 @@ class Refused:
 
     key: str
     refusal: Refusal
+    node: str = ""
+    """Where it is bound all the same; empty: it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Store:
         self._can_read(f"pod/{uid}")
         if isinstance(pod, Refusal):
             self.pod_gone(uid)
-            self._refused[uid] = Refused(_key(wire), pod)
+            self._refused[uid] = Refused(_key(wire), pod, wire.get("spec", {}).get("nodeName") or "")
             self._touch()
             return
         if self._refused.pop(uid, None) is not None:
@@ -167,7 +169,7 @@ class Store:
             self._tell(Change(pod_before=before, pod=pod))
 
     def _asked(self, wire: PodWire) -> Request | Refusal:
-        """What the pod asks for; raises CodecError. The key holds all that the answer may depend on."""
+        """What the pod asks for, read once per template; raises CodecError. The key holds all that it depends on."""
         meta, spec = wire.get("metadata", {}), wire.get("spec", {})
         labels = meta.get("labels")
         count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
@@ -175,11 +177,22 @@ class Store:
         key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
         found = self._requests.get(key)
         if found is None:
-            if len(self._requests) >= _MOST_REQUESTS:
-                self._requests.clear()
-            found = request_of(meta, spec, dialect=self._dialect, unit_bytes=self._unit)
-            self._requests[key] = found
+            # Many workloads ask for the same: one reading of the template serves them all, each owner's name is put in.
+            template = msgspec.json.encode((count, rest))
+            asked = self._requests.get(template)
+            if asked is None:
+                without_owner = {name: value for name, value in meta.items() if name != "ownerReferences"}
+                asked = request_of(without_owner, spec, dialect=self._dialect, unit_bytes=self._unit)
+                self._keep_request(template, asked)
+            owner = owner_of(meta)
+            found = asked if isinstance(asked, Refusal) or not owner else replace(asked, owner=owner)
+            self._keep_request(key, found)
         return found
+
+    def _keep_request(self, key: bytes, request: Request | Refusal) -> None:
+        if len(self._requests) >= _MOST_REQUESTS:
+            self._requests.clear()
+        self._requests[key] = request
 
     def _keep_record(self, uid: str, wire: PodWire, pod: Pod) -> None:
         """Remember a pod whose record counts cards, as little of it as can be read again."""

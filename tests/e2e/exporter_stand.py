@@ -165,7 +165,7 @@ class Asked:
         result = [
             {"metric": {"node": node, **row.labels}, "value": [time.time(), str(row.value)]}
             for node, page in self._exporters.pages().items()
-            for row in rows_of(page)
+            for row in rows_of(page.encode())
             if row.metric == request.query["query"]
         ]
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})

@@ -9,12 +9,10 @@ expected is left out, never guessed.
 from __future__ import annotations
 
 import json
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from isolation.contract import metrics
+from isolation.contract.exposition import parse_page
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
 from isolation.contract.stack import FIRING, Alert
 
@@ -40,10 +38,8 @@ def read_page(raw: bytes) -> NodeReading | None:
 
 def _samples(raw: bytes) -> Page:
     page: Page = {}
-    for family in text_string_to_metric_families(raw.decode()):
-        for sample in family.samples:
-            if isfinite(sample.value):
-                page.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = float(sample.value)
+    for sample in parse_page(raw, metrics.CATALOGUE):
+        page.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     return page
 
 

@@ -20,8 +20,7 @@ from dashboards.terminal.explain.remedies import helps
 from dashboards.terminal.explain.room import node_whys
 from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
 from dashboards.terminal.explain.values import Bound, Explained, Waits
-from dashboards.terminal.read.gather import NODES, PODS, ask_exporters, first_page, items, reservations
-from dashboards.terminal.read.whole_lists import WholeLists
+from dashboards.terminal.read.gather import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Placement, Request
 from isolation.contract.names import ALLOCATION
@@ -31,8 +30,6 @@ from isolation.kube.store import Store
 from isolation.placement.place import engine_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from dashboards.terminal.explain.values import Subject, Told
     from dashboards.terminal.read.gather import Heard
     from isolation.contract.model import Cluster, Slice
@@ -89,27 +86,19 @@ async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes:
     request = subject.request
     if not isinstance(request, Request):
         raise TypeError("a pod with an invalid request cannot be placed")
-    lists, query = WholeLists(unit_bytes), {"fieldSelector": NOT_ENDED}
+    store, query = Store(unit_bytes=unit_bytes), {"fieldSelector": NOT_ENDED}
     first = first_page(access, PODS, query)
     try:
-        await _into(lists.node, items(access, NODES, {}), notes)
-        await _into(lists.pod, items(access, PODS, query, first), notes)
+        await read_into(store.node_is, items(access, NODES, {}), notes)
+        await read_into(store.pod_is, items(access, PODS, query, first), notes)
     finally:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-    view = lists.view()
+    view = store.view()
     if view.unreadable:
         notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are ignored")
     kept = await reservations(access, notes)
     return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
-
-
-async def _into(take: Callable[[msgspec.Raw], object], listed: AsyncIterator[msgspec.Raw], notes: list[str]) -> None:
-    async for raw in listed:
-        try:
-            take(raw)
-        except MalformedError as exc:
-            notes.append(f"ignored: {exc}")
 
 
 def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_bytes: int, now: float) -> Waits:
@@ -160,7 +149,7 @@ async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], u
     except (RefusedError, MalformedError) as exc:
         notes.append(f"cannot read node {subject.node}: {exc}")
     query = {"fieldSelector": f"{NOT_ENDED},spec.nodeName={subject.node}"}
-    await _into(store.pod_is, items(access, PODS, query), notes)
+    await read_into(store.pod_is, items(access, PODS, query), notes)
     node = store.nodes.get(subject.node)
     subject = _subject(raw, {card.index: card.uuid for card in node.cards} if node else {}, unit_bytes)
     heard = await ask_exporters(access, [subject.node])

@@ -64,8 +64,7 @@ class FleetPod:
     """Empty: it waits."""
     wanted: Wanted
     slices: tuple[Slice, ...] = ()
-    """Empty on a bound pod: nobody wrote down which cards."""
-    created: float = 0.0
+    """Empty on a bound pod: its allocation record is missing or cannot be read."""
     fault: str = ""
     """Why no fleet could serve it; empty: one could."""
     reservation: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -19,12 +20,12 @@ import msgspec
 
 from dashboards.terminal.breaches.values import BreachError, breaches_in
 from dashboards.terminal.interactive.process_values import Processes, processes_in
-from dashboards.terminal.read.exposition import PageError, samples_of
+from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
 from dashboards.terminal.read.fleet import Fleet
-from dashboards.terminal.read.lists import Lists
 from dashboards.terminal.read.usage import FAMILIES, Usage, usage_of
 from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
+from isolation.contract.exposition import ExpositionError, parse_page
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
 from isolation.contract.reservation import Reservation, reservation_of
 from isolation.kube.core.errors import (
@@ -37,13 +38,15 @@ from isolation.kube.core.errors import (
 )
 from isolation.kube.core.wire import page_of
 from isolation.kube.informer import NOT_ENDED
+from isolation.kube.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from dashboards.terminal.breaches.values import Breached
     from dashboards.terminal.read.fleet import FleetNode, FleetPod
     from isolation.kube.access import Access
+    from isolation.kube.store import View
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
@@ -57,6 +60,7 @@ _EXPORTER_SECONDS: Final = 4.0
 _MOST_CAUSES: Final = 4
 _ALL_SECONDS: Final = 10.0
 """For all of them: however many hang, what the API server said is shown."""
+_MOST_UNREADABLE: Final = 3
 _EXPORTER_PORT: Final = 9445
 _EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
 
@@ -138,24 +142,22 @@ async def read_fleet(
 
 
 async def _read_fleet(access: Access, unit_bytes: int, namespace: str, node_selector: str, pod_selector: str) -> Fleet:
-    lists = Lists(unit_bytes)
+    store = Store(unit_bytes=unit_bytes)
     notes: list[str] = []
     kept = asyncio.create_task(reservations(access, notes))
     first = first_page(access, PODS, _ALL_PODS)
     try:
-        nodes = [
-            node
-            async for raw in items(access, NODES, _selecting(node_selector))
-            if (node := lists.node(raw)) is not None
-        ]
-        pods, partly = await _pods(access, lists, namespace, notes, first)
+        await read_into(store.node_is, items(access, NODES, _selecting(node_selector)), notes)
+        partly = await _read_pods(access, store, namespace, notes, first)
         stored = await kept
         selected = await _selected(access, namespace, pod_selector) if pod_selector else None
     finally:
         kept.cancel()
         first.cancel()
         await asyncio.gather(kept, first, return_exceptions=True)
-    notes += _complaints(lists, nodes, pods)
+    view = store.view()
+    nodes, pods = fleet_nodes(view), fleet_pods(view)
+    notes += _complaints(view, nodes, pods)
     used, now = {pod.reservation for pod in pods if pod.reservation}, time.time()
     standing = tuple(one for one in stored if one.name not in used and one.expires > now)
     return Fleet(tuple(nodes), tuple(pods), standing, partly, tuple(notes), selected)
@@ -172,19 +174,35 @@ async def _selected(access: Access, namespace: str, selector: str) -> frozenset[
     return frozenset([_IDENTIFIED.decode(raw).metadata.uid async for raw in found])
 
 
-async def _pods(
-    access: Access, lists: Lists, namespace: str, notes: list[str], first: asyncio.Task[bytes]
-) -> tuple[list[FleetPod], bool]:
+async def read_into(
+    read: Callable[[msgspec.Raw], object], listed: AsyncIterator[msgspec.Raw], notes: list[str]
+) -> None:
+    """Give every object of a list to the store; one that cannot even be identified is a note."""
+    ignored, last = 0, ""
+    async for raw in listed:
+        try:
+            read(raw)
+        except MalformedError as exc:
+            ignored, last = ignored + 1, str(exc)
+    if ignored:
+        notes.append(f"{count(ignored, 'object')} of a list ignored, not readable: {last}")
+
+
+async def _read_pods(
+    access: Access, store: Store, namespace: str, notes: list[str], first: asyncio.Task[bytes]
+) -> bool:
+    """All pods, or those of the namespace where not all may be listed: then True."""
     try:
-        return [
-            pod async for raw in items(access, PODS, _ALL_PODS, first) if (pod := lists.pod(raw)) is not None
-        ], False
+        await read_into(store.pod_is, items(access, PODS, _ALL_PODS, first), notes)
     except ForbiddenError:
         if not namespace:
             raise
+    else:
+        return False
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
     notes.append(f"cannot list pods outside namespace {namespace} (forbidden): allocated memory is a lower bound")
-    return [pod async for raw in items(access, path, _ALL_PODS) if (pod := lists.pod(raw)) is not None], True
+    await read_into(store.pod_is, items(access, path, _ALL_PODS), notes)
+    return True
 
 
 async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
@@ -203,10 +221,10 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
     return found
 
 
-def _complaints(lists: Lists, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
-    notes = lists.unreadable[:3]
-    if len(lists.unreadable) > len(notes):
-        notes.append(f"cannot read {len(lists.unreadable) - len(notes)} more objects")
+def _complaints(view: View, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
+    notes = [f"cannot read {key}: {why}" for key, why in islice(view.unreadable.items(), _MOST_UNREADABLE)]
+    if len(view.unreadable) > len(notes):
+        notes.append(f"cannot read {len(view.unreadable) - len(notes)} more objects")
     known = {node.name for node in nodes}
     loose = [pod for pod in pods if pod.node in known and not pod.slices and not pod.wanted.whole]
     if loose:
@@ -263,7 +281,7 @@ async def _ask_all(
         async with turn:
             try:
                 page = await _ask(access, pod, "metrics")
-                told = usage_of(samples_of(page, FAMILIES), node)
+                told = usage_of(parse_page(page, FAMILIES), node)
                 if told.cards:
                     heard.usage = heard.usage.plus(told)
                 else:
@@ -271,7 +289,7 @@ async def _ask_all(
                 if breaches:
                     page = await _ask(access, pod, "breaches")
                     heard.breaches += breaches_in(page, node)
-            except (ClusterError, PageError, BreachError) as exc:
+            except (ClusterError, ExpositionError, BreachError) as exc:
                 failed[node] = str(exc)
 
     asking = {asyncio.create_task(ask(node, pod)): node for node, pod in sorted(asked.items())}

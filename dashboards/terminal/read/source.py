@@ -20,10 +20,10 @@ import click
 
 from dashboards.terminal.breaches.values import Breached, BreachError, breaches_in
 from dashboards.terminal.interactive.process_values import Processes, processes_in
-from dashboards.terminal.read.exposition import PageError, samples_in_answer, samples_of
 from dashboards.terminal.read.fetch import FetchError, fetch
 from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, fleet_of, usage_of
 from dashboards.terminal.text_format import printable
+from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -190,8 +190,8 @@ def _access(access: Any, where: Where) -> Any:
 
 def _read_local(where: Where, *, breaches: bool) -> Reading:
     try:
-        usage = usage_of(samples_of(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
-    except (FetchError, PageError) as exc:
+        usage = usage_of(parse_page(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
+    except (FetchError, ExpositionError) as exc:
         hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
         raise CannotReadError(f"{exc}; {hint}") from None
     found: tuple[Breached, ...] = ()
@@ -224,8 +224,8 @@ def _with_prometheus(where: Where, reading: Reading) -> Reading:
     query = f'max by ({_BY}) ({{__name__=~"{"|".join(sorted(LIVELY))}"}})'
     try:
         body = fetch(where.prometheus + "/api/v1/query", {"query": query}, seconds=where.seconds)
-        usage = usage_of(samples_in_answer(body))
-    except (FetchError, PageError) as exc:
+        usage = usage_of(parse_query_answer(body))
+    except (FetchError, ExpositionError) as exc:
         note = f"memory in use is unknown: {exc}"
         return replace(reading, fleet=replace(reading.fleet, notes=(*reading.fleet.notes, note)), unheard=(note,))
     silent = sorted({node.name for node in reading.fleet.nodes} - usage.heard)

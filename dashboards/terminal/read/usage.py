@@ -19,7 +19,7 @@ from isolation.contract.model import FULL_CORE, Card, Mode, Slice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dashboards.terminal.read.exposition import Sample
+    from isolation.contract.exposition import MetricSample
 
 _BUSY_SECONDS: Final = "gpushare_card_busy_seconds_total"
 _COMPUTE_SECONDS: Final = "gpushare_container_compute_seconds_total"
@@ -142,7 +142,7 @@ class Usage:
         )
 
 
-def usage_of(samples: Iterable[Sample], node: str = "") -> Usage:
+def usage_of(samples: Iterable[MetricSample], node: str = "") -> Usage:
     """What these samples tell; `node`: whose exporter said it, whatever the samples say."""
     cards: dict[tuple[str, str], dict[str, float]] = {}
     facts: dict[tuple[str, str], tuple[int, str, str, str, str]] = {}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -81,18 +80,24 @@ def show(value: object) -> str:
     return f'"{clean}"' if isinstance(value, str) else clean
 
 
-@dataclass(slots=True)
 class At:
-    """
-    A value and where it stands; every reader either returns what it promises or raises CodecError.
+    """A value and where it stands; every reader either returns what it promises or raises CodecError."""
 
-    Not frozen: a pod is some thirty of these, and a frozen one takes twice as long to make.
-    """
+    # No dataclass, and no path that is made before somebody needs it: a pod is some forty of these.
+    __slots__ = ("_key", "_parent", "_sound", "value")
 
-    value: object
-    path: Path = ()
-    _sound: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether it was found to be a mapping with text keys."""
+    def __init__(self, value: object, path: Path | At = (), key: str | int | None = None) -> None:
+        """`path`: where the value stands; with `key`, the cursor in which it is the value of that key."""
+        self.value = value
+        self._parent, self._key = path, key
+        self._sound = False  # whether it was found to be a mapping with text keys
+
+    @property
+    def path(self) -> Path:
+        """The keys and indices that lead here."""
+        if isinstance(self._parent, At):
+            return (*self._parent.path, 0 if self._key is None else self._key)
+        return self._parent
 
     def wrong(self, message: str) -> CodecError:
         """An error about this very place."""
@@ -103,7 +108,8 @@ class At:
 
     def __getitem__(self, key: str) -> At:
         """The field `key` of a mapping; absent stays absent all the way down."""
-        return At(self.mapping().get(key), (*self.path, key))
+        mapping = self.value if self._sound else self.mapping()
+        return At(mapping.get(key), self, key)  # type: ignore[attr-defined]
 
     def mapping(self) -> dict[str, object]:
         """A mapping with text keys; absent is empty."""
@@ -123,7 +129,7 @@ class At:
         """The fields of a mapping that are not null."""
         for key, value in self.mapping().items():
             if value is not None:
-                yield key, At(value, (*self.path, key))
+                yield key, At(value, self, key)
 
     def items(self) -> list[At]:
         """The items of a list; absent is empty."""
@@ -131,7 +137,7 @@ class At:
             return []
         if not isinstance(self.value, list):
             raise self.wrong(f"expected a list, not {show(self.value)}; write each item after a dash")
-        return [At(item, (*self.path, i)) for i, item in enumerate(self.value)]
+        return [At(item, self, i) for i, item in enumerate(self.value)]
 
     def text(self, default: str = "") -> str:
         """Text, never a number that was meant as text: Kubernetes refuses that too."""
@@ -160,8 +166,24 @@ class At:
             raise self.wrong(f"{show(self.value)} is outside {lowest} to {highest}")
         return self.value
 
+    # A field of a mapping in one step: only one of the wrong shape needs a cursor that can say where it stands.
+
+    def text_at(self, key: str, default: str = "") -> str:
+        """`self[key].text(default)`."""
+        value = self.mapping().get(key)
+        return value if type(value) is str else self[key].text(default)
+
+    def flag_at(self, key: str) -> bool:
+        """`self[key].flag()`."""
+        value = self.mapping().get(key)
+        return value if type(value) is bool else self[key].flag()
+
     def texts(self) -> dict[str, str]:
         """A mapping from text to text (labels, annotations, selectors)."""
+        mapping = self.mapping()
+        # Nearly every one is: no cursor for each of a pod's labels, of which a cluster has a million.
+        if all(type(value) is str for value in mapping.values()):
+            return dict(mapping)  # type: ignore[arg-type]
         return {key: at.text() for key, at in self.fields()}
 
     def name(self, default: str = "") -> str:
@@ -178,9 +200,14 @@ class At:
         text = self.text(default)
         if not text:
             raise self.wrong("a name is missing")
-        if not _DNS_LABEL.fullmatch(text):
+        if not is_label_name(text):
             raise self.wrong(f"{show(text)} is not a valid name; use up to 63 lower-case letters, digits and -")
         return text
+
+
+def is_label_name(text: str) -> bool:
+    """Whether this is a DNS label (RFC 1123), as Kubernetes demands of containers and namespaces."""
+    return _DNS_LABEL.fullmatch(text) is not None
 
 
 def decoded(text: str) -> At:

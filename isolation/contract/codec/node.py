@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
 
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 CARDS_VERSION: Final = 1
 _SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+_INTERNAL: Final = "InternalIP"
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
 # A card's memory in MiB, on nodes of whole cards (gpu-feature-discovery; ACK writes "16160MiB").
@@ -75,10 +78,11 @@ def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> N
         pods=min(_MOST_PODS, int(has.left("pods"))) if has.says("pods") else _DEFAULT_PODS,
         labels=labels,
         taints=tuple(_taint(item) for item in spec["taints"].items()),
-        ready=any(c["type"].text() == "Ready" and c["status"].text() == "True" for c in status["conditions"].items()),
-        cordoned=spec["unschedulable"].flag(),
+        ready=any(c.text_at("type") == "Ready" and c.text_at("status") == "True" for c in status["conditions"].items()),
+        cordoned=spec.flag_at("unschedulable"),
         pool=labels.get(POOL, ""),
         serving=_serving(metadata, mode, has, dialect),
+        address=next((a.text_at("address") for a in status["addresses"].items() if a.text_at("type") == _INTERNAL), ""),
     )
 
 
@@ -99,9 +103,43 @@ def encode_cards(cards: Iterable[Card]) -> str:
     return json.dumps({"version": CARDS_VERSION, "cards": listed}, separators=(",", ":"))
 
 
+class _CardShape(msgspec.Struct):
+    uuid: Annotated[str, msgspec.Meta(min_length=1)]
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    total: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
+    reserved: Annotated[int, msgspec.Meta(ge=0, lt=LARGEST)]
+    unit: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
+    healthy: bool
+    model: str = ""
+
+
+class _CardsShape(msgspec.Struct):
+    version: int
+    cards: Annotated[list[_CardShape], msgspec.Meta(max_length=MOST_CARDS)]
+
+
+_CARDS_DECODER: Final = msgspec.json.Decoder(_CardsShape)
+
+
 def decode_cards(text: str) -> tuple[Card, ...]:
     """The cards of an annotation, by index; raises CodecError where it is not sane."""
-    at = decoded(text)
+    # A large cluster has tens of thousands of cards, nearly all written by encode_cards: those are decoded in one step.
+    try:
+        shape = _CARDS_DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _cards_at(decoded(text))
+    cards = shape.cards
+    unique = len({card.uuid for card in cards}) == len({card.index for card in cards}) == len(cards)
+    if shape.version != CARDS_VERSION or not unique or any(card.reserved > card.total for card in cards):
+        return _cards_at(decoded(text))
+    cards.sort(key=lambda card: card.index)
+    return tuple(
+        [Card(card.uuid, card.index, card.total, card.reserved, card.unit, card.model, card.healthy) for card in cards]
+    )
+
+
+def _cards_at(at: At) -> tuple[Card, ...]:
+    """The same, field by field: defaults for what is absent, and an error that names the field."""
     if at["version"].integer(0) != CARDS_VERSION:
         raise at["version"].wrong(f"{show(at['version'].value)} is not a supported version; expected {CARDS_VERSION}")
     items = at["cards"].items()
@@ -115,25 +153,24 @@ def decode_cards(text: str) -> tuple[Card, ...]:
 
 
 def _card(item: At) -> Card:
-    uuid = item["uuid"].text()
+    uuid = item.text_at("uuid")
     if not uuid:
         raise item["uuid"].wrong("a card needs a uuid")
     total = item["total"].integer(-1, 1, LARGEST - 1)
     if total < 0:
         raise item["total"].wrong("a card needs its total memory in bytes")
+    index, healthy = item["index"], item["healthy"]
+    if not index:
+        raise index.wrong("a card needs an index")
     return Card(
         uuid=uuid,
-        index=item["index"].integer(-1, 0, MOST_CARDS - 1) if item["index"] else _missing(item["index"]),
+        index=index.integer(-1, 0, MOST_CARDS - 1),
         total_bytes=total,
         reserved_bytes=item["reserved"].integer(0, 0, total),
         unit_bytes=item["unit"].integer(GIB, 1, LARGEST - 1),
-        model=item["model"].text(),
-        healthy=item["healthy"].flag() if item["healthy"] else True,
+        model=item.text_at("model"),
+        healthy=healthy.flag() if healthy else True,
     )
-
-
-def _missing(at: At) -> int:
-    raise at.wrong("a card needs an index")
 
 
 def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes: int) -> tuple[Card, ...]:
@@ -148,7 +185,7 @@ def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes:
         size = _labelled_bytes(labels) or unit_bytes
         exclusive = mode is Mode.EXCLUSIVE
         sizes = _whole(has, size, dialect) if exclusive else _shares(has, unit_bytes, dialect)
-        return _alike(metadata["name"].text(), model, sizes, unit_bytes)
+        return _alike(metadata.text_at("name"), model, sizes, unit_bytes)
     return tuple(replace(card, model=model) for card in cards) if model else cards
 
 
@@ -222,4 +259,4 @@ def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:
 
 
 def _taint(item: At) -> Taint:
-    return Taint(item["key"].text(), item["value"].text(), item["effect"].text())
+    return Taint(item.text_at("key"), item.text_at("value"), item.text_at("effect"))

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.allocation import decode_allocation, decode_vendor
 from isolation.contract.codec.cursor import At, CodecError
-from isolation.contract.codec.request import goes_with_its_node, owner_of, owner_uid_of, request_of
+from isolation.contract.codec.request import controller_of, goes_with_its_node, request_of
 from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
 from isolation.contract.names import (
     ACK,
@@ -59,35 +58,36 @@ def pod_of(
     """
     at = At(pod)
     metadata, spec, status = at["metadata"], at["spec"], at["status"]
-    node, annotations = spec["nodeName"].text(), metadata["annotations"].texts()
+    node, annotations = spec.text_at("nodeName"), metadata["annotations"].texts()
+    controller, owner_uid = controller_of(metadata.value)
     if request is None:
         request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
     slices = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ()
     if isinstance(request, Refusal):
         if not slices:
             return request
-        request = _as_recorded(slices, owner_of(metadata.value))
+        request = _as_recorded(slices, controller)
     elif request.cards != len(slices):
         slices = ()
     elif request.shared:
-        slices = tuple(replace(part, bytes=request.card_bytes, core=request.card_core) for part in slices)
-    controller = owner_of(metadata.value)
+        size, core = request.card_bytes, request.card_core
+        slices = tuple(Slice(part.uuid, part.index, size, core) for part in slices)
     return Pod(
-        uid=metadata["uid"].text(),
+        uid=metadata.text_at("uid"),
         name=metadata["name"].name(),
         namespace=metadata["namespace"].label_name("default"),
         request=request,
         placement=Placement(node, slices) if node else None,
-        phase=_PHASES.get(status["phase"].text(), Phase.PENDING),
+        phase=_PHASES.get(status.text_at("phase"), Phase.PENDING),
         created=seconds_of(metadata["creationTimestamp"]),
         priority=spec["priority"].integer(0),
         labels=metadata["labels"].texts(),
         evictable=_evictable(controller, annotations),
         deleting=bool(metadata["deletionTimestamp"]),
-        owner_uid=owner_uid_of(metadata.value),
+        owner_uid=owner_uid,
         reservation=annotations.get(RESERVATION, "") if node else "",
         static=MIRROR in annotations,
-        preempts=spec["preemptionPolicy"].text() != "Never",
+        preempts=spec.text_at("preemptionPolicy") != "Never",
     )
 
 

@@ -42,13 +42,8 @@ def request_of(metadata: object, spec: object, *, dialect: Dialect = ACK, unit_b
 
 
 def owner_of(metadata: object) -> str:
-    """The controller that made the pod, as `Kind/namespace/name`; empty for a bare pod."""
-    at = At(metadata, ("metadata",))
-    for reference in at["ownerReferences"].items():
-        if reference["controller"].flag():
-            namespace = at["namespace"].label_name("default")
-            return f"{reference['kind'].text()}/{namespace}/{reference['name'].text()}"
-    return ""
+    """The controller that made the pod, as `Kind/namespace/name`; empty for a pod without one."""
+    return controller_of(metadata)[0]
 
 
 def goes_with_its_node(owner: str) -> bool:
@@ -57,9 +52,19 @@ def goes_with_its_node(owner: str) -> bool:
 
 
 def owner_uid_of(metadata: object) -> str:
-    """The UID of the controller that made the pod; empty for a bare pod."""
-    references = At(metadata, ("metadata",))["ownerReferences"].items()
-    return next((one["uid"].text() for one in references if one["controller"].flag()), "")
+    """The UID of the controller that made the pod; empty for a pod without one."""
+    return controller_of(metadata)[1]
+
+
+def controller_of(metadata: object) -> tuple[str, str]:
+    """The controller that made the pod: `owner_of` and `owner_uid_of` together, read once."""
+    at = At(metadata, ("metadata",))
+    for reference in at["ownerReferences"].items():
+        if reference.flag_at("controller"):
+            namespace = at["namespace"].label_name("default")
+            name = f"{reference.text_at('kind')}/{namespace}/{reference.text_at('name')}"
+            return name, reference.text_at("uid")
+    return "", ""
 
 
 def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Request:

@@ -43,6 +43,7 @@ class _NodeStatus(TypedDict, total=False):
     capacity: Any
     allocatable: Any
     conditions: Any
+    addresses: Any
 
 
 class NodeWire(TypedDict, total=False):

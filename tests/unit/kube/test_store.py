@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.contract.codec import node_of, pod_of
+from isolation.contract.codec import node_of, pod_of, request_of
 from isolation.contract.model import Cluster
 from isolation.contract.names import ACK, ALLOCATION, CARDS, EVICT, MIRROR
+from isolation.kube import store as store_module
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.store import Store
 
@@ -184,6 +185,24 @@ def test_replicas_share_one_request_and_others_do_not():
     assert store.pods["u"].request is store.pods["v"].request
     assert 1 == store.pods["u"].priority
     assert store.pods["u"].request != store.pods["w"].request
+
+
+def test_workloads_with_the_same_template_are_read_once(monkeypatch):
+    """
+    A thousand Deployments that ask for the same: each request has its own owner, the rest of it is read once.
+    """
+    calls = []
+    monkeypatch.setattr(store_module, "request_of", lambda *a, **k: calls.append(1) or request_of(*a, **k))
+    store = Store()
+    for number in range(5):
+        made = pod(f"p{number}", 2)
+        made["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": f"app-{number}", "controller": True}]
+        store.pod_is(raw(made))
+
+    assert {f"ReplicaSet/default/app-{number}" for number in range(5)} == {
+        pod.request.owner for pod in store.pods.values()
+    }
+    assert 1 == len(calls)
 
 
 @given(

@@ -33,13 +33,18 @@ def page(stamp=100.0, used=GIB, core=0.4, heat=0.95, node="n1"):
     )
 
 
+def rows(text):
+    """The wanted samples of a page."""
+    return rows_of(text.encode())
+
+
 def test_an_exposition_is_read_for_what_is_wanted():
     """
     One pod's memory and compute, one card's heat, the age; compute and heat from the second reading on.
     """
     ages = Ages(30.0, 60.0)
-    first = ages.joined({"n1": rows_of(page(stamp=85.0))}, {}, 985.0)
-    measured = ages.joined({"n1": rows_of(page())}, {}, 1000.0)
+    first = ages.joined({"n1": rows(page(stamp=85.0))}, {}, 985.0)
+    measured = ages.joined({"n1": rows(page())}, {}, 1000.0)
 
     sample = measured.samples[CardKey("ml", "train", "main", "GPU-1")]
     assert (GIB, None) == first.samples[CardKey("ml", "train", "main", "GPU-1")][:2]
@@ -55,10 +60,10 @@ def test_figures_that_do_not_change_grow_old_whatever_their_clock_says():
     """
     ages = Ages(30.0, 60.0)
     pod = Pod("p", "train", "ml", Request(1, GIB, asks=(Ask("main", GIB),)), Placement("n1", (Slice("GPU-1", 0, GIB),)))
-    ages.joined({"n1": rows_of(page(stamp=85.0))}, {}, -15.0)
-    first = ages.joined({"n1": rows_of(page())}, {}, 0.0)
-    still = ages.joined({"n1": rows_of(page(heat=0.99))}, {}, 31.0)
-    again = ages.joined({"n1": rows_of(page(stamp=110.0))}, {}, 32.0)
+    ages.joined({"n1": rows(page(stamp=85.0))}, {}, -15.0)
+    first = ages.joined({"n1": rows(page())}, {}, 0.0)
+    still = ages.joined({"n1": rows(page(heat=0.99))}, {}, 31.0)
+    again = ages.joined({"n1": rows(page(stamp=110.0))}, {}, 32.0)
 
     used, heat = pytest.approx(0.4), {"GPU-1": pytest.approx(0.95)}
     assert [used, None, used] == [one.used("n1", spots_of(pod)) for one in (first, still, again)]
@@ -73,8 +78,8 @@ def test_what_is_heard_first_is_as_old_as_the_wall_clock_says_until_it_changes(o
     taken at its word from its next measurement on.
     """
     ages = Ages(30.0, 60.0)
-    first = ages.joined({"n1": rows_of(page(stamp=5000.0))}, {}, 7.0, 5000.0 + off)
-    again = ages.joined({"n1": rows_of(page(stamp=5010.0))}, {}, 17.0, 5010.0 + off)
+    first = ages.joined({"n1": rows(page(stamp=5000.0))}, {}, 7.0, 5000.0 + off)
+    again = ages.joined({"n1": rows(page(stamp=5010.0))}, {}, 17.0, 5010.0 + off)
 
     assert ({}, {"n1"}) == (first.heat, first.stale)
     assert ({"GPU-1": pytest.approx(0.95)}, set()) == (again.heat, again.stale)
@@ -85,7 +90,7 @@ def test_a_nodes_word_about_another_is_not_taken():
     """
     Its exporter says that it is n2: nothing of it counts for n1.
     """
-    measured = Ages(30.0, 60.0).joined({"n1": rows_of(page(node="n2"))}, {}, 0.0)
+    measured = Ages(30.0, 60.0).joined({"n1": rows(page(node="n2"))}, {}, 0.0)
 
     assert ({}, {}) == (measured.samples, measured.heat)
 
@@ -96,7 +101,7 @@ def test_without_a_time_nothing_is_believed():
     """
     text = "\n".join(line for line in page().splitlines() if SAMPLE_TIME.name not in line)
 
-    measured = Ages(30.0, 60.0).joined({"n1": rows_of(text)}, {}, 0.0)
+    measured = Ages(30.0, 60.0).joined({"n1": rows(text)}, {}, 0.0)
 
     assert {"n1"} == measured.failed.keys()
     assert {} == measured.heat
@@ -108,8 +113,8 @@ def test_heat_that_is_no_part_of_a_whole_is_none(value):
     Absent, never a number that somebody might act upon.
     """
     ages = Ages(30.0, 60.0)
-    ages.joined({"n1": rows_of(page(stamp=85.0, heat=value))}, {}, 0.0)
-    assert {} == ages.joined({"n1": rows_of(page(heat=value))}, {}, 15.0).heat
+    ages.joined({"n1": rows(page(stamp=85.0, heat=value))}, {}, 0.0)
+    assert {} == ages.joined({"n1": rows(page(heat=value))}, {}, 15.0).heat
 
 
 @given(st.text(max_size=400))
@@ -117,9 +122,9 @@ def test_no_text_breaks_the_reader(text):
     """
     Whatever an exporter sends.
     """
-    rows = rows_of(text + f"\n{SAMPLE_TIME.name} 5\n" + text)
+    found = rows(text + f"\n{SAMPLE_TIME.name} 5\n" + text)
 
-    assert all(isinstance(row, Row) for row in rows)
+    assert all(isinstance(row, Row) for row in found)
 
 
 @given(
@@ -215,8 +220,8 @@ def test_prometheus_is_asked_once_for_all_nodes_and_its_trouble_is_named():
 
     async def story():
         async def answer(request):
-            rows = [row for row in rows_of(page()) if row.metric == request.query["query"]]
-            result = [{"metric": {"node": "n1", **row.labels}, "value": [1, str(row.value)]} for row in rows]
+            wanted = [row for row in rows(page()) if row.metric == request.query["query"]]
+            result = [{"metric": {"node": "n1", **row.labels}, "value": [1, str(row.value)]} for row in wanted]
             return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
         async def refuse(_):

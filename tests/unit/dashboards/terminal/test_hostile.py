@@ -15,10 +15,10 @@ from support.views_stage import api, exporter, fleet_of_cards, inside, kubeconfi
 from dashboards.terminal.breaches.values import BreachError, breaches_in
 from dashboards.terminal.read import fetch as fetching
 from dashboards.terminal.read import gather
-from dashboards.terminal.read.exposition import PageError, samples_in_answer, samples_of
 from dashboards.terminal.read.fetch import FetchError, checked, fetch
 from dashboards.terminal.read.usage import FAMILIES, usage_of
 from dashboards.terminal.table import Column, Paper, sentence, table
+from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\t\u202e\u200b\x9b31m"
 LABELS = 'node="n",uuid="GPU-1",card="0"'
@@ -38,11 +38,11 @@ def test_no_text_from_outside_brings_control_characters(text, width):
 @given(st.binary())
 def test_any_bytes_are_a_page_an_answer_and_a_document_or_an_error(body):
     """
-    Nothing but PageError and BreachError ever comes of them.
+    Nothing but ExpositionError and BreachError ever comes of them.
     """
-    assert [] == [one for one in samples_of(body, FAMILIES) if one.name not in FAMILIES]
-    with pytest.raises(PageError):
-        list(samples_in_answer(body))
+    assert [] == [one for one in parse_page(body, FAMILIES) if one.name not in FAMILIES]
+    with pytest.raises(ExpositionError):
+        list(parse_query_answer(body))
     with pytest.raises(BreachError):
         breaches_in(body, "n")
 
@@ -70,7 +70,7 @@ def test_a_line_that_is_no_sensible_sample_tells_nothing(line):
     """
     It is left out: no card, no figure, and never a 0 in its place.
     """
-    assert ((), ()) == (usage_of(samples_of(line.encode(), FAMILIES)).cards, usage_of([]).tenants)
+    assert ((), ()) == (usage_of(parse_page(line.encode(), FAMILIES)).cards, usage_of([]).tenants)
 
 
 def test_an_exporter_speaks_of_its_own_machine_only():
@@ -78,17 +78,8 @@ def test_an_exporter_speaks_of_its_own_machine_only():
     A page that says it is about another node is about the node that was asked.
     """
     page = f"gpushare_card_memory_used_bytes{{{LABELS}}} 5\n".replace('node="n"', 'node="victim"')
-    usage = usage_of(samples_of(page.encode(), FAMILIES), "liar")
+    usage = usage_of(parse_page(page.encode(), FAMILIES), "liar")
     assert (["liar"], frozenset({"liar"})) == ([card.node for card in usage.cards], usage.heard)
-
-
-def test_escaped_labels_are_read_as_they_were_written():
-    """
-    Quotes, backslashes and line ends in a label.
-    """
-    line = 'gpushare_container_memory_used_bytes{namespace="a\\"b",pod="c\\\\d",container="e\\nf",' + LABELS + "} 7"
-    (sample,) = samples_of(line.encode(), FAMILIES)
-    assert ('a"b', "c\\d", "e\nf") == tuple(sample.labels[key] for key in ("namespace", "pod", "container"))
 
 
 def test_breaches_by_a_hostile_exporter_stay_on_their_lines():

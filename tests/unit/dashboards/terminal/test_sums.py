@@ -14,11 +14,11 @@ from support.views_stage import fleet_of_cards, node, pod, tenant, usage
 
 from dashboards.terminal.documents import top_document
 from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
-from dashboards.terminal.read.exposition import samples_of
 from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
 from dashboards.terminal.read.usage import FAMILIES, Usage, fleet_of, usage_of
 from dashboards.terminal.table import Paper
 from dashboards.terminal.top_view import Choice, top_lines
+from isolation.contract.exposition import parse_page
 from isolation.contract.model import Mode, Placement, Slice
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
@@ -163,7 +163,7 @@ def test_the_exporters_own_pages_are_read(name):
     What the exporter's golden pages say of cards and promises is what `gpushare top --local` shows.
     """
     page = (GOLDEN / "exporter" / f"{name}.txt").read_bytes()
-    told = usage_of(samples_of(page, FAMILIES))
+    told = usage_of(parse_page(page, FAMILIES))
     cards, text = card_sums(fleet_of(told), told), page.decode()
     assert text.count("\ngpushare_card_memory_total_bytes{") == len(cards)
     allocated = re.findall(r"^gpushare_card_memory_allocated_bytes\{.*\} (\S+)$", text, re.MULTILINE)
@@ -182,4 +182,4 @@ def test_breaches_of_a_card_are_the_sum_over_their_kinds():
     samples = [("GPU-a", 0, "denied", 2), ("GPU-a", 0, "over_limit", 1), ("GPU-b", 1, "none", 0)]
     page = "".join(line.format(*one) for one in samples).encode()
 
-    assert [3.0, 0.0] == [card.figures["breaches"] for card in usage_of(samples_of(page, FAMILIES)).cards]
+    assert [3.0, 0.0] == [card.figures["breaches"] for card in usage_of(parse_page(page, FAMILIES)).cards]

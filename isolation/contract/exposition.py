@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Samples out of a metrics page or out of Prometheus' answer; nothing of what they mean.
+Samples of a metrics page and of a Prometheus instant query: the only reader of either.
 
-What comes over the network may be anybody's: sizes are bounded, a line that is no sample is left out, and
-so is a value that is no finite number. Pure.
+The sender is not trusted: sizes are bounded, a line that is no sample is left out, and so is a value that is not a
+finite number. What a sample means is the caller's business. Pure.
 
 Sources: Prometheus, "Exposition formats" (text-based format), "HTTP API" (instant queries).
 """
@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
 MOST_BYTES: Final = 256 << 20
 MOST_SAMPLES: Final = 2_000_000
-_MOST_LINE: Final = 8192
-_MOST_WORD: Final = 512
-_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +([^ ]+)(?: +[^ ]+)?")
+_MOST_LINE_CHARACTERS: Final = 8192
+_MOST_LABEL_CHARACTERS: Final = 512
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+([^ \t]+)(?:[ \t]+[^ \t]+)?[ \t]*")
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:, *|$)')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-class PageError(ValueError):
-    """An answer that holds no samples at all."""
+class ExpositionError(ValueError):
+    """A page or an answer that cannot be used at all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of one series."""
 
     name: str
@@ -42,29 +42,29 @@ class Sample:
     value: float
 
 
-def samples_of(page: bytes, wanted: frozenset[str]) -> Iterator[Sample]:
-    """The wanted families of a page."""
+def parse_page(page: bytes, names: Container[str]) -> Iterator[MetricSample]:
+    """The samples of these metrics; ExpositionError for a page that is too large."""
     if len(page) > MOST_BYTES:
-        raise PageError(f"the metrics page is larger than {MOST_BYTES >> 20} MiB")
+        raise ExpositionError(f"the metrics page is larger than {MOST_BYTES >> 20} MiB")
     count = 0
     for line in page.decode("utf-8", "replace").split("\n"):
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        if name not in wanted or len(line) > _MOST_LINE:
+        name = line.split("{", 1)[0].split(" ", 1)[0].split("\t", 1)[0]
+        if name not in names or len(line) > _MOST_LINE_CHARACTERS:
             continue
-        found = _sample(line.rstrip("\r"))
-        if found is not None:
+        sample = _sample(line.rstrip("\r"))
+        if sample is not None:
             count += 1
             if count > MOST_SAMPLES:
-                raise PageError(f"the metrics page has more than {MOST_SAMPLES:,} samples")
-            yield found
+                raise ExpositionError(f"the metrics page has more than {MOST_SAMPLES:,} samples")
+            yield sample
 
 
-def _sample(line: str) -> Sample | None:
+def _sample(line: str) -> MetricSample | None:
     match = _SAMPLE.fullmatch(line)
     if match is None:
         return None
     value, labels = _number(match[3]), _labels(match[2] or "")
-    return None if value is None or labels is None else Sample(match[1], labels, value)
+    return None if value is None or labels is None else MetricSample(match[1], labels, value)
 
 
 def _labels(text: str) -> dict[str, str] | None:
@@ -72,7 +72,7 @@ def _labels(text: str) -> dict[str, str] | None:
     at = 0
     while at < len(text):
         match = _LABEL.match(text, at)
-        if match is None or len(match[2]) > _MOST_WORD:
+        if match is None or len(match[2]) > _MOST_LABEL_CHARACTERS:
             return None
         word = match[2]
         labels[match[1]] = _ESCAPED.sub(_unescape, word) if "\\" in word else word
@@ -88,6 +88,8 @@ def _number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
+        return None
+    if "_" in text:  # Python's own spelling of numbers
         return None
     return value if isfinite(value) else None
 
@@ -111,15 +113,15 @@ class _Answer(msgspec.Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-def samples_in_answer(body: bytes) -> Iterator[Sample]:
-    """The series of an instant query."""
+def parse_query_answer(body: bytes) -> Iterator[MetricSample]:
+    """The vector of an instant query; ExpositionError for an error of Prometheus or any other answer."""
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise PageError("the answer is not from Prometheus") from None
-    if answer.status != "success" or answer.data is None:
-        raise PageError(f"Prometheus rejects the query: {answer.error[:200] or 'no reason given'}")
+        raise ExpositionError("the answer is not from Prometheus") from None
+    if answer.status != "success" or answer.data is None or answer.data.resultType != "vector":
+        raise ExpositionError(f"Prometheus rejects the query: {answer.error[:200] or 'no reason given'}")
     for series in answer.data.result[:MOST_SAMPLES]:
         value = _number(series.value[1])
-        if value is not None and all(len(word) <= _MOST_WORD for word in series.metric.values()):
-            yield Sample(series.metric.get("__name__", ""), series.metric, value)
+        if value is not None and all(len(word) <= _MOST_LABEL_CHARACTERS for word in series.metric.values()):
+            yield MetricSample(series.metric.get("__name__", ""), series.metric, value)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of cards and allocations: the decoder for plain ones agrees with the reader of single fields."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract.codec import CodecError, allocation, node
+from isolation.contract.codec.cursor import decoded
+from isolation.contract.quantity import GIB
+
+odd = st.sampled_from([None, 0, 1, -1, 2**62, 2**62 - 1, 63, 64, "GPU-1", "", True, [], {}, 1.0, 1.5, "x" * 80])
+FIELDS = ("uuid", "index", "bytes", "core", "total", "reserved", "unit", "healthy", "model")
+record_cards = st.lists(st.dictionaries(st.sampled_from(FIELDS), odd), max_size=3)
+documents = st.fixed_dictionaries(
+    {"version": st.sampled_from([1, 2, None, "1", 1.0, True]), "cards": record_cards},
+    optional={
+        "promise": odd,
+        "containers": st.lists(st.fixed_dictionaries({"name": odd, "cards": record_cards}), max_size=2),
+    },
+)
+
+
+def outcome(read, text):
+    """The value, or the error's message."""
+    try:
+        return read(text)
+    except CodecError as exc:
+        return str(exc)
+
+
+def agree(text):
+    """Whether both ways give the same of both records."""
+    for both in (
+        (allocation.decode_allocation, allocation._allocation_at),
+        (node.decode_cards, node._cards_at),
+    ):
+        whole, by_field = both
+        assert outcome(lambda t, read=by_field: read(decoded(t)), text) == outcome(whole, text)
+
+
+@given(documents)
+def test_any_record_is_read_as_field_by_field(document):
+    """
+    Whatever somebody wrote there: the same slices, parts and cards, or the same error.
+    """
+    agree(json.dumps(document))
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 40) | st.sampled_from([2**62, 2**63]),
+    st.sampled_from(["main", "Main", "", "m-", "a" * 63, "a" * 64]),
+)
+def test_records_that_are_nearly_right_are_read_as_field_by_field(cards, parts, size, name):
+    """
+    Cards that stand twice, parts larger than the whole, names that are none.
+    """
+    listed = [{"uuid": f"GPU-{i % 3}", "index": i % 3, "bytes": 20 * GIB, "core": 10} for i in range(cards)]
+    of = [{"uuid": f"GPU-{i}", "bytes": size * GIB, "core": 5} for i in range(parts)]
+    agree(json.dumps({"version": 1, "promise": "p", "cards": listed, "containers": [{"name": name, "cards": of}]}))
+
+
+@pytest.mark.parametrize("count", [1, 8, 64, 65])
+def test_the_records_that_we_write_are_read_in_one_step(monkeypatch, count):
+    """
+    Only more cards than any machine has are looked at field by field, and refused.
+    """
+    cards = [
+        {"uuid": f"GPU-{i}", "index": i, "total": GIB, "reserved": 0, "unit": GIB, "healthy": True}
+        for i in range(count)
+    ]
+    text = json.dumps({"version": 1, "cards": cards})
+    if count > 64:
+        assert "at most 64 cards" in outcome(node.decode_cards, text)
+        return
+    monkeypatch.setattr(node, "_cards_at", lambda _: pytest.fail("read field by field"))
+    assert count == len(node.decode_cards(text))
