@@ -9,7 +9,6 @@ machine, and figures of derived variants are approximations (see `variants`).
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -18,12 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
-HERE: Final = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent)]  # files here have the names of packages
-sys.path.append(str(HERE))
-
-from variants import VARIANTS, derive
-
+from benchmarks import ROOT
+from benchmarks.trace_variants import VARIANTS, derive
 from isolation.contract.model import Placement, Slice
 from isolation.placement.engine import Engine
 from isolation.simulator import openb, sim_report, synthetic
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Node, Request
 
-TRACES: Final = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
+TRACES: Final = ROOT.parent / "shared" / "traces"
 DEFAULT: Final = "default"
 SYNTHETIC: Final = "synthetic"
 DEMAND: Final = 1.3

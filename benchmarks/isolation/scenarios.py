@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from fair_box import Job, Plan
+from benchmarks.isolation.jobs import Job, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

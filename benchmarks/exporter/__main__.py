@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The command behind `benchmarks/exporter.py`: runs the parts, shows figures beside their bars, keeps every figure.
+What the exporter costs a node: samples, the time of a scrape, of a turn as pods grow, memory over a day.
+
+    python -m benchmarks.exporter                        # every part, about five minutes
+    python -m benchmarks.exporter --quick                # a first look
+    python -m benchmarks.exporter --part scrape --json runs.json
+
+The sources answer from memory (`recorded`); everything behind them is what a node runs. Never a test: speed
+depends on the machine. Exit status 1: a bar was missed.
 """
 
 from __future__ import annotations
@@ -11,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
-import exporter_cost as cost
+
+from benchmarks.exporter import cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,8 +24,8 @@ from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from recorded import RecordedNode
 
+from benchmarks.exporter.recorded_node import RecordedNode
 from exporter.app import collectors
 from exporter.cycle import Clock, Cycle
 from exporter.evaluate import Judge
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from exporter.cycle import Reader
     from exporter.evaluate import Told
 
-COMMAND: Final = str(Path(__file__).with_name("exporter.py"))
+COMMAND: Final = (sys.executable, "-m", "benchmarks.exporter")
 MOST_SCRAPE_MS: Final = {64: 10.0, 512: 25.0}
 """By pods."""
 MOST_MIB: Final = 70.0
@@ -173,7 +173,7 @@ def proportional_bytes(pid: int | str = "self") -> int:
 
 def scrape(pods: int, seconds: float, *, still: bool = False) -> dict[str, Any]:
     """Latencies of clients that scrape once a second while turns are made, or (`still`) while none are."""
-    words = [sys.executable, COMMAND, "--serve", str(pods), *(["--still"] if still else [])]
+    words = [*COMMAND, "--serve", str(pods), *(["--still"] if still else [])]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None  # noqa: S101 (PIPE above)
         port = int(server.stdout.readline())
@@ -225,7 +225,7 @@ def day(pods: int, hours: float) -> None:
 
 def memory(pods: int, hours: float) -> dict[str, Any]:
     """The above in a process of its own; growth is counted from the end of the first hour."""
-    words = [sys.executable, COMMAND, "--day", str(pods), "--hours", str(hours)]
+    words = [*COMMAND, "--day", str(pods), "--hours", str(hours)]
     rows = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None  # noqa: S101 (PIPE above)

@@ -17,10 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-import fair_box
-from fair_judge import Finding, judge
-from fair_scenarios import SCENARIOS, Scenario, draw
-
+from benchmarks.isolation import jobs
+from benchmarks.isolation.judge import Finding, judge
+from benchmarks.isolation.scenarios import SCENARIOS, Scenario, draw
 from isolation.simgpu.hardware import LIBRARIES
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _one(task: Task, program: Path, pipe: Connection, *, realtime: bool) -> None
     """In a process of its own."""
     settings = draw(task.seed)
     try:
-        record = fair_box.run(task.scenario.plan(task.seed, settings, realtime=realtime), program)
+        record = jobs.run(task.scenario.plan(task.seed, settings, realtime=realtime), program)
         findings = judge(task.scenario.judge, record, settings["switch_ns"])
         starved = max(track.told["starved_ns"] for track in record.tracks) / (record.end - record.begin)
         tracks = tuple(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fair_box import Record, Track
+    from benchmarks.isolation.jobs import Record, Track
 
 SECOND: Final = 1_000_000_000
 SKIPPED: Final = 2 * SECOND

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The command behind `benchmarks/isolation.py`: runs the parts, shows figures beside their bars, keeps whole runs.
+Is the isolation library fair and cheap? The figures of each bar, on simulated and fake drivers.
+
+    python -m benchmarks.isolation                       # both parts, three draws
+    python -m benchmarks.isolation --part fair --draws 20 --json runs.json
+    python -m benchmarks.isolation --part fair --scenario burst --scenario weights
+
+`fair`: jobs under the library on simulated cards, fed as `gpushare run` feeds; the simulator's own books
+judge. `cost`: what the library adds to a call. Never a test: it takes minutes, and real-time priority where
+it may. Exit status 1: a bar was missed.
 """
 
 from __future__ import annotations
@@ -12,19 +20,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cheap
 import click
-import fair
-from fair_scenarios import SCENARIOS, draw
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.isolation import fairness, overhead
+from benchmarks.isolation.scenarios import SCENARIOS, draw
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cheap import Cost
-    from fair import Outcome
+    from benchmarks.isolation.fairness import Outcome
+    from benchmarks.isolation.overhead import Cost
 
 PARTS = ("fair", "cost")
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
@@ -49,7 +57,7 @@ def main(**given: Any) -> None:
             missed |= not all(outcome.met for outcome in done)
             document["fair"] = [asdict(outcome) | {"parameters": draw(outcome.seed)} for outcome in done]
         else:
-            costs = list(cheap.costs(realtime=given["realtime"]))
+            costs = list(overhead.costs(realtime=given["realtime"]))
             _show(console, "Cost of the library, over the same calls without it", _cost_rows(costs))
             missed |= not all(cost.met for cost in costs)
             document["cost"] = [asdict(cost) for cost in costs]
@@ -63,7 +71,7 @@ def _fair(given: dict[str, Any], console: Console) -> list[Outcome]:
     chosen = [scenario for scenario in SCENARIOS if not given["names"] or scenario.name in given["names"]]
     if given["seconds"]:
         chosen = [replace(scenario, seconds=given["seconds"]) for scenario in chosen]
-    tasks = [fair.Task(scenario, given["seed"] + at) for scenario in chosen for at in range(given["draws"])]
+    tasks = [fairness.Task(scenario, given["seed"] + at) for scenario in chosen for at in range(given["draws"])]
     began = time.monotonic()
 
     def plainly(outcome: Outcome) -> None:
@@ -74,7 +82,7 @@ def _fair(given: dict[str, Any], console: Console) -> list[Outcome]:
         print(f"{head}: {'; '.join(told)}{starved}", flush=True)
 
     def run(tell: Callable[[Outcome], None]) -> list[Outcome]:
-        return fair.outcomes(tasks, realtime=given["realtime"], tell=tell)
+        return fairness.outcomes(tasks, realtime=given["realtime"], tell=tell)
 
     if not console.is_terminal:
         done = run(plainly)
@@ -99,7 +107,7 @@ def _fair_rows(done: Sequence[Outcome]) -> list[Row]:
             f"{worst:.2f}",
             f"{met} of {count}",
         )
-        for name, one, middle, worst, met, count in fair.summary(done)
+        for name, one, middle, worst, met, count in fairness.summary(done)
     ]
 
 

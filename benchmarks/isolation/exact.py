@@ -2,8 +2,8 @@
 """
 Is the isolation library exact? Every bar of "Exact" on the simulated driver, whose books judge.
 
-    python benchmarks/isolation_exact.py                                 all of it: a quarter of an hour
-    python benchmarks/isolation_exact.py --seconds 2 --samples 40 --kills 300    a minute
+    python -m benchmarks.isolation.exact                                 all of it: a quarter of an hour
+    python -m benchmarks.isolation.exact --seconds 2 --samples 40 --kills 300    a minute
 
 Parts: `crowd` (many processes of many threads at random through all families: no overshoot, nothing
 left), `step` (killed after every single instruction of each family's path), `storm` (thousands of
@@ -23,9 +23,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a file here may be called like the package
-
-from exact_box import Size, boxed, crowd, killed, killed_inside
+from benchmarks.isolation.exact_runs import Size, boxed, crowd, killed, killed_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

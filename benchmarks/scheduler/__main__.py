@@ -2,8 +2,8 @@
 """
 How long the scheduler's verbs take, from the bytes of kube-scheduler's request to the bytes of the answer.
 
-    python benchmarks/scheduler.py                          # both fleets
-    python benchmarks/scheduler.py --nodes 5000 --json out.json
+    python -m benchmarks.scheduler                          # both fleets
+    python -m benchmarks.scheduler --nodes 5000 --json out.json
 
 Part `handlers`: filter, prioritize and bind of one pod after another on a busy fleet, with changing shapes,
 every bind followed by another pod's end as the watch tells it, and now and then by a node that changes. The
@@ -28,9 +28,6 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import click
-
-HERE = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent)]  # a file here has the name of the package
 
 from isolation.contract.model import Card, CardChoice, Mode, Node, Placement, Pod
 from isolation.contract.names import ACK, SHARED

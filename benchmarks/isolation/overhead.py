@@ -19,8 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from fair_box import hurry
-
+from benchmarks.isolation.jobs import hurry
 from isolation.contract import abi
 from isolation.contract.quantity import GIB, MIB
 from isolation.lib import build, files

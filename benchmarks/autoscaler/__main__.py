@@ -2,11 +2,11 @@
 """
 Is a decision quick enough for a large fleet? Seconds of one full pass and memory, beside their bars.
 
-    python benchmarks/autoscaler.py
-    python benchmarks/autoscaler.py --part kube
-    python benchmarks/autoscaler.py --part rpc
-    python benchmarks/autoscaler.py --part handover
-    python benchmarks/autoscaler.py --json figures.json
+    python -m benchmarks.autoscaler
+    python -m benchmarks.autoscaler --part kube
+    python -m benchmarks.autoscaler --part rpc
+    python -m benchmarks.autoscaler --part handover
+    python -m benchmarks.autoscaler --json figures.json
 
 Never a test: it takes a minute. Exit status 1: a bar was missed.
 """
@@ -16,17 +16,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent)]  # this file has the name of the package that it measures
-sys.path.append(str(HERE))
-
-import autoscaler_handover
-import autoscaler_kube
-import autoscaler_pass
-import autoscaler_rpc
 import click
 
-PARTS = {"pass": autoscaler_pass, "kube": autoscaler_kube, "rpc": autoscaler_rpc, "handover": autoscaler_handover}
+from benchmarks.autoscaler import decision, handover, reconcile, rpc
+
+PARTS = {"pass": decision, "kube": reconcile, "rpc": rpc, "handover": handover}
 
 
 @click.command()

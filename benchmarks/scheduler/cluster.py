@@ -34,8 +34,6 @@ import aiohttp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # a file here has the name of the package that it measures
 FLOW_BAR, VANILLA_PART = 100.0, 0.6  # pods a second, or this part of vanilla's
 NODE_BAR = 100.0  # binds a second
 BESIEGED_RATIO_BAR, BESIEGED_BAR = 2.0, 2.0  # p99 of binds as a part of the quiet one; seconds of the slowest answer

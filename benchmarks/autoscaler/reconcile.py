@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from autoscaler_pass import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
-
 from autoscaler.apis.metrics.core.readings import Board, Sample, Spot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
@@ -31,6 +29,7 @@ from autoscaler.kube.watches import Sources
 from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import Instance, PoolState
 from autoscaler.providers.registry import PoolSource, Providers
+from benchmarks.autoscaler.decision import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 from isolation.contract.codec.cursor import At
 from isolation.contract.model import Ask, Request
 from isolation.contract.names import SCHEDULER

@@ -23,9 +23,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # files here have the names of packages
-
 from isolation.kube.access import Access
 from isolation.kube.core.wire import page_of
 from isolation.kube.informer import Live
@@ -128,7 +125,7 @@ def measure(nodes: int, pods: int) -> None:
             for name in ("kube-controller-manager", "kube-scheduler"):
                 plane.kill(name)  # they would tidy up a fleet without kubelets
             fill(plane, nodes, pods)
-            command = [sys.executable, __file__, "--follow", str(plane.kubeconfig)]
+            command = [sys.executable, "-m", "benchmarks.informer", "--follow", str(plane.kubeconfig)]
             before = cpu_seconds(plane.pids()["kube-apiserver"])
             done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)
             server = cpu_seconds(plane.pids()["kube-apiserver"]) - before

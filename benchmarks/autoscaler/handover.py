@@ -17,10 +17,9 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler_kube import Pulse, Stand
-from autoscaler_pass import SIZES, figures_of
-
 from autoscaler.kube.handover import Handover
+from benchmarks.autoscaler.decision import SIZES, figures_of
+from benchmarks.autoscaler.reconcile import Pulse, Stand
 from isolation.contract.handover import Ours, changes
 
 if TYPE_CHECKING:

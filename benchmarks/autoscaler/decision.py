@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -34,11 +33,12 @@ from isolation.simulator import synthetic
 from isolation.simulator.openb import CARD_BYTES, make_node
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autoscaler.core.snapshot import Observation
 
 LARGEST_MIB: Final = 600
 NOW: Final = 1e6
-START: Final = Path(__file__).with_name("autoscaler.py")
 PASSES: Final = 5
 HOT_ONE_IN: Final = 20
 SCALE: Final = 3.0
@@ -165,7 +165,7 @@ def measure(name: str) -> None:
 
 def figures_of(part: str, size: Size) -> dict[str, Any]:
     """One size in a process of its own."""
-    command = [sys.executable, str(START), "--part", part, "--one", size.name]
+    command = [sys.executable, "-m", "benchmarks.autoscaler", "--part", part, "--one", size.name]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
