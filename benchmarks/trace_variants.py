@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from isolation.simulator.replay import kind
+from isolation.simulator.sim.replay import kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

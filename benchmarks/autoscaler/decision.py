@@ -4,7 +4,7 @@ How long one full decision pass takes on a large fleet, and what the process wei
 
 A pass is what the loop does every ten seconds between reading and acting: demand card by card,
 room by moves, drains, defragmenting, hot cards. Fleets and pods are drawn from published marginals
-(`isolation.simulator.synthetic`); every card's use is given, one in twenty is hot. Each size runs in a
+(`isolation.simulator.traces.synthetic`); every card's use is given, one in twenty is hot. Each size runs in a
 process of its own, so that its peak memory is its own.
 """
 
@@ -29,8 +29,8 @@ from autoscaler.core.state import Memory
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
 from isolation.placement.engine import Engine
-from isolation.simulator import synthetic
-from isolation.simulator.openb import CARD_BYTES, make_node
+from isolation.simulator.traces import synthetic
+from isolation.simulator.traces.openb import CARD_BYTES, make_node
 
 if TYPE_CHECKING:
     from pathlib import Path

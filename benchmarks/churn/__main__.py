@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 
 from benchmarks.churn import command
-from isolation.simulator import synthetic
-from isolation.simulator.sim_cli import PIPE_WIDTH, check_writable, read_trace, write
-from isolation.simulator.sim_flags import Policies, Seeds
+from isolation.simulator.sim.cli import PIPE_WIDTH, check_writable, read_trace, write
+from isolation.simulator.sim.option_types import Policies, Seeds
+from isolation.simulator.traces import synthetic
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,17 +14,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks.churn import plot, report
-from benchmarks.churn.churn import Scene, churn
-from benchmarks.churn.contest import Course, contest
+from benchmarks.churn.comparison import Course, contest
+from benchmarks.churn.freed_cards import Scene, churn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from benchmarks.churn.churn import Freed
-    from benchmarks.churn.contest import Score
-    from isolation.simulator.openb import TracePod
-    from isolation.simulator.replay import Trace
+    from benchmarks.churn.comparison import Score
+    from benchmarks.churn.freed_cards import Freed
+    from isolation.simulator.sim.replay import Trace
+    from isolation.simulator.traces.openb import TracePod
 
 
 @dataclass(frozen=True, slots=True)

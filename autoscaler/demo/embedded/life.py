@@ -15,7 +15,7 @@ from autoscaler.demo.embedded.usage import Habit, habit_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autoscaler.demo.embedded.supply import Arrival
+    from autoscaler.demo.embedded.node_pools import Arrival
     from isolation.contract.model import Ask, Pod, Slice
 
 

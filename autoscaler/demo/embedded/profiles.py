@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.limits import Limits
 from autoscaler.core.pools import Pool
-from autoscaler.demo.embedded.supply import Fleet, Supply
+from autoscaler.demo.embedded.node_pools import Fleet, Supply
 from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
 from isolation.contract.names import ACK, POOL
 from isolation.contract.quantity import MIB, gib

@@ -21,8 +21,8 @@ from isolation.contract.reading import CardReading, ContainerReading, NodeReadin
 
 if TYPE_CHECKING:
     from autoscaler.core.lifecycle import Machine
+    from autoscaler.demo.embedded.fake_cluster import World
     from autoscaler.demo.embedded.usage import Habit
-    from autoscaler.demo.embedded.world import World
     from isolation.contract.model import Ask, Card, Pod
 
 SAMPLE_SECONDS: Final = 5.0

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.demo.embedded.supply import Arrival
+from autoscaler.demo.embedded.node_pools import Arrival
 from isolation.contract.model import Ask, Request, Rules, Toleration
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, gib

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoscaler.core.plan import Plan
     from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import Memory
-    from autoscaler.demo.embedded.fleet import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import Embedded
     from isolation.contract.metrics import MetricSpec
 
     Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.trace_variants import VARIANTS, derive
 from isolation.contract.model import Rules
-from isolation.simulator import synthetic
-from isolation.simulator.openb import CARD_BYTES
+from isolation.simulator.traces import synthetic
+from isolation.simulator.traces.openb import CARD_BYTES
 
 BASE = tuple(pod.request for pod in synthetic.pods())
 DONORS = tuple(replace(request, rules=Rules(models=frozenset({"T4"}))) for request in BASE[:2000] if request.cards)

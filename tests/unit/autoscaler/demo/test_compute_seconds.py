@@ -8,7 +8,7 @@ from dataclasses import replace
 from support.frames import card, frame, node, use
 
 from autoscaler.demo.embedded.compute_seconds import ComputeSeconds
-from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
+from autoscaler.demo.embedded.embedded_cluster import Embedded, demo_fleet, demo_limits, demo_workload
 
 
 def of(ratio, *, promise="a"):

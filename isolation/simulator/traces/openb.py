@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from isolation.contract.model import Card, Mode, Node, Request, Rules
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB
-from isolation.simulator.csvfile import Row, read, rows, shown, unique
+from isolation.simulator.traces.csvfile import Row, read, rows, shown, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

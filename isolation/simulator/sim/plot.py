@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from isolation.simulator.replay import Run
+    from isolation.simulator.sim.replay import Run
 
 WIDTH: Final = 960
 HEIGHT: Final = 560

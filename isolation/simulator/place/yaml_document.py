@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from isolation.simulator.syntax_errors import DocumentError, explained
+from isolation.simulator.place.syntax_errors import DocumentError, explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from isolation.contract.abi import Policy
 from isolation.contract.host_allocation import Hold
 from isolation.contract.model import Refusal
 from isolation.host import cgroup, process
-from isolation.run import queue, view
+from isolation.run import listing, wait_queue
 from isolation.run.launch import promise
 from isolation.run.store import GROUP, PREFIX, Book, BookError, Held
 from isolation.run.unallocated import warnings
@@ -76,12 +76,12 @@ def _until_there_is_room(
 ) -> tuple[tuple[Held, int], tuple[Held, ...]]:
     """The hold, and those that were there before it. `line` ends the ticket."""
     ask, began = placing(), time.monotonic()
-    ticket: queue.Ticket | None = None
+    ticket: wait_queue.Ticket | None = None
     while True:
         with book.deciding():
             holds = book.holds()
             if options.wait and ticket is None:
-                ticket = queue.take(book.home)
+                ticket = wait_queue.take(book.home)
                 line.callback(ticket.drop)
             held = [one.entry for one in holds]
             found = ask.choose(options.wanted, cards, held, options.placement)
@@ -138,7 +138,7 @@ def _write(options: Options, book: Book, placement: Placement, cards: Sequence[C
 
 def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[Hold]) -> str:
     """The reason, then who holds what, as text for the error stream."""
-    told = [refusal.reason, *view.taken(cards, held), view.listed(held, time.time(), console(stderr=True))]
+    told = [refusal.reason, *listing.taken(cards, held), listing.listed(held, time.time(), console(stderr=True))]
     return "\n".join(line for line in told if line)
 
 
@@ -173,7 +173,7 @@ class _Progress:
     def line(self, reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> None:
         """Say how things stand."""
         short = reason.partition(": ")[0] if self._terminal else reason
-        text = view.waiting(short, cards, held, seconds)
+        text = listing.waiting(short, cards, held, seconds)
         if self._terminal:
             click.echo(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
         elif not self._said or reason != self._reason or seconds - self._at >= LINE_SECONDS:

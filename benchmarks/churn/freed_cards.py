@@ -24,8 +24,8 @@ from autoscaler.core.snapshot import observation_of
 from autoscaler.demo.embedded.profiles import fleet_of
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
-from isolation.simulator.audit import Audit, AuditError
-from isolation.simulator.replay import load
+from isolation.simulator.sim.audit import Audit, AuditError
+from isolation.simulator.sim.replay import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autoscaler.core.scale_down import Leaving
     from autoscaler.core.snapshot import Observation
     from isolation.contract.model import Node
-    from isolation.simulator.replay import Trace
+    from isolation.simulator.sim.replay import Trace
 
 BUDGETS: Final = (0.02, 0.05, 0.1, 0.2)
 """Moved pods, as parts of those that run after the churn."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from isolation.simulator.openb import TracePod, make_node, make_request
+from isolation.simulator.traces.openb import TracePod, make_node, make_request
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Request

@@ -23,10 +23,10 @@ from isolation.contract.model import Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import UNITS
 from isolation.placement.policy import DEFAULT, POLICIES
-from isolation.simulator.manifests import STDIN, ManifestError, read, wanted
-from isolation.simulator.nodes import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
-from isolation.simulator.place_plan import plan
-from isolation.simulator.place_view import as_json, show
+from isolation.simulator.place.manifests import STDIN, ManifestError, read, wanted
+from isolation.simulator.place.nodes import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
+from isolation.simulator.place.plan import plan
+from isolation.simulator.place.view import as_json, show
 
 if TYPE_CHECKING:
     from isolation.contract.codec.workloads import Planned

@@ -17,12 +17,12 @@ from autoscaler.core.fragmented import phantoms
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
+from autoscaler.demo.embedded.fake_cluster import World
 from autoscaler.demo.embedded.life import used_byte_seconds
+from autoscaler.demo.embedded.node_pools import Arrival, Fleet, Supply, SupplyError
 from autoscaler.demo.embedded.profiles import demo_fleet, demo_limits, fleet_of
 from autoscaler.demo.embedded.readings import Viewer
-from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply, SupplyError
 from autoscaler.demo.embedded.workload import arrivals_of, arrivals_of_rows, demo_workload
-from autoscaler.demo.embedded.world import World
 from isolation.contract.reading import Frame, Waiting
 
 if TYPE_CHECKING:

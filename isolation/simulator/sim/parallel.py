@@ -17,7 +17,7 @@ from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from isolation.simulator.replay import Job, Run, RunError, Trace, replay
+from isolation.simulator.sim.replay import Job, Run, RunError, Trace, replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,8 +23,8 @@ import numpy as np
 from isolation.contract.model import Placement, Refusal
 from isolation.placement.engine import Engine
 from isolation.placement.policy import POLICIES
-from isolation.simulator.audit import Audit, AuditError
-from isolation.simulator.openb import CARD_BYTES, MILLI_BYTES
+from isolation.simulator.sim.audit import Audit, AuditError
+from isolation.simulator.traces.openb import CARD_BYTES, MILLI_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

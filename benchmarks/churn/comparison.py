@@ -25,10 +25,10 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Buy, Drain, Evict, Keep, Move
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import templates_of
-from autoscaler.demo.embedded.fleet import Embedded
-from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.node_pools import Arrival, Fleet, Supply
+from benchmarks.churn.first_fit_count import needed_nodes, served_by_coming
 from benchmarks.churn.node_sums import decide_by_sums
-from benchmarks.churn.reference_count import needed_nodes, served_by_coming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autoscaler.core.snapshot import Observation
     from autoscaler.core.state import Memory
     from isolation.contract.model import Node
-    from isolation.simulator.openb import TracePod
+    from isolation.simulator.traces.openb import TracePod
 
 HOUR: Final = 3600.0
 SAMPLE_SECONDS: Final = 60.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.simulator.replay import KINDS, Run
+from isolation.simulator.sim.replay import KINDS, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isolation.contract.model import Node, Part, Slice
-    from isolation.simulator.place_plan import CardUse, Plan
+    from isolation.simulator.place.plan import CardUse, Plan
 
 BAR: Final = 30
 """Columns of a card's bar."""

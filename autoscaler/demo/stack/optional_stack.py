@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from autoscaler.demo.stack import addresses, report
+from autoscaler.demo.stack.demo_stack import StackError, Stage
 from autoscaler.demo.stack.metrics_page import PageServer
-from autoscaler.demo.stack.stack import StackError, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from autoscaler.demo.embedded.fleet import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import Embedded
     from autoscaler.demo.stack.autoscaler_metrics import Turns
     from isolation.contract.stack import Stack
 

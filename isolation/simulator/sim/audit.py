@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isolation.simulator.openb import MILLI_BYTES
+from isolation.simulator.traces.openb import MILLI_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,7 +20,7 @@ from isolation.contract.codec.cursor import At, CodecError, show
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.model import FULL_CORE, Card, CardChoice, Mode, Node, Phase, Placement, Pod, Slice
 from isolation.contract.names import ACK, POOL
-from isolation.simulator.manifests import ManifestError, Source, objects
+from isolation.simulator.place.manifests import ManifestError, Source, objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

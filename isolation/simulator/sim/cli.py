@@ -23,11 +23,12 @@ from rich.table import Table
 from isolation import options
 from isolation.files import write_whole
 from isolation.kube.number import Number
-from isolation.simulator import openb, plot, sim_report, synthetic
-from isolation.simulator.csvfile import TraceError
-from isolation.simulator.replay import Job, ReplayError, Run, RunError, Trace
-from isolation.simulator.sim_flags import MOST_RUNS, Policies, Seeds
-from isolation.simulator.workers import cores, replay_all
+from isolation.simulator.sim import plot, report
+from isolation.simulator.sim.option_types import MOST_RUNS, Policies, Seeds
+from isolation.simulator.sim.parallel import cores, replay_all
+from isolation.simulator.sim.replay import Job, ReplayError, Run, RunError, Trace
+from isolation.simulator.traces import openb, synthetic
+from isolation.simulator.traces.csvfile import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,7 @@ def sim(
         console.width = PIPE_WIDTH
     console.print(*_tables(runs, trace, "±" if console.encoding.startswith("utf") else "+-"), sep="\n")
     if json_out is not None:
-        write(json_out, json.dumps(sim_report.as_json(runs, details=details), indent=1) + "\n")
+        write(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
     if plot_out is not None:
         write(plot_out, plot.draw(plot.lines(runs), _title(trace, len(seeds))))
 
@@ -191,12 +192,12 @@ def _replay(trace: Trace, jobs: Sequence[Job], workers: int) -> list[Run]:
 
 def _tables(runs: Sequence[Run], trace: Trace, spread: str) -> tuple[Table, ...]:
     """The summary for people, narrow enough for 80 columns; `spread` stands before the deviation."""
-    found = sim_report.summarise(runs)
+    found = report.summarise(runs)
     fleet = f"{len(trace.nodes):,} nodes, {trace.total_milli // 1000:,} cards"
     packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_counted(found[0].runs, 'run')} per policy"
     made = (
-        (packing, sim_report.PACKING, sim_report.packing_row),
-        ("accepted pods, % of the pods that arrived", sim_report.ACCEPTED, sim_report.accepted_row),
+        (packing, report.PACKING, report.packing_row),
+        ("accepted pods, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
     )
     tables = []
     for title, headings, row in made:
