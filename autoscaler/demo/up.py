@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from autoscaler.core.metric_families import COLLECTORS
-from autoscaler.demo.embedded.compute_seconds import ComputeSeconds
-from autoscaler.demo.embedded.embedded_cluster import SupplyError
+from autoscaler.demo.embedded.node_pools import SupplyError
+from autoscaler.demo.embedded.readings import ComputeSeconds
 from autoscaler.demo.pace import Progress, run
 from autoscaler.demo.scenario import Scene, demo, from_manifests, from_trace
 from autoscaler.demo.stack.autoscaler_metrics import Turns

@@ -26,7 +26,7 @@ from autoscaler.core.plan import Plan
 from autoscaler.core.pools import Pool
 from autoscaler.core.snapshot import observation_of
 from autoscaler.core.state import Memory
-from autoscaler.demo.embedded.profiles import fleet_of
+from autoscaler.demo.embedded.node_pools import fleet_of
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
 from isolation.placement.engine import Engine
 from isolation.simulator.traces import synthetic

@@ -26,7 +26,8 @@ from autoscaler.core.plan import Buy, Drain, Evict, Keep, Move
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import templates_of
 from autoscaler.demo.embedded.embedded_cluster import Embedded
-from autoscaler.demo.embedded.node_pools import Arrival, Fleet, Supply
+from autoscaler.demo.embedded.node_pools import Fleet, Supply
+from autoscaler.demo.embedded.workload import Arrival
 from benchmarks.churn.first_fit_count import needed_nodes, served_by_coming
 from benchmarks.churn.node_sums import decide_by_sums
 

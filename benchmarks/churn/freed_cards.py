@@ -21,7 +21,7 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.rebalance.cost import Weights
 from autoscaler.core.scale_down import leaving, superfluous
 from autoscaler.core.snapshot import observation_of
-from autoscaler.demo.embedded.profiles import fleet_of
+from autoscaler.demo.embedded.node_pools import fleet_of
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
 from isolation.simulator.sim.audit import Audit, AuditError

@@ -171,7 +171,7 @@ def test_sums_drain_a_half_empty_node_evict_all_of_it_and_give_it_back():
 @pytest.fixture
 def short_day(monkeypatch):
     """The command on a short day, so that it ends soon."""
-    monkeypatch.setattr("benchmarks.churn.command.Course", lambda: DAY)
+    monkeypatch.setattr("benchmarks.churn.__main__.Course", lambda: DAY)
 
 
 def command(*words):

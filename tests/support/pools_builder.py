@@ -11,7 +11,8 @@ from support.builders import node
 
 from autoscaler.core.pools import Pool
 from autoscaler.core.snapshot import observation_of
-from autoscaler.demo.embedded.node_pools import Arrival, Fleet, Supply
+from autoscaler.demo.embedded.node_pools import Fleet, Supply
+from autoscaler.demo.embedded.workload import Arrival
 from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
 

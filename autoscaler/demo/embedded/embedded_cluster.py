@@ -18,11 +18,8 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
 from autoscaler.demo.embedded.fake_cluster import World
-from autoscaler.demo.embedded.life import used_byte_seconds
-from autoscaler.demo.embedded.node_pools import Arrival, Fleet, Supply, SupplyError
-from autoscaler.demo.embedded.profiles import demo_fleet, demo_limits, fleet_of
 from autoscaler.demo.embedded.readings import Viewer
-from autoscaler.demo.embedded.workload import arrivals_of, arrivals_of_rows, demo_workload
+from autoscaler.demo.embedded.usage import used_byte_seconds
 from isolation.contract.reading import Frame, Waiting
 
 if TYPE_CHECKING:
@@ -30,21 +27,9 @@ if TYPE_CHECKING:
 
     from autoscaler.core.plan import Plan
     from autoscaler.core.reconcile import Decider
+    from autoscaler.demo.embedded.node_pools import Fleet
+    from autoscaler.demo.embedded.workload import Arrival
     from isolation.contract.model import Pod
-
-__all__ = [
-    "Arrival",
-    "Embedded",
-    "Fleet",
-    "Supply",
-    "SupplyError",
-    "arrivals_of",
-    "arrivals_of_rows",
-    "demo_fleet",
-    "demo_limits",
-    "demo_workload",
-    "fleet_of",
-]
 
 
 class Embedded:

@@ -20,10 +20,10 @@ from autoscaler.core.snapshot import Home, Observation
 from autoscaler.demo.embedded.accounting import Ledger
 from autoscaler.demo.embedded.clock import Agenda
 from autoscaler.demo.embedded.cluster_state import Book
-from autoscaler.demo.embedded.life import Life, used_byte_seconds
 from autoscaler.demo.embedded.node_pools import SupplyError
 from autoscaler.demo.embedded.provider import Provider
 from autoscaler.demo.embedded.scheduler import Scheduler
+from autoscaler.demo.embedded.usage import Life, used_byte_seconds
 from isolation.contract.model import Pod
 from isolation.contract.quantity import show_bytes
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from autoscaler.core.plan import Step
     from autoscaler.core.snapshot import Reservation
-    from autoscaler.demo.embedded.node_pools import Arrival, Fleet
+    from autoscaler.demo.embedded.node_pools import Fleet
+    from autoscaler.demo.embedded.workload import Arrival
     from isolation.contract.model import Placement
 
 GRACE_SECONDS = 2.0

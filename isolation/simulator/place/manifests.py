@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.workloads import Planned, Skipped, objects_in, pods_of
-from isolation.simulator.place.syntax_errors import DocumentError
-from isolation.simulator.place.yaml_document import MOST_BYTES, Document, documents
+from isolation.simulator.place.yaml_document import MOST_BYTES, Document, DocumentError, documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
