@@ -80,7 +80,7 @@ controlplane:    ## find, build or fetch etcd, Kubernetes and kubectl for the te
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh
 
 bench: $(READY)  ## measure packing and speed, and compare them with published results
-	@$(BIN)/python benchmarks/placement.py $(ARGS)
+	@$(BIN)/python -m benchmarks.placement $(ARGS)
 
 version:         ## print the version, which pyproject.toml has
 	@sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml

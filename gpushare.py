@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from autoscaler.demo.surfaces import Collector, Exposition, Screen
+    from autoscaler.demo.outputs import Collector, Exposition, Screen
 
 COMMANDS: Final = MappingProxyType(
     {
@@ -62,7 +62,7 @@ COMMANDS: Final = MappingProxyType(
             "node",
             "Run the node agent, which gives containers their shares of cards.",
         ),
-        "place": ("isolation.simulator.place_cli:place", "place", "Show where the pods of manifests would be placed."),
+        "place": ("isolation.simulator.place.cli:place", "place", "Show where the pods of manifests would be placed."),
         "rules": ("dashboards.rules_cli:rules", "dashboards", "Build the Prometheus recording and alert rules."),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "scheduler": (
@@ -70,7 +70,7 @@ COMMANDS: Final = MappingProxyType(
             "scheduler",
             "Run the scheduler extender and the admission webhook.",
         ),
-        "sim": ("isolation.simulator.sim_cli:sim", "sim", "Replay a workload under placement policies."),
+        "sim": ("isolation.simulator.sim.cli:sim", "sim", "Replay a workload under placement policies."),
         "simgpu": ("isolation.simgpu.cli:simgpu", "simgpu", "Create and control simulated NVIDIA cards."),
         "top": (
             "dashboards.terminal.cli:top",

@@ -2,11 +2,11 @@
 """
 The proof of Zero: thousands of random interleavings of schedulers, agents, kubelets and an API server.
 
-    python benchmarks/interleave.py --runs 10000 --json out.json     # ours
-    python benchmarks/interleave.py --runs 500 --rule classic        # the match-by-size rule, same storms
-    python benchmarks/interleave.py --runs 2000 --rule crowded       # ours, storms of pods that are easily mistaken
-    python benchmarks/interleave.py --runs 2000 --rule bought        # ours, with places kept on nodes to come
-    python benchmarks/interleave.py --seed 42 --trace                # one of them, step by step
+    python -m benchmarks.interleave --runs 10000 --json out.json     # ours
+    python -m benchmarks.interleave --runs 500 --rule classic        # the match-by-size rule, same storms
+    python -m benchmarks.interleave --runs 2000 --rule crowded       # ours, storms of pods that are easily mistaken
+    python -m benchmarks.interleave --runs 2000 --rule bought        # ours, with places kept on nodes to come
+    python -m benchmarks.interleave --seed 42 --trace                # one of them, step by step
 
 The simulator is tests/interleave; what is real in it, and what is not, is docs/proof.md. Prints what was
 found by kind, and what went wrong how often. Exit status 1 where anything was found in ours.
@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
 FIRST_SEED = 100_000
 """Away from the small seeds that the tests run."""
 HASH_SEED = "0"
@@ -136,7 +135,7 @@ class Tally:
             print(f"  longest {name:16} {seconds:.3f} s")
         print(f"found in {self.bad_runs} runs: {dict(self.kinds) or 'nothing'}")
         for seed in sorted({seed for seed, *_ in self.bad})[:SHOWN]:
-            print(f"  python benchmarks/interleave.py --rule {self.rule} --seed {seed} --trace")
+            print(f"  python -m benchmarks.interleave --rule {self.rule} --seed {seed} --trace")
 
 
 def _chunks(rule: str, first: int, runs: int) -> Iterator[tuple[str, int, int]]:
@@ -173,10 +172,7 @@ def _one(rule: str, seed: int) -> int:
 
 
 def _simulator() -> tuple[Any, Any]:
-    """The modules of tests/interleave; this file, of the same name, must not be found in their place."""
-    here = Path(__file__).resolve().parent
-    rest = [path for path in sys.path if not path or Path(path).resolve() != here]
-    sys.path[:] = [str(ROOT / "tests"), str(ROOT), *rest]
+    """The modules of tests/interleave."""
     return import_module("interleave.run"), import_module("interleave.case")
 
 

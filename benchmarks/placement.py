@@ -9,7 +9,6 @@ machine, and figures of derived variants are approximations (see `variants`).
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -18,24 +17,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
-HERE: Final = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent)]  # files here have the names of packages
-sys.path.append(str(HERE))
-
-from variants import VARIANTS, derive
-
+from benchmarks import ROOT
+from benchmarks.trace_variants import VARIANTS, derive
 from isolation.contract.model import Placement, Slice
 from isolation.placement.engine import Engine
-from isolation.simulator import openb, sim_report, synthetic
-from isolation.simulator.replay import Job, Run, Trace
-from isolation.simulator.workers import cores, replay_all
+from isolation.simulator.sim import report
+from isolation.simulator.sim.parallel import cores, replay_all
+from isolation.simulator.sim.replay import Job, Run, Trace
+from isolation.simulator.traces import openb, synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from isolation.contract.model import Node, Request
 
-TRACES: Final = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
+TRACES: Final = ROOT.parent / "shared" / "traces"
 DEFAULT: Final = "default"
 SYNTHETIC: Final = "synthetic"
 DEMAND: Final = 1.3
@@ -123,10 +119,10 @@ def runs(trace: Trace, seeds: Sequence[int], workers: int) -> dict[str, Any]:
     started = time.perf_counter()
     all_runs = list(replay_all(trace, [Job("potential", seed, DEMAND) for seed in seeds], workers))
     wall = time.perf_counter() - started
-    (found,) = sim_report.summarise(all_runs)
+    (found,) = report.summarise(all_runs)
     print(f"{len(seeds)} seeds: {wall:.1f} s in all, {found.seconds_median:.2f} s median of placing per run")
     print(f"allocated {100 * found.allocated_ratio_mean:.2f} % ± {100 * found.allocated_ratio_std:.2f}")
-    return {"wall_seconds": wall, "alone_seconds": alone.seconds, **sim_report.as_json(all_runs)}
+    return {"wall_seconds": wall, "alone_seconds": alone.seconds, **report.as_json(all_runs)}
 
 
 def decision(count: int, mix: Sequence[Request]) -> dict[str, float]:
@@ -230,22 +226,22 @@ def variants(lists: dict[str, Trace], seeds: Sequence[int], workers: int) -> lis
         jobs = [Job(policy, seed, DEMAND) for policy in POLICIES for seed in seeds]
         all_runs = list(replay_all(trace, jobs, workers))
         gains.append(_print_variant(name, all_runs, exact=name in lists))
-        rows.append({"variant": name, "derived": name not in lists, **sim_report.as_json(all_runs)})
+        rows.append({"variant": name, "derived": name not in lists, **report.as_json(all_runs)})
         if name == "gpuspec33":
             full = list(
                 replay_all(trace, [Job(policy, seed, 1.0) for policy in POLICIES[:2] for seed in seeds], workers)
             )
-            mean = {found.policy: 100 * found.allocated_ratio_mean for found in sim_report.summarise(full)}
+            mean = {found.policy: 100 * found.allocated_ratio_mean for found in report.summarise(full)}
             ours = f"potential {mean['potential']:.2f}, fgd {mean['fgd']:.2f}"
             print(f"  at 100 %: {ours}, published fgd {PUBLISHED_GPUSPEC33_FULL}")
-            rows.append({"variant": name, "derived": name not in lists, **sim_report.as_json(full)})
+            rows.append({"variant": name, "derived": name not in lists, **report.as_json(full)})
     print(f"potential above published FGD: least {min(gains):+.2f}, mean {fmean(gains):+.2f} points")
     return rows
 
 
 def _print_variant(name: str, all_runs: Sequence[Run], *, exact: bool) -> float:
     """One line of the comparison; the gain over published FGD in points."""
-    by = {found.policy: found for found in sim_report.summarise(all_runs)}
+    by = {found.policy: found for found in report.summarise(all_runs)}
     mine = {policy: 100 * found.allocated_ratio_mean for policy, found in by.items()}
     best, fgd = PUBLISHED[name]
     gain = mine["potential"] - fgd

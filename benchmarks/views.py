@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # files here have the names of packages
-
 from support.views_stage import kubeconfig, node_json, on_terminal, piped, pod_json
 
 FILLER_BYTES = 3000  # what nobody reads of a real object: managed fields, images, statuses

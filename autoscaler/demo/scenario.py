@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from autoscaler.demo.embedded import fleet
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits, fleet_of
+from autoscaler.demo.embedded.workload import Arrival, arrivals_of_rows, demo_workload
 from isolation.contract.model import Ask, Refusal, Toleration
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
-from isolation.simulator import openb
-from isolation.simulator.csvfile import TraceError
-from isolation.simulator.manifests import STDIN, ManifestError, read, wanted
+from isolation.simulator.place.manifests import STDIN, ManifestError, read, wanted
+from isolation.simulator.traces import openb
+from isolation.simulator.traces.csvfile import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +37,7 @@ DAY: Final = 86_400
 class Scene:
     """A world at its beginning, and the speed at which it is worth looking at."""
 
-    world: fleet.Embedded
+    world: Embedded
     speed: float
     remarks: tuple[str, ...] = ()
     """What of the input was passed over."""
@@ -44,8 +46,8 @@ class Scene:
 def demo(seed: int, turns: Turns | None = None) -> Scene:
     """Pools of every mode and pods without end; `turns` watches the autoscaler's loop."""
     hooks: dict[str, Any] = {} if turns is None else {"decider": turns.decide, "done": turns.done}
-    workload, limits = fleet.demo_workload(seed), fleet.demo_limits()
-    world = fleet.Embedded(fleet.demo_fleet(), workload, seed=seed, limits=limits, **hooks)
+    workload, limits = demo_workload(seed), demo_limits()
+    world = Embedded(demo_fleet(), workload, seed=seed, limits=limits, **hooks)
     return Scene(world, DEMO_SPEED)
 
 
@@ -62,11 +64,11 @@ def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
         raise ManifestError("\n".join([*asked.notes, "these manifests contain no pods; add at least one workload"]))
     # Nobody would make a bare pod again, so nobody may move it.
     arrivals = [
-        fleet.Arrival(0.0, pod.name, _tolerant(pod.request), namespace=pod.namespace, evictable=bool(pod.request.owner))
+        Arrival(0.0, pod.name, _tolerant(pod.request), namespace=pod.namespace, evictable=bool(pod.request.owner))
         for pod in asked.pods
         if not isinstance(pod.request, Refusal)
     ]
-    world = fleet.Embedded(fleet.demo_fleet(), arrivals, seed=seed, limits=fleet.demo_limits())
+    world = Embedded(demo_fleet(), arrivals, seed=seed, limits=demo_limits())
     pinned = [
         f"pod {pod.key}: nodeName {pod.node} is ignored, because the simulated cluster has no such node"
         for pod in asked.pods
@@ -95,7 +97,7 @@ def from_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scene:
     start = rows[len(rows) // QUIET_SHARE].at
     skipped = start - rows[0].at
     remarks = (f"the replay starts {skipped / DAY:.1f} days into the trace, where its load begins",) * (skipped > DAY)
-    world = fleet.Embedded(fleet.fleet_of(nodes), fleet.arrivals_of_rows(_from(rows, start)), seed=seed)
+    world = Embedded(fleet_of(nodes), arrivals_of_rows(_from(rows, start)), seed=seed)
     return Scene(world, TRACE_SPEED, remarks)
 
 

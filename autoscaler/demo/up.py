@@ -25,25 +25,25 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from autoscaler.core.metric_families import COLLECTORS
-from autoscaler.demo.embedded.compute_seconds import ComputeSeconds
-from autoscaler.demo.embedded.fleet import SupplyError
+from autoscaler.demo.embedded.node_pools import SupplyError
+from autoscaler.demo.embedded.readings import ComputeSeconds
 from autoscaler.demo.pace import Progress, run
 from autoscaler.demo.scenario import Scene, demo, from_manifests, from_trace
 from autoscaler.demo.stack.autoscaler_metrics import Turns
-from autoscaler.demo.stack.sidecar import Beside
-from autoscaler.demo.stack.stack import StackError
+from autoscaler.demo.stack.demo_stack import StackError
+from autoscaler.demo.stack.optional_stack import Beside
 from isolation import options
 from isolation.kube.number import Number
-from isolation.simulator.csvfile import TraceError
-from isolation.simulator.manifests import ManifestError
+from isolation.simulator.place.manifests import ManifestError
+from isolation.simulator.traces.csvfile import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType, TracebackType
     from typing import Self
 
-    from autoscaler.demo.embedded.fleet import Embedded
-    from autoscaler.demo.surfaces import Exposition, Surfaces
+    from autoscaler.demo.embedded.embedded_cluster import Embedded
+    from autoscaler.demo.outputs import Exposition, Surfaces
 
 DEFAULT_PORT: Final = 9445
 OTHER_PORT: Final = "use --port N, or --no-metrics"

@@ -11,13 +11,13 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.churn.report import means, names
-from isolation.simulator.plot import COLOURS, DASHES, INK, Axis, path, text
+from isolation.simulator.sim.plot import COLOURS, DASHES, INK, Axis, path, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from benchmarks.churn.churn import Freed
-    from benchmarks.churn.contest import Score
+    from benchmarks.churn.comparison import Score
+    from benchmarks.churn.freed_cards import Freed
 
 WIDTH: Final = 1080
 HEIGHT: Final = 440

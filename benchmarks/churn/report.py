@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from benchmarks.churn.churn import Freed
-    from benchmarks.churn.contest import Score
+    from benchmarks.churn.comparison import Score
+    from benchmarks.churn.freed_cards import Freed
 
     Figure = Callable[[Score], float]
 

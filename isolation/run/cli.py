@@ -26,12 +26,12 @@ from isolation.host import liveness
 from isolation.host.feed import Feeder
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.lib import native
-from isolation.run import preload_check, view
+from isolation.run import listing, preload_check
+from isolation.run.allocate import NoRoomError, Options, console, obtain, placing
 from isolation.run.foreground import FrontError, hold_signals, supervise
-from isolation.run.keeper import Keep
 from isolation.run.launch import BROKEN, Command, environment
-from isolation.run.obtain import NoRoomError, Options, console, obtain, placing
 from isolation.run.store import ANYBODYS, COMMON, Book, BookError, usual
+from isolation.run.supervisor import Keep
 
 if TYPE_CHECKING:
     from isolation.host.machine import Machine
@@ -245,6 +245,6 @@ def _occupy_standard() -> None:
 def _list(found: tuple[Held, ...], *, as_data: bool) -> None:
     held = [one.entry for one in found]
     if as_data:
-        click.echo(json.dumps(view.as_json(held), indent=2))
+        click.echo(json.dumps(listing.as_json(held), indent=2))
     else:
-        click.echo(view.listed(held, time.time(), console(stderr=False)) or "no allocations")
+        click.echo(listing.listed(held, time.time(), console(stderr=False)) or "no allocations")

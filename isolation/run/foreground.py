@@ -21,7 +21,7 @@ from isolation.run.launch import BROKEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from isolation.run.keeper import Keep
+    from isolation.run.supervisor import Keep
 
 FORWARDED: Final = (
     signal.SIGINT,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Exact books, at the size of a test: `benchmarks/isolation_exact.py` does the same for long.
+Exact books, at the size of a test: `python -m benchmarks.isolation.exact` does the same for long.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import platform
 
 import pytest
-from support.measured import benchmark
 
+from benchmarks.isolation import exact
+from benchmarks.isolation.exact_runs import Size
 from isolation.simgpu import hardware
-
-isolation_exact, Size = benchmark("isolation_exact"), benchmark("exact_box").Size
 
 if not (hardware.LIBRARIES / "libcuda.so.1").is_file():
     pytest.skip("the simulated driver is not built", allow_module_level=True)
@@ -32,15 +31,15 @@ def test_a_crowd_never_passes_the_promise_and_leaves_nothing(plain_library, budg
     """
     size = Size(processes=4, threads=6, seconds=1.5 * budget)
 
-    assert [] == missed(isolation_exact.crowd_findings(size, plain_library))
+    assert [] == missed(exact.crowd_findings(size, plain_library))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the registers of one machine")
 def test_a_kill_at_any_instruction_of_any_family_leaves_both_books_right(plain_library, budget):
     """Killed on the way through each family's calls: ledger and hardware agree at once, nobody is wedged."""
-    assert [] == missed(isolation_exact.step_findings(Size(samples=8 * budget), plain_library))
+    assert [] == missed(exact.step_findings(Size(samples=8 * budget), plain_library))
 
 
 def test_kills_under_contention_over_all_families_wedge_nobody(plain_library, budget):
     """The ledger is the sum of the living while processes die at random, and a newcomer can use every family."""
-    assert [] == missed(isolation_exact.storm_findings(Size(kills=60 * budget), plain_library))
+    assert [] == missed(exact.storm_findings(Size(kills=60 * budget), plain_library))

@@ -16,12 +16,10 @@ import sys
 import time
 
 import pytest
-from support.measured import benchmark
 
+from benchmarks.isolation.exact_runs import boxed
 from isolation.lib import native
 from isolation.simgpu import hardware
-
-boxed = benchmark("exact_box").boxed
 
 if not (hardware.LIBRARIES / "libcuda.so.1").is_file():
     pytest.skip("the simulated driver is not built", allow_module_level=True)

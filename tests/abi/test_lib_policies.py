@@ -4,7 +4,7 @@ How jobs share a card under `gpushare run`, from start to end as a person types 
 
 Commands, their keepers and the judge are members of a story with a clock of its own (`virtual_clock`): all that
 happens does so at its moment, however busy this machine is. Tight figures on many kinds of card:
-`benchmarks/isolation.py`.
+`python -m benchmarks.isolation`.
 """
 
 from __future__ import annotations

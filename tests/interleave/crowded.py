@@ -3,7 +3,7 @@
 Storms in which pods are easily mistaken for one another: where faults of identity are found sooner.
 
 Init containers and sidecars of few sizes, deleted soon and mostly by force, made again under the same names; agents
-and kubelets that are struck more often, and watches that are late. `benchmarks/interleave.py --rule crowded`.
+and kubelets that are struck more often, and watches that are late. `python -m benchmarks.interleave --rule crowded`.
 """
 
 from __future__ import annotations

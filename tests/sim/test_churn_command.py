@@ -22,14 +22,14 @@ from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain, Evict, RemoveNode, ScaleUp
 from autoscaler.core.scale_down import Removal
 from autoscaler.core.state import AutoscalerState
-from benchmarks.churn import churn as churning
+from benchmarks.churn import freed_cards as churning
 from benchmarks.churn.__main__ import main
-from benchmarks.churn.churn import ChurnError, Scene, after_churn, churn
-from benchmarks.churn.contest import Course, commonest, contest, workload
+from benchmarks.churn.comparison import Course, commonest, contest, workload
+from benchmarks.churn.first_fit_count import needed_nodes
+from benchmarks.churn.freed_cards import ChurnError, Scene, after_churn, churn
 from benchmarks.churn.node_sums import decide_by_sums
-from benchmarks.churn.reference_count import needed_nodes
-from isolation.simulator import openb, synthetic
-from isolation.simulator.replay import Trace
+from isolation.simulator.sim.replay import Trace
+from isolation.simulator.traces import openb, synthetic
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 DAY = Course(hours=6, pods=400)
@@ -171,7 +171,7 @@ def test_sums_drain_a_half_empty_node_evict_all_of_it_and_give_it_back():
 @pytest.fixture
 def short_day(monkeypatch):
     """The command on a short day, so that it ends soon."""
-    monkeypatch.setattr("benchmarks.churn.command.Course", lambda: DAY)
+    monkeypatch.setattr("benchmarks.churn.__main__.Course", lambda: DAY)
 
 
 def command(*words):

@@ -12,8 +12,8 @@ from support.builders import ask
 from support.embedded_fleet import QUICK, a_few, check_room, check_served, counts, live
 from support.pools_builder import arrival, fleet, nodes_by_hand, pool
 
-from autoscaler.demo.embedded.fleet import Embedded
-from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice
 
 

@@ -14,8 +14,8 @@ from support.pools_builder import arrival, fleet, pool
 
 from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import CancelDrain, Drain
-from autoscaler.demo.embedded.fleet import Embedded
-from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
 from isolation.contract.quantity import gib
 

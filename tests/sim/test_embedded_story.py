@@ -15,8 +15,9 @@ from support.embedded_fleet import QUICK, check_frame, check_homes, check_room, 
 from support.pools_builder import arrival, fleet, pool
 
 from autoscaler.core.observation import Reservation
-from autoscaler.demo.embedded.fleet import Embedded, SupplyError, demo_fleet, demo_limits, demo_workload, fleet_of
-from autoscaler.demo.embedded.workload import whole
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.node_pools import SupplyError, demo_fleet, demo_limits, fleet_of
+from autoscaler.demo.embedded.workload import demo_workload, whole
 from exporter.pipeline.families import card_families
 from isolation.contract import metrics
 from isolation.contract.model import Placement, Slice
@@ -53,7 +54,9 @@ def test_same_seed_same_story_in_another_process():
     Nothing hangs on the order of a set of strings.
     """
     code = (
-        "from autoscaler.demo.embedded.fleet import *\n"
+        "from autoscaler.demo.embedded.embedded_cluster import Embedded\n"
+        "from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits\n"
+        "from autoscaler.demo.embedded.workload import demo_workload\n"
         "e = Embedded(demo_fleet(), demo_workload(3), seed=3, limits=demo_limits())\n"
         "for _ in range(40): e.advance(20); print(e.frame())\n"
         "print(e.summary())"

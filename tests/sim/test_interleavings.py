@@ -3,7 +3,7 @@
 Zero: whatever crashes, comes late, twice or in another order, no card is given twice and nothing is left.
 
 Real deciders (books, binder, leadership, agent, watches) in a simulator of everything around them, one seed one
-interleaving: docs/proof.md. A seed that fails here: `python benchmarks/interleave.py --seed N --trace`; where that
+interleaving: docs/proof.md. A seed that fails here: `python -m benchmarks.interleave --seed N --trace`; where that
 finds nothing the order within sets was another one, so run this file with PYTHONHASHSEED=0 as the benchmark does.
 """
 

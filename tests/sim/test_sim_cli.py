@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 from support.waiting import PATIENCE_SECONDS, until
 
-from isolation.simulator import plot, sim_report
-from isolation.simulator.replay import Job, Run
-from isolation.simulator.sim_cli import sim
+from isolation.simulator.sim import plot, report
+from isolation.simulator.sim.cli import sim
+from isolation.simulator.sim.replay import Job, Run
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,4,T4\nn2,64000,262144,4,G2\n"
 PODS = (
@@ -105,7 +105,7 @@ def test_a_pipe_gets_whole_tables_in_letters_it_can_take(files):
     """
     COLUMNS of some other window cut nothing, and ASCII is enough.
     """
-    command = [sys.executable, "-c", "from isolation.simulator.sim_cli import sim; sim()", *files, "--seeds", "1,2"]
+    command = [sys.executable, "-c", "from isolation.simulator.sim.cli import sim; sim()", *files, "--seeds", "1,2"]
     env = {"PYTHONIOENCODING": "ascii", "COLUMNS": "20", "PATH": ""}
 
     done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False, env=env)
@@ -198,7 +198,7 @@ def test_worker_processes_give_the_same_document(files):
     command = [
         sys.executable,
         "-c",
-        "from isolation.simulator.sim_cli import sim; sim()",
+        "from isolation.simulator.sim.cli import sim; sim()",
         *files,
         "--seeds",
         "1-4",
@@ -224,7 +224,7 @@ def test_no_worker_outlives_the_command(number, status):
     command = [
         sys.executable,
         "-c",
-        "from isolation.simulator.sim_cli import sim; sim()",
+        "from isolation.simulator.sim.cli import sim; sim()",
         "--synthetic",
         "--seeds",
         "1-40",
@@ -251,9 +251,7 @@ def test_summary_is_mean_and_spread_over_the_seeds():
     """
     0.8 and 0.9: mean 0.85, spread 0.05; medians of seconds; reasons in pods a run.
     """
-    (found,) = sim_report.summarise(
-        [run(allocated=800, seconds=1.0), run(seed=2, failed_by=(("cpu", 3),), seconds=2.0)]
-    )
+    (found,) = report.summarise([run(allocated=800, seconds=1.0), run(seed=2, failed_by=(("cpu", 3),), seconds=2.0)])
 
     assert (0.85, 0.05) == pytest.approx((found.allocated_ratio_mean, found.allocated_ratio_std))
     assert (150 / 1000, 1.5, 2) == pytest.approx((found.unallocated_cards, found.seconds_median, found.runs))
@@ -264,22 +262,22 @@ def test_a_kind_that_never_arrived_is_unknown_not_zero():
     """
     None in JSON, a dash for people.
     """
-    (found,) = sim_report.summarise([run()])
+    (found,) = report.summarise([run()])
 
     assert (1.0, 0.75, None, None) == found.accepted
-    assert {"cpu_only": 1.0, "shared": 0.75, "whole": None, "multi_card": None} == sim_report.as_json([run()])["runs"][
-        0
-    ]["accepted"]
-    assert ("100.0", "75.0", "-", "-") == sim_report.accepted_row(found)[1:5]
+    assert {"cpu_only": 1.0, "shared": 0.75, "whole": None, "multi_card": None} == report.as_json([run()])["runs"][0][
+        "accepted"
+    ]
+    assert ("100.0", "75.0", "-", "-") == report.accepted_row(found)[1:5]
 
 
 def test_a_fragment_share_that_no_run_knows_is_a_dash():
     """
     A full fleet has no idle GPU to be fragmented.
     """
-    (found,) = sim_report.summarise([run(fragment_ratio=None)])
+    (found,) = report.summarise([run(fragment_ratio=None)])
 
-    assert "-" == sim_report.packing_row(found)[3]
+    assert "-" == report.packing_row(found)[3]
 
 
 def test_lines_are_mean_lowest_and_highest_of_the_seeds():

@@ -17,9 +17,9 @@ from support.children import at_terminal
 from support.stack_run import runs_in
 from support.waiting import PATIENCE_SECONDS, until
 
-from autoscaler.demo.stack import addresses, stack
+from autoscaler.demo.stack import addresses, demo_stack
 from autoscaler.demo.stack.autoscaler_metrics import Turns
-from autoscaler.demo.stack.sidecar import Beside
+from autoscaler.demo.stack.optional_stack import Beside
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")
@@ -83,7 +83,7 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
     """No compiler when it was installed: the reason as the simulator gives it, no folder and no process."""
     reason = "_hardware.so was not built: run `make test`"
     program = f"import sys; sys.exit('Error: {reason}')"
-    monkeypatch.setattr(stack, "GPUSHARE", (sys.executable, "-c", program))
+    monkeypatch.setattr(demo_stack, "GPUSHARE", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told = []
     first = row_of_ports()
@@ -102,15 +102,15 @@ def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     impossible = addresses.Tools("/no\0program", None)
 
-    with stack.Stage(addresses.ports(0), impossible) as standing:
+    with demo_stack.Stage(addresses.ports(0), impossible) as standing:
 
         def broken():
-            with contextlib.suppress(stack.StackError):
+            with contextlib.suppress(demo_stack.StackError):
                 return not standing.now
             return True
 
         assert until(broken)
-        with pytest.raises(stack.StackError, match="cannot watch the stack any more: embedded null byte"):
+        with pytest.raises(demo_stack.StackError, match="cannot watch the stack any more: embedded null byte"):
             assert standing.now
     assert [] == list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ import pytest
 from support.stack_run import Run, runs_in
 from support.waiting import PATIENCE_SECONDS, until
 
-from autoscaler.demo.stack.stack import RULES
+from autoscaler.demo.stack.demo_stack import RULES
 from autoscaler.demo.stack.workloads import ROLES
 
 pytest.importorskip("pynvml")

@@ -24,7 +24,9 @@ from support import promtool
 from support.up_command import invoke
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits
+from autoscaler.demo.embedded.workload import demo_workload
 from autoscaler.demo.pace import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from support.budget import examples
 
 from autoscaler.core.limits import Limits
-from autoscaler.demo.embedded.world import SCHEDULE_SECONDS
+from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 
 if TYPE_CHECKING:
-    from autoscaler.demo.embedded.fleet import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import Embedded
 
 QUICK = Limits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""

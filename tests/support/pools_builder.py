@@ -11,7 +11,8 @@ from support.builders import node
 
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.pools import Pool
-from autoscaler.demo.embedded.supply import Arrival, Fleet, Supply
+from autoscaler.demo.embedded.node_pools import Fleet, Supply
+from autoscaler.demo.embedded.workload import Arrival
 from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
 

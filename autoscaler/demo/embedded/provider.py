@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from autoscaler.demo.embedded.accounting import Ledger
     from autoscaler.demo.embedded.clock import Agenda
-    from autoscaler.demo.embedded.fake_cluster import Book
-    from autoscaler.demo.embedded.supply import Fleet
+    from autoscaler.demo.embedded.cluster_state import Book
+    from autoscaler.demo.embedded.node_pools import Fleet
 
 ANSWER_RATIO: Final = 0.1
 """Share of the boot delay after which the provider has found a machine, or says that it has none."""

@@ -9,21 +9,22 @@ Every reading balances by itself: used = containers + unattributed + reserved, c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from autoscaler.core.lifecycle import COMING, MachineState
-from autoscaler.demo.embedded.life import promises
-from autoscaler.demo.embedded.usage import within
+from autoscaler.demo.embedded.usage import promises, within
 from isolation.contract.model import FULL_CORE, Mode
 from isolation.contract.quantity import MIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading, PoolReading
 
 if TYPE_CHECKING:
     from autoscaler.core.lifecycle import Machine
+    from autoscaler.demo.embedded.fake_cluster import World
     from autoscaler.demo.embedded.usage import Habit
-    from autoscaler.demo.embedded.world import World
     from isolation.contract.model import Ask, Card, Pod
+    from isolation.contract.reading import Frame
 
 SAMPLE_SECONDS: Final = 5.0
 """Age at which a node's figures are taken again."""
@@ -202,3 +203,41 @@ def _natural(name: str) -> tuple[str, int, str]:
     """`pool-2` before `pool-10`."""
     head, _, tail = name.rpartition("-")
     return (head, int(tail), "") if tail.isdecimal() else (name, 0, "")
+
+
+class ComputeSeconds:
+    """Remembers where each counter stands; one that is gone from a frame begins at 0 when it comes again."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._cards: dict[str, float] = {}
+        self._containers: dict[tuple[str, str, str], float] = {}
+
+    def add(self, frame: Frame, now: float) -> Frame:
+        """The same frame with its counters, at `now` seconds of the real clock."""
+        elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at = now
+        cards, containers = self._cards, self._containers
+        self._cards, self._containers = {}, {}
+
+        def card(one: CardReading) -> CardReading:
+            if one.utilisation_ratio is None:
+                return one
+            seconds = self._cards[one.uuid] = _grown(cards.get(one.uuid), one.utilisation_ratio, elapsed)
+            return replace(one, busy_seconds=seconds)
+
+        def container(one: ContainerReading) -> ContainerReading:
+            if one.used_core_ratio is None:
+                return one
+            key = (one.promise, one.container, one.uuid)
+            seconds = self._containers[key] = _grown(containers.get(key), one.used_core_ratio, elapsed)
+            return replace(one, compute_seconds=seconds)
+
+        def node(one: NodeReading) -> NodeReading:
+            return replace(one, cards=tuple(map(card, one.cards)), containers=tuple(map(container, one.containers)))
+
+        return replace(frame, nodes=tuple(map(node, frame.nodes)))
+
+
+def _grown(before: float | None, ratio: float, elapsed: float) -> float:
+    return 0.0 if before is None else before + ratio * elapsed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autoscaler.core.bin_packing import Shape
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.observation import Nomination, Reservation
-    from autoscaler.demo.embedded.fake_cluster import Book
+    from autoscaler.demo.embedded.cluster_state import Book
     from isolation.contract.model import Placement, Pod, Request
 
     Turn = tuple[int, float, str]

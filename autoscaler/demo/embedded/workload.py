@@ -7,19 +7,18 @@ Pure, but for the demonstration's own random numbers, which follow from the seed
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.demo.embedded.supply import Arrival
 from isolation.contract.model import Ask, Request, Rules, Toleration
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, gib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from isolation.contract.model import Pod
 
 WAVE_SECONDS: Final = 400.0
 """The demonstration's load rises and falls once in this time."""
@@ -28,6 +27,26 @@ RUSH_GAP_SECONDS: Final = 4.0
 """Mean time between pods while the load rises."""
 LULL_GAP_SECONDS: Final = 40.0
 NAMESPACE: Final = "demo"
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One pod of the workload: when it comes, what it asks, how it behaves."""
+
+    at: float
+    """Seconds of the fleet's clock."""
+    name: str
+    request: Request = field(default_factory=Request)
+    lifetime: float | None = None
+    """Seconds it runs once it is placed; None: until the end."""
+    namespace: str = "default"
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS, hash=False)
+    evictable: bool = True
+    """Whether it may be moved; a pod without an owner never is, nobody would make it again."""
+    excess: float | None = None
+    """Share of its promise that it takes on top after a while; None: it keeps its promise."""
 
 
 def shared(gibibytes: int, *, cards: int = 1, core: int = 0, owner: str = "", cpu_milli: int = 500) -> Request:
@@ -96,22 +115,6 @@ def _demo_pod(draw: Random, at: float, number: int) -> Arrival:
         name = f"web-{number}"
         request = Request(cpu_milli=500, memory_bytes=512 * MIB, owner=f"ReplicaSet/{NAMESPACE}/{name}")
     return Arrival(at, name, request, lifetime, NAMESPACE, excess=excess)
-
-
-def arrivals_of(pods: Iterable[Pod], at: float = 0.0) -> tuple[Arrival, ...]:
-    """Pods of a manifest as a workload: all at once, until the end."""
-    return tuple(
-        Arrival(
-            at=at,
-            name=pod.name,
-            request=pod.request,
-            namespace=pod.namespace,
-            priority=pod.priority,
-            labels=pod.labels,
-            evictable=pod.evictable,
-        )
-        for pod in pods
-    )
 
 
 def arrivals_of_rows(rows: Iterable[tuple[float, float | None, Request, str]]) -> Iterator[Arrival]:

@@ -12,29 +12,39 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
+from autoscaler.demo.stack.addresses import HOST
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract.metrics import autoscaler as catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.state import AutoscalerState
-    from autoscaler.demo.embedded.fleet import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import Embedded
     from isolation.contract.metrics import MetricSpec
 
     Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
 
 PROVIDER: Final = "embedded"
-LOOK_SECONDS: Final = 1.0
+SAMPLE_SECONDS: Final = 1.0
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CONNECTION_SECONDS: Final = 5.0
+SHUTDOWN_POLL_SECONDS: Final = 0.1
+"""The longest that an end has to wait for the server."""
 
 
 class Turns:
@@ -67,7 +77,7 @@ class Turns:
 
     def look(self, world: Embedded, now: float) -> None:
         """Take the gauges, unless that was done just now; `now` is monotonic."""
-        if now - self._looked < LOOK_SECONDS:
+        if now - self._looked < SAMPLE_SECONDS:
             return
         self._looked = now
         seen = world.world.seen()
@@ -94,3 +104,43 @@ class Turns:
 def _one(value: float) -> Mapping[tuple[str, ...], float]:
     """The only sample of a metric without labels."""
     return {(): value}
+
+
+class PageServer:
+    """A context manager: serves `page()` as /metrics, and /healthz."""
+
+    def __init__(self, port: int, page: Callable[[], bytes]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = CONNECTION_SECONDS
+
+            def do_GET(self) -> None:
+                """Answer."""
+                known = self.path in {"/metrics", "/healthz"}
+                body = page() if self.path == "/metrics" else b"ok\n" if known else b"see /metrics\n"
+                self.send_response(HTTPStatus.OK if known else HTTPStatus.NOT_FOUND)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing: the terminal belongs to the screen."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_: object) -> None:
+                """A client that leaves is no news."""
+
+        self._server = Server((HOST, port), Handler)
+        self._thread = Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_SECONDS,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

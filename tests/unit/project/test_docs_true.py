@@ -131,7 +131,7 @@ def test_a_wrong_option_a_wrong_value_and_a_wrong_command_are_found():
 @each_guide
 def test_options_that_stand_alone_exist(page):
     """As the first words of a table's row, or within a sentence."""
-    benches = "".join(text for path, text in SOURCES.items() if path.parent.name == "benchmarks")
+    benches = "".join(text for path, text in SOURCES.items() if path.is_relative_to(ROOT / "benchmarks"))
     known = options() | set(FOREIGN) | set(re.findall(r'"(--[a-z][a-z-]+)"', benches))
     told = {found for span in spans(page.text) for found in re.findall(r"(?:^|[ \[,|])(--[a-z][a-z-]+)", span)}
 

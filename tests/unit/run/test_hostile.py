@@ -24,7 +24,7 @@ from isolation.contract.quantity import gib
 from isolation.host import feed, liveness, process
 from isolation.host.files import read_text
 from isolation.lib import files
-from isolation.run import view
+from isolation.run import listing
 from isolation.run.core.request import Wanted, choose
 
 CARDS = [card(i) for i in range(4)]
@@ -48,10 +48,10 @@ CARD = st.fixed_dictionaries(dict.fromkeys(("uuid", "index", "bytes", "core"), N
 def used(entry: Hold) -> None:
     """Everything that the room does with a hold of somebody else's."""
     console = Console(width=100)
-    json.dumps(view.as_json([entry]))
-    view.listed([entry], 2.0, console)
-    view.taken(CARDS, [entry])
-    view.waiting("x", CARDS, [entry], 1.0).encode()
+    json.dumps(listing.as_json([entry]))
+    listing.listed([entry], 2.0, console)
+    listing.taken(CARDS, [entry])
+    listing.waiting("x", CARDS, [entry], 1.0).encode()
     choose(Wanted(1), CARDS, [entry] * 16, CardChoice.SPREAD)
     feed._tenant(entry.core, entry.policy, online=entry.online, active=True, got=1.0)
     liveness.lives(entry, Path("/nonexistent"), entry.boot)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from isolation.contract.model import Mode
 from isolation.contract.quantity import MIB
-from isolation.simulator.csvfile import TraceError
-from isolation.simulator.openb import CARD_BYTES, arrivals, parse_nodes, parse_pods, read_nodes, read_pods
+from isolation.simulator.traces.csvfile import TraceError
+from isolation.simulator.traces.openb import CARD_BYTES, arrivals, parse_nodes, parse_pods, read_nodes, read_pods
 
 TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "traces"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"

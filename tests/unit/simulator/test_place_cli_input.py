@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import main
-from isolation.simulator.document import documents
-from isolation.simulator.syntax_errors import DocumentError
+from isolation.simulator.place.yaml_document import DocumentError, documents
 
 NODE = "name=n1,cards=2,gib=15"
 POD = """apiVersion: v1

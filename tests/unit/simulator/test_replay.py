@@ -17,11 +17,22 @@ from support.budget import examples
 
 from isolation.contract.model import Placement, Refusal, Rules, Slice, Why
 from isolation.placement.policy import POLICIES
-from isolation.simulator import synthetic
-from isolation.simulator.audit import Audit, AuditError
-from isolation.simulator.openb import CARD_BYTES, MILLI_BYTES, make_node, make_request, read_nodes, read_pods
-from isolation.simulator.replay import KINDS, Job, ReplayError, RunError, Trace, gpu_milli, judge, kind, load, replay
-from isolation.simulator.workers import replay_all
+from isolation.simulator.sim.audit import Audit, AuditError
+from isolation.simulator.sim.parallel import replay_all
+from isolation.simulator.sim.replay import (
+    KINDS,
+    Job,
+    ReplayError,
+    RunError,
+    Trace,
+    gpu_milli,
+    judge,
+    kind,
+    load,
+    replay,
+)
+from isolation.simulator.traces import synthetic
+from isolation.simulator.traces.openb import CARD_BYTES, MILLI_BYTES, make_node, make_request, read_nodes, read_pods
 
 TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "traces"
 with_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the traces are not beside the checkout")
@@ -196,7 +207,7 @@ def test_a_pod_that_fits_somewhere_is_always_placed(fleet, queue, policy):
 def outcomes_of(trace, policy):
     """The queue in its own order, beside what the engine said of it."""
     from isolation.placement.engine import Engine  # noqa: PLC0415 (beside its only use)
-    from isolation.simulator.replay import _place_all  # noqa: PLC0415 (white-box: the timed part alone)
+    from isolation.simulator.sim.replay import _place_all  # noqa: PLC0415 (white-box: the timed part alone)
 
     engine = Engine(trace.nodes, policy=policy, seed=1)
     engine.teach(trace.requests)

@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 
-from isolation.simulator import synthetic
-from isolation.simulator.openb import CARD_BYTES, arrivals
-from isolation.simulator.replay import KINDS, kind
+from isolation.simulator.sim.replay import KINDS, kind
+from isolation.simulator.traces import synthetic
+from isolation.simulator.traces.openb import CARD_BYTES, arrivals
 
 
 def test_the_fleet_has_the_published_cards_by_model():

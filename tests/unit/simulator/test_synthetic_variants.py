@@ -9,14 +9,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.measured import benchmark
 
+from benchmarks.trace_variants import VARIANTS, derive
 from isolation.contract.model import Rules
-from isolation.simulator import synthetic
-from isolation.simulator.openb import CARD_BYTES
-
-variants = benchmark("variants")
-VARIANTS, derive = variants.VARIANTS, variants.derive
+from isolation.simulator.traces import synthetic
+from isolation.simulator.traces.openb import CARD_BYTES
 
 BASE = tuple(pod.request for pod in synthetic.pods())
 DONORS = tuple(replace(request, rules=Rules(models=frozenset({"T4"}))) for request in BASE[:2000] if request.cards)

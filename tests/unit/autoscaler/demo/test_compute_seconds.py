@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from support.frames import card, frame, node, use
 
-from autoscaler.demo.embedded.compute_seconds import ComputeSeconds
-from autoscaler.demo.embedded.fleet import Embedded, demo_fleet, demo_limits, demo_workload
+from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits
+from autoscaler.demo.embedded.readings import ComputeSeconds
+from autoscaler.demo.embedded.workload import demo_workload
 
 
 def of(ratio, *, promise="a"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.frames import card, frame, node, use
 
-from autoscaler.demo.stack import report
+from autoscaler.demo.stack import optional_stack as report
 from autoscaler.demo.stack.addresses import Addresses
 from autoscaler.demo.stack.reports import MOST_ALERTS, read_alerts, read_page
 from exporter.http.pages import Exposition

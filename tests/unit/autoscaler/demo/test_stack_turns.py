@@ -15,8 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.demo.scenario import demo
 from autoscaler.demo.stack.addresses import ports
-from autoscaler.demo.stack.autoscaler_metrics import Turns
-from autoscaler.demo.stack.metrics_page import PageServer
+from autoscaler.demo.stack.autoscaler_metrics import PageServer, Turns
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
 

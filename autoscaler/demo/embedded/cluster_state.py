@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who holds what in a simulated cluster: pods, the room they take, homes kept free, how full nodes are.
+
+One engine is the only book of room; the mappings beside it are indexes of the same truth and
+change in the same call. Takes no decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autoscaler.core.pools import compute_load
+from isolation.contract.model import Phase
+from isolation.placement.engine import Engine
+
+if TYPE_CHECKING:
+    from autoscaler.core.observation import Reservation
+    from isolation.contract.model import Node, Placement, Pod
+
+
+class Book:
+    """Pods, nodes and room."""
+
+    def __init__(self, policy: str, seed: int) -> None:
+        self.engine = Engine(policy=policy, seed=seed)
+        self.pods: dict[str, Pod] = {}
+        self.on: dict[str, dict[str, Pod]] = {}
+        self.load: dict[str, float] = {}
+        self.reserved: dict[str, Reservation] = {}
+        self.broken: dict[str, int] = {}
+        """Promises broken on each node so far, once per container and card."""
+        self.changed: set[str] = set()
+        """Nodes that look different since somebody last asked; whoever asks empties it."""
+
+    def open(self, node: Node) -> None:
+        """A node becomes usable."""
+        self.engine.put_node(node)
+        self.on[node.name] = {}
+        self.broken[node.name] = 0
+        self._weigh(node.name)
+
+    def cordon(self, name: str, *, cordoned: bool) -> None:
+        """Whether new pods may come; what is there stays."""
+        self.engine.put_node(replace(self.engine.nodes[name], cordoned=cordoned))
+        self.changed.add(name)
+
+    def close(self, name: str) -> None:
+        """An empty node goes."""
+        if self.on[name]:
+            raise RuntimeError(f"node {name} still has {len(self.on[name])} pods")
+        # homes kept on a node that goes are homes no more; their drains are called off by the loop
+        for home in [home for home in self.reserved.values() if home.placement.node == name]:
+            self.unreserve(home)
+        self.engine.drop_node(name)
+        del self.on[name], self.load[name], self.broken[name]
+        self.changed.add(name)
+
+    def bind(self, pod: Pod, placement: Placement) -> Pod:
+        """A pod takes its room; PlacementError, with nothing changed, where there is none."""
+        self.engine.hold(pod.uid, pod.request, placement)
+        bound = replace(pod, placement=placement, phase=Phase.RUNNING)
+        self.pods[pod.uid] = self.on[placement.node][pod.uid] = bound
+        self._weigh(placement.node)
+        return bound
+
+    def mark_deleting(self, pod: Pod) -> None:
+        """A deletion was asked for; the room stays taken until `remove`."""
+        self.pods[pod.uid] = ending = replace(pod, deleting=True)
+        if pod.placement is not None:
+            self.on[pod.placement.node][pod.uid] = ending
+
+    def remove(self, uid: str) -> Pod:
+        """A pod is gone, its room is free."""
+        pod = self.pods.pop(uid)
+        if pod.placement is not None:
+            self.engine.release(uid)
+            del self.on[pod.placement.node][uid]
+            self._weigh(pod.placement.node)
+        return pod
+
+    def reserve(self, home: Reservation) -> None:
+        """Keep room free for a pod that moves; PlacementError where there is none."""
+        self.engine.hold(home.hold, home.request, home.placement)
+        self.reserved[home.pod] = home
+
+    def unreserve(self, home: Reservation) -> None:
+        """Give it back."""
+        self.engine.release(home.hold)
+        del self.reserved[home.pod]
+
+    def _weigh(self, name: str) -> None:
+        held = [(pod.request, pod.placement) for pod in self.on[name].values() if pod.placement is not None]
+        self.load[name] = compute_load(self.engine.nodes[name], held)
+        self.changed.add(name)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`gpushare place`: where would these manifests land, card by card, or exactly why not.
+
+Joins files, placement and views; decides only what is bad input (exit status 2) and what is an
+answer (0, or 1 if a pod was refused).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console
+
+from isolation import options
+from isolation.contract.model import Refusal, Why
+from isolation.contract.names import ACK
+from isolation.contract.quantity import UNITS
+from isolation.placement.policy import DEFAULT, POLICIES
+from isolation.simulator.place.manifests import STDIN, ManifestError, read, wanted
+from isolation.simulator.place.nodes import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
+from isolation.simulator.place.plan import plan
+from isolation.simulator.place.view import as_json, show
+
+if TYPE_CHECKING:
+    from isolation.contract.codec.workloads import Planned
+    from isolation.contract.model import Node
+
+_WIDTH: Final = 80
+_GPU: Final = re.compile(r"^resource .*(?:nvidia\.com/|gpu|cuda|npu|gaudi|ascend|dcu|mlu)", re.IGNORECASE)
+"""Extended resources of vendors' device plugins for accelerators, by the words that their names are made of."""
+
+
+class BadInput(click.ClickException):
+    """Input that cannot be answered at all."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.option(
+    "files",
+    "-f",
+    "--file",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Manifest file; - reads stdin. Repeat for several.",
+)
+@click.option(
+    "specs",
+    "--node",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, default), placement "
+    "(binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
+    "Repeat for several.",
+)
+@click.option(
+    "nodes_files",
+    "--nodes-file",
+    multiple=True,
+    metavar="FILE",
+    help="File with the nodes of a cluster, written by: kubectl get nodes -o yaml.",
+)
+@click.option(
+    "--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True, help="Placement policy."
+)
+@click.option(
+    "--memory-unit",
+    "unit",
+    type=click.Choice(list(UNITS)),
+    default="1GiB",
+    show_default=True,
+    help="Memory of one unit of gpu-mem.",
+)
+@options.output()
+@click.pass_context
+def place(  # noqa: PLR0917 (click calls by name)
+    ctx: click.Context,
+    files: tuple[str, ...],
+    specs: tuple[str, ...],
+    nodes_files: tuple[str, ...],
+    policy: str,
+    unit: str,
+    output: str,
+) -> None:
+    """
+    Show on which nodes and cards the pods of these manifests would be placed.
+
+    Pods are placed one after another, in file order. Exit status: 0 if all pods were placed, 1 if
+    any pod was refused, 2 on bad input.
+    """
+    if [*files, *nodes_files].count(STDIN) > 1:
+        raise BadInput("stdin can be read only once; use - only once")
+    stdin = sys.stdin.buffer if sys.stdin else BytesIO()
+    try:
+        fleet = _fleet(
+            specs, [fleet_of(read(name, stdin, MOST_FILE_BYTES), UNITS[unit]) for name in nodes_files], UNITS[unit]
+        )
+        asked = wanted([read(name, stdin) for name in files], UNITS[unit])
+    except (ManifestError, FleetError) as exc:
+        raise BadInput(str(exc)) from None
+    if not asked.pods:
+        raise BadInput("; ".join(("no pods to place", *asked.notes)))
+    for note in (*fleet.notes, *asked.notes, *_caveats(asked.pods)):
+        click.echo(f"note: {note}", err=True)
+    result = plan(fleet.nodes, fleet.pods, tuple(map(_known, asked.pods)), policy)
+    if output:
+        click.echo(json.dumps(as_json(result), indent=2))
+    else:
+        console = Console(highlight=False)
+        show(result, console if console.is_terminal else Console(highlight=False, width=_WIDTH))
+    ctx.exit(1 if result.refused else 0)
+
+
+def _fleet(specs: tuple[str, ...], files: list[Fleet], unit_bytes: int) -> Fleet:
+    """All nodes together; a name stands once."""
+    nodes: list[Node] = [node for fleet in files for node in fleet.nodes]
+    for spec in specs:
+        try:
+            nodes += nodes_of(spec, unit_bytes)
+        except FleetError as exc:
+            raise FleetError(f"--node {spec[:80]}: {exc}") from None
+    if not nodes:
+        raise FleetError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
+    if len(nodes) > MOST_NODES:
+        raise FleetError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
+    seen: set[str] = set()
+    for node in nodes:
+        if node.name in seen:
+            raise FleetError(f"two nodes are named {node.name}; give each its own name")
+        seen.add(node.name)
+    pods = tuple(pod for fleet in files for pod in fleet.pods)
+    return Fleet(tuple(nodes), pods, tuple(note for fleet in files for note in fleet.notes))
+
+
+def _known(pod: Planned) -> Planned:
+    """The pod, refused where it asks for GPUs by a name that placement does not know: it would never be counted."""
+    strange = [name for name in getattr(pod.request, "unmodelled", ()) if _GPU.search(name)]
+    if not strange:
+        return pod
+    known = f"{ACK.memory} (a share of a card) or {ACK.whole} (whole cards)"
+    reason = f"requests GPUs as {strange[0]}, which placement does not know: use {known}"
+    return replace(pod, request=Refusal(Why.INVALID, reason))
+
+
+def _caveats(pods: tuple[Planned, ...]) -> list[str]:
+    """What the pods say that placement does not weigh, once for pods alike."""
+    caveats: dict[str, list[str]] = {}
+    for pod in pods:
+        for phrase in getattr(pod.request, "unmodelled", ()):
+            caveats.setdefault(f"placement ignores {phrase}", []).append(pod.key)
+        if pod.node:
+            caveats.setdefault(f"nodeName is set, so only node {pod.node} is tried", []).append(pod.key)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {caveat}"
+        for caveat, names in caveats.items()
+    ]
