@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import secrets
 import signal
@@ -53,6 +54,8 @@ LOOK_SECONDS: Final = 0.2
 AGAIN_SECONDS: Final = 5.0
 CYCLE_SECONDS: Final = 900.0
 """A reconcile cycle that takes longer hangs: each of its requests has a deadline."""
+YOUNG_OBJECTS: Final = 50_000
+"""New objects after which the garbage collector looks for cycles: an observation makes millions and has none."""
 GRACE_SECONDS: Final = 20.0
 """For the step under way when we are told to stop: as long as a provider may take."""
 
@@ -219,5 +222,6 @@ async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> 
     loop = asyncio.get_running_loop()
     for kind in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(kind, stop.set)
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with Access(options.kubeconfig, options.context) as access:
         await Autoscaler(options, access).run(stop, opened)

@@ -2,9 +2,10 @@
 """
 Kubernetes as the loop's world: watched objects, providers and exporters as one observation, steps as API calls.
 
-Decides the order: what is awaited comes first, then one reading is made of it without a pause. What a reading
-says is decided in `observe`, how a step is done in `acting`. Where the cluster cannot be told (never read, silent
-for too long, too many nodes unwell) there is no observation at all, but a `DoubtError`.
+Decides the order: what is awaited comes first, then everything is copied at one moment, and the observation is built
+from the copy in a thread, so that the event loop goes on. What it says is decided in `observe`, how a step is done in
+`execute`. Where the cluster is unknown (never read, silent for too long, too many nodes not ready) there is no
+observation at all, but a `DoubtError`.
 """
 
 from __future__ import annotations
@@ -12,25 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from itertools import islice
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
 from autoscaler.kube.core.conditions import Doubt, DoubtError, Kind
 from autoscaler.kube.execute import Actor
 from autoscaler.kube.execution_context import Tools
-from autoscaler.kube.observe.cache import Books
-from autoscaler.kube.observe.snapshot import Snapshot, observed, observing
+from autoscaler.kube.observe.snapshot import Snapshot, observe
 from autoscaler.kube.persisted import Kept
 from autoscaler.providers.base import ProviderError
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from autoscaler.apis.metrics.core.readings import PodUse
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import ScaleUp, Step
@@ -44,17 +41,10 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 STALE_SECONDS: Final = 150.0
 """A quiet watch is begun anew after 90 s and says a word then: beyond this nobody answers."""
 STEP_SECONDS: Final = 5.0
 """A wall clock that is so far from where it should be was set."""
-FEW: Final = 500
-"""Objects that are read at a stretch: some milliseconds."""
-MOST_ROUNDS: Final = 3
-"""So often the books are brought up to date beforehand, where many objects keep changing meanwhile."""
-ANEW_SECONDS: Final = 3600.0
-"""After so long the books are made from nothing again, and held against the old ones."""
 
 
 class Figures(Protocol):
@@ -97,7 +87,6 @@ class KubeWorld:
         """The latest reading, with what could not be told of it."""
         tools = Tools(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
         self._actor = Actor(tools, limits)
-        self._books, self._begun = Books(), parts.steady()
         self._blocked: tuple[Doubt, ...] = ()
         self._settled = False
 
@@ -125,16 +114,15 @@ class KubeWorld:
         unknown = [pool.name for pool in self._pools if pool.profile is None and pool.name not in self.kept.asked]
         for pool in unknown:
             self.kept = await _asked(self.kept, parts.providers, pool)
-        await self._catch_up(reading, measured)
-        # from here on without a pause: everything below is of one moment
         self._check()
-        seen = observed(self._snapshot(reading, measured), self._pools, self._limits, self.kept, self._books)
+        snapshot = self._snapshot(reading, measured)
+        seen, picture = await asyncio.to_thread(self._build, snapshot, parts.steady(), recheck=recheck)
         self.seen, self.kept, self._blocked = seen, seen.kept, ()
         if any(doubt.blocks for doubt in seen.doubts):
             self._block(seen.doubts)
         self._actor.begin(seen, recheck=recheck)
-        if not recheck:
-            await self._show(seen.observation, measured)
+        if picture is not None and parts.board is not None:
+            parts.board.put(picture)
         return seen.observation
 
     async def settle(self, seconds: float) -> None:
@@ -178,7 +166,9 @@ class KubeWorld:
         return Snapshot(
             at=self.now(),
             view=sources.view(),
-            notes=sources.notes,
+            # copies: the watches go on writing while a thread reads
+            node_notes=dict(sources.notes.of_node),
+            pod_notes=dict(sources.notes.of_pod),
             reservations=sources.reservations.all(),
             budgets=sources.budgets.all(),
             states=reading.states,
@@ -189,25 +179,16 @@ class KubeWorld:
             held_still=self._clock_step(),
         )
 
-    async def _catch_up(self, reading: ProvidersReading, measured: Measured) -> None:
-        """Read what has changed bit by bit, so that little is left for the moment that everything is read of."""
-        books, fresh = self._books, self._parts.steady() - self._begun >= ANEW_SECONDS
-        if fresh:
-            books = Books()
-        for number in range(MOST_ROUNDS):
-            now, before = self._snapshot(reading, measured), books.changed
-            for _ in books.follow(now):
-                await asyncio.sleep(0)
-            little = books.changed - before < FEW and books.room.behind(now.view.cluster.nodes) < FEW
-            if little and (number or not fresh):
-                break
-            for _ in observing(now, self._pools, self._limits, self.kept, books):
-                await asyncio.sleep(0)
-        if fresh:
-            other = books.differs(self._books)
-            if other:
-                log.error("cluster cache was inconsistent (a defect): rebuilt from scratch: %s", other)
-            self._books, self._begun = books, self._parts.steady()
+    def _build(self, snapshot: Snapshot, at: float, *, recheck: bool) -> tuple[Seen, MetricsSnapshot | None]:
+        """In a thread: touches nothing but the snapshot. A recheck is not published."""
+        seen = observe(snapshot, self._pools, self._limits, self.kept)
+        if recheck or self._parts.board is None:
+            return seen, None
+        found, measured = seen.observation, snapshot.measured
+        pods = pod_uses(found.pods.values(), measured.samples, measured.measured, measured.whole)
+        return seen, MetricsSnapshot(
+            at, pods, summarize_pools(found), list_pending(found), frozenset(found.engine.nodes)
+        )
 
     # -- what keeps it from acting ---------------------------------------------------------------
 
@@ -232,28 +213,6 @@ class KubeWorld:
         if abs(step) <= STEP_SECONDS:
             return ""
         return f"the wall clock jumped by {step:+.0f} s: no pods are moved until it is correct or this process restarts"
-
-    async def _show(self, seen: Observation, measured: Measured) -> None:
-        """For the metrics APIs and KEDA; bit by bit, of a reading that does not change any more."""
-        if self._parts.board is None:
-            return
-        at = self._parts.steady()
-        found: dict[str, list[PodUse]] = {}
-        for some in batched(seen.pods.values(), FEW):
-            for namespace, uses in pod_uses(some, measured.samples, measured.measured, measured.whole).items():
-                found.setdefault(namespace, []).extend(uses)
-            await asyncio.sleep(0)
-        pods = MappingProxyType({namespace: tuple(uses) for namespace, uses in found.items()})
-        rooms = summarize_pools(seen)
-        await asyncio.sleep(0)
-        self._parts.board.put(MetricsSnapshot(at, pods, rooms, list_pending(seen), frozenset(seen.engine.nodes)))
-
-
-def batched(things: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of so many each, the last one shorter."""
-    left = iter(things)
-    while some := list(islice(left, size)):
-        yield some
 
 
 async def _asked(kept: Kept, providers: Providers, pool: str) -> Kept:

@@ -51,7 +51,7 @@ def doubts_of(now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: M
 
 def unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Doubt]:
     """A node on its way up is not unwell; one that has its cards, or has had its time, is."""
-    notes = now.notes.of_node
+    notes = now.node_notes
     old = [
         node
         for name, node in nodes.items()

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who waits for a node that we could buy, who may be moved, and who must not be.
+Pods of one snapshot: where each is, which wait for cards, which may be moved, and which must not be.
 
-Decides which constraints are honoured and how: a zone's spread becomes the one zone that is next, a spread over hosts
-excludes the hosts that are full. What cannot be modelled is named, not bought for and not moved. Pure.
+Decides which scheduling constraints are honoured and how: a spread over zones becomes the one zone that is next, a
+spread over hosts excludes the full hosts. What cannot be modelled is named, neither bought for nor moved. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from autoscaler.core.disruption_budget import belongs_to_node
+from autoscaler.core.drain_rules import DrainRules, explain_block, find_blocks
 from autoscaler.kube.annotations import PodNote
+from autoscaler.kube.usage import spots_of
 from isolation.contract.model import NAME_FIELD, Phase, Requirement
 from isolation.contract.names import SYSTEM_NAMESPACES
 from isolation.placement.node_rules import find_barrier, kind_of
@@ -20,8 +23,10 @@ from isolation.placement.node_rules import find_barrier, kind_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from autoscaler.core.drain_rules import DrainBlock
     from autoscaler.core.pools import Pool
     from autoscaler.kube.annotations import Spread
+    from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Budget
     from isolation.contract.model import Node, Pod, Request, Rules
     from isolation.placement.node_rules import RequestKind
@@ -33,7 +38,99 @@ MOST_KINDS: Final = 500
 """Different spreads and sets of rules that are weighed in one turn; a tenant can make each of its pods another kind."""
 _BEYOND: Final = ("volume ", "resource claims", "a pod group", "host ports")
 """How phrases of `Request.unmodelled` begin that bind a pod to places that nobody here knows."""
-_NOBODY: Final = PodNote()
+_NO_NOTE: Final = PodNote()
+
+
+@dataclass(slots=True)
+class PodIndex:
+    """The pods of one snapshot that have not ended, each as far as it may be moved."""
+
+    pods: dict[str, Pod] = field(default_factory=dict)
+    """By UID: bound ones, and waiting ones that ask for cards."""
+    by_node: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    queue: dict[str, Pod] = field(default_factory=dict)
+    """Pods that wait for cards, by UID."""
+    deletion_cost: dict[str, int] = field(default_factory=dict)
+    """By UID, where its owner set one."""
+    gone_at: dict[str, float] = field(default_factory=dict)
+    """By UID, from when a terminating pod counts as gone, in seconds since the epoch."""
+    blocks: dict[str, tuple[DrainBlock, ...]] = field(default_factory=dict)
+    """By UID: rules against moving it, where all of them are in force."""
+
+    def nodes_in_use(self) -> frozenset[str]:
+        """Nodes with pods that do not go with the node."""
+        return frozenset(
+            name for name, here in self.by_node.items() if any(not belongs_to_node(pod) for pod in here.values())
+        )
+
+    def leave_out(self, nodes: Collection[str]) -> None:
+        """Of pods on any other node than these keep only the ones that ask for cards."""
+        for name in [name for name in self.by_node if name not in nodes]:
+            here = self.by_node[name]
+            for uid in [uid for uid, pod in here.items() if not pod.request.cards]:
+                del self.pods[uid], here[uid]
+            if not here:
+                del self.by_node[name]
+
+    def find_blocked(self, rules: Mapping[str, DrainRules]) -> dict[str, str]:
+        """Who may not be moved by the drain rules, and why; `rules`: by node, where they are not the default ones."""
+        usual, found = DrainRules(), {}
+        for uid, blocks in self.blocks.items():
+            placement = self.pods[uid].placement if uid in self.pods else None
+            why = explain_block(blocks, rules.get(placement.node, usual)) if placement is not None else ""
+            if why:
+                found[uid] = why
+        return found
+
+    def find_guarded(self, budgets: Sequence[Budget], everyone: str) -> dict[str, str]:
+        """Who may not be evicted now, and why; `everyone`: why nobody may, empty: they may."""
+        bound = [pod for pod in self.pods.values() if pod.placement is not None and pod.evictable]
+        return {pod.uid: everyone for pod in bound} if everyone else guarded(bound, budgets)
+
+    def find_long_terminating(self, at: float) -> frozenset[str]:
+        """Who should have ended long before this moment."""
+        return frozenset(uid for uid, gone in self.gone_at.items() if gone < at)
+
+    def measure(self, usage: Measured) -> dict[str, float]:
+        """By UID: the most that a pod uses of the compute of one of its cards; absent where it cannot be told."""
+        found = {}
+        for uid, pod in self.pods.items() if usage.samples else ():
+            used = usage.used(pod.placement.node, spots_of(pod)) if pod.placement is not None else None
+            if used is not None:
+                found[uid] = used
+        return found
+
+
+def index_pods(pods: Iterable[Pod], notes: Mapping[str, PodNote], schedulers: Collection[str]) -> PodIndex:
+    """`schedulers`: those that honour reservations; the pods of others are never moved."""
+    index = PodIndex()
+    for pod in pods:
+        if pod.phase is not Phase.DONE:
+            _add(index, pod, notes.get(pod.uid, _NO_NOTE), schedulers)
+    return index
+
+
+def _add(index: PodIndex, pod: Pod, note: PodNote, schedulers: Collection[str]) -> None:
+    uid, placement = pod.uid, pod.placement
+    if note.gone_at:
+        index.gone_at[uid] = note.gone_at
+    if note.deletion_cost:
+        index.deletion_cost[uid] = note.deletion_cost
+    if placement is None:
+        if pod.request.cards:
+            index.pods[uid] = pod
+            if pod.phase is Phase.PENDING and not pod.deleting:
+                index.queue[uid] = pod
+        return
+    if pod.evictable:
+        if movable(pod, note, schedulers):
+            blocks = find_blocks(pod.request.owner, note.said)
+            if blocks:
+                index.blocks[uid] = blocks
+        else:
+            pod = replace(pod, evictable=False)
+    index.pods[uid] = pod
+    index.by_node.setdefault(placement.node, {})[uid] = pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +193,7 @@ def waiting(
     left: dict[str, str] = {}
     domains = _Domains(everyone, nodes, pools)
     for pod in pods:
-        note = notes.get(pod.uid, _NOBODY)
+        note = notes.get(pod.uid, _NO_NOTE)
         why = beyond(pod.request, note) or domains.too_many(pod, note.spreads)
         if why:
             left[pod.uid] = f"unsupported scheduling constraints: {why}; no scale-up for this pod"

@@ -1,56 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One observation from everything that was read, and what could not be told of it.
+One observation for the deciders out of one consistent copy of everything that was read.
 
 Decides what of the cluster the deciders see: usable nodes with cards and the pods on them, machines by their state,
-pools with what a fresh node of theirs looks like, reservations as held room. Pure: the same reading gives the same
-observation, also after a restart; what is kept between readings (`Books`) makes it come sooner, never differ.
+pools with what a fresh node of theirs looks like, reservations as held room. Built from nothing in each cycle, so the
+same snapshot gives the same observation, also after a restart. Pure: it may run in a thread, since nothing in a
+snapshot changes any more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING
 
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Observation
 from autoscaler.kube.nominations import used_by
-from autoscaler.kube.observe.cache import Books
-from autoscaler.kube.observe.capacity import Usable
+from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
 from autoscaler.kube.observe.conditions import doubts_of, unready
 from autoscaler.kube.observe.machines import Fleet, Standing, fleet_of
 from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of
-from autoscaler.kube.observe.pods import waiting
-from autoscaler.kube.observe.pools import bounds_of, mode_of, pool_of
-from autoscaler.providers.core.profile import learn_kinds
+from autoscaler.kube.observe.pods import index_pods, waiting
+from autoscaler.kube.observe.pools import bounds_of, kind_of, mode_of, pool_of
+from autoscaler.providers.core.profile import learn
 from isolation.contract.model import Cluster
 from isolation.contract.names import SCHEDULER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autoscaler.core.limits import Limits
-    from autoscaler.kube.annotations import NodeNote, Notes
+    from autoscaler.kube.annotations import NodeNote, PodNote
     from autoscaler.kube.core.conditions import Doubt
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.persisted import Kept
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Budget, Stored
     from autoscaler.providers.base import PoolState, ProviderError
-    from isolation.contract.model import Node, Pod
+    from isolation.contract.model import Pod
     from isolation.kube.store import View
-
-_EMPTY: Final[Mapping[str, Pod]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything of one moment."""
+    """Everything of one moment, copied from what goes on changing."""
 
     at: float
     view: View
-    notes: Notes
+    node_notes: Mapping[str, NodeNote]
+    """By name."""
+    pod_notes: Mapping[str, PodNote]
+    """By UID."""
     reservations: Mapping[str, Stored]
     budgets: Sequence[Budget]
     states: Mapping[str, PoolState]
@@ -79,8 +80,6 @@ class Seen:
     """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
     silent: Mapping[str, str]
     """By pool that cannot be told, why."""
-    stored: Mapping[str, Stored]
-    """Reservations by name, of anybody."""
     names: Mapping[str, str]
     """Of the reservation that is each moving pod's home, by UID."""
     over: tuple[str, ...]
@@ -89,50 +88,34 @@ class Seen:
     """Of nodes, by name."""
 
 
-def observed(
-    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept, books: Books | None = None
-) -> Seen:
-    """The whole reading; with `books` of earlier ones the same one, sooner."""
-    steps = observing(now, configs, limits, kept, books or Books(now.schedulers))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("Seen", end.value)
-
-
-def observing(
-    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept, books: Books
-) -> Generator[None, None, Seen]:
-    """The same, step by step: others may have their turn at each; what is begun may be left, the books stay good."""
-    yield from books.follow(now)
+def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept) -> Seen:
+    """What the deciders see, and what the executor and the reports need besides."""
+    index = index_pods(now.view.cluster.pods, now.pod_notes, now.schedulers)
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    standing = Standing(
-        now.at, nodes, now.notes.of_node, kept.machines, books.lived(), limits.max_node_provision_seconds
+    fleet = _join_machines(now, configs, limits, kept, index.nodes_in_use())
+    index.leave_out(fleet.machines.keys() | {name for name, node in nodes.items() if node.cards})
+    pods, by_node = index.pods, index.by_node
+    shown = (
+        kind_of(nodes[name], machine.pool, by_node.get(name, {}).values())
+        for name, machine in fleet.machines.items()
+        if name in nodes and machine.pool and machine.state is MachineState.READY
     )
-    failed = [one.name for one in configs if one.name not in now.states]
-    fleet = fleet_of(standing, now.states, failed, {one.name: mode_of(one, kept.profiles) for one in configs})
-    _will_not_sell(fleet, now)
-    yield
-    where = fleet.machines.keys() | {name for name, node in nodes.items() if node.cards}
-    pods, on = books.pods(where), books.on(where)
-    yield
-    profiles = learn_kinds(kept.profiles, books.kinds.standing(_standing(fleet, nodes, on)))
-    shaped = {one.name: one.shaped(profiles.get(one.name)) for one in configs}
-    bounds = {one.name: bounds_of(one, now.states.get(one.name), fleet, on) for one in configs}
-    made = (pool_of(one, shaped[one.name], bounds[one.name], told=one.name in now.states) for one in configs)
+    profiles = learn(kept.profiles, shown)
+    shaped = {config.name: config.shaped(profiles.get(config.name)) for config in configs}
+    bounds = {config.name: bounds_of(config, now.states.get(config.name), fleet, by_node) for config in configs}
+    made = (
+        pool_of(config, shaped[config.name], bounds[config.name], told=config.name in now.states) for config in configs
+    )
     pools = {pool.name: pool for pool in made if pool is not None}
     homes, missed = expected_of(fleet, kept, pods, now.at)
     vain = in_vain(missed, limits, now.at)
-    queue = Cluster(pods=tuple(pod for uid, pod in books.queue.items() if uid not in vain)).pending
-    yield
-    yield from books.room.follow(_usable(fleet, nodes, now.notes), on)
-    found = waiting(queue, pods.values(), now.notes.of_pod, books.room.nodes, tuple(pools.values()))
-    yield
-    engine = books.room.engine()
+    queue = Cluster(pods=tuple(pod for uid, pod in index.queue.items() if uid not in vain)).pending
+    usable = find_usable(fleet.machines, nodes, now.node_notes)
+    found = waiting(queue, pods.values(), now.pod_notes, usable, tuple(pools.values()))
+    engine, load = build_engine(usable, by_node)
     draining = {name for name, machine in fleet.machines.items() if machine.state is MachineState.DRAINING}
-    left = _left(configs, fleet, now.notes)
-    used = used_by(now.reservations, (pod for uid, pod in books.arrived.items() if uid in pods))
+    left = _left(configs, fleet, now.node_notes)
+    used = used_by(now.reservations, (pod for pod in pods.values() if pod.reservation))
     reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
     return Seen(
@@ -140,20 +123,20 @@ def observing(
             at=now.at,
             engine=engine,
             pods=pods,
-            on=on,
-            load=books.room.load(),
-            kept=books.room.kept(),
+            on=by_node,
+            load=load,
+            kept=frozenset(node.name for node in usable if not drainable(node)),
             machines=fleet.machines,
             pools=pools,
             pending=found.pods,
             reserved=reserved,
             nominations=homes,
-            guarded=books.guarded(pods, now.held_still),
-            deletion_cost=dict(books.cost),
+            guarded=index.find_guarded(now.budgets, now.held_still),
+            deletion_cost=index.deletion_cost,
             card_utilization=now.measured.heat,
-            pod_utilization=books.busy(pods),
-            blocked=_theirs(left, on) | books.blocked(_rules(configs, fleet)),
-            long_terminating=books.long_terminating(now.at),
+            pod_utilization=index.measure(now.measured),
+            blocked=_theirs(left, by_node) | index.find_blocked(_rules(configs, fleet)),
+            long_terminating=index.find_long_terminating(now.at),
             ordered={name: state.ordered for name, state in now.states.items() if state.ordered},
             with_node=frozenset(name for name in fleet.machines if name in nodes),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
@@ -167,39 +150,25 @@ def observing(
         fleet=fleet,
         targets={name: state.target for name, state in now.states.items()},
         silent={name: str(error) for name, error in now.failed.items()},
-        stored=now.reservations,
         over=over,
         names=names,
-        uids={name: note.uid for name, note in now.notes.of_node.items()},
+        uids={name: note.uid for name, note in now.node_notes.items()},
     )
 
 
-def _will_not_sell(fleet: Fleet, now: Snapshot) -> None:
-    """A machine that failed at once: the plan gives it up, and with it the pool for a while."""
-    for name, said in now.dry.items():
+def _join_machines(
+    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept, in_use: frozenset[str]
+) -> Fleet:
+    nodes = {node.name: node for node in now.view.cluster.nodes}
+    standing = Standing(now.at, nodes, now.node_notes, kept.machines, in_use, limits.max_node_provision_seconds)
+    unknown = [config.name for config in configs if config.name not in now.states]
+    modes = {config.name: mode_of(config, kept.profiles) for config in configs}
+    fleet = fleet_of(standing, now.states, unknown, modes)
+    for name, error in now.dry.items():
+        # a machine that failed at once: the plan gives it up, and with it the pool for a while
         fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, MachineState.FAILED, now.at)
-        fleet.trouble[f"{name}/dry"] = said
-
-
-def _standing(
-    fleet: Fleet, nodes: Mapping[str, Node], on: Mapping[str, Mapping[str, Pod]]
-) -> Iterator[tuple[str, Node, Mapping[str, Pod]]]:
-    """Nodes that show what fresh ones of their pools are like."""
-    for name, machine in fleet.machines.items():
-        node = nodes.get(name)
-        if node is not None and machine.pool and machine.state is MachineState.READY:
-            yield machine.pool, node, on.get(name, _EMPTY)
-
-
-def _usable(fleet: Fleet, nodes: Mapping[str, Node], notes: Notes) -> dict[str, Usable]:
-    """Nodes whose room is room: usable ones, and those being drained, unless their removal may have been ordered."""
-    return {
-        name: Usable(nodes[name], machine.pool, machine.state is MachineState.DRAINING)
-        for name, machine in sorted(fleet.machines.items())
-        if name in nodes
-        and machine.state in (MachineState.READY, MachineState.DRAINING)
-        and not _sealed(notes.of_node.get(name))
-    }
+        fleet.trouble[f"{name}/dry"] = error
+    return fleet
 
 
 def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]:
@@ -208,19 +177,15 @@ def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]
     return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
 
 
-def _left(configs: Sequence[PoolConfig], fleet: Fleet, notes: Notes) -> dict[str, str]:
+def _left(configs: Sequence[PoolConfig], fleet: Fleet, notes: Mapping[str, NodeNote]) -> dict[str, str]:
     """By node that cluster-autoscaler alone drains, why we leave it alone; an ordered removal is carried out."""
     theirs = {one.name: f"cluster-autoscaler drains pool {one.name}" for one in configs if not one.ours.drains}
     return {
         name: theirs[machine.pool]
         for name, machine in fleet.machines.items()
-        if machine.pool in theirs and not _sealed(notes.of_node.get(name))
+        if machine.pool in theirs and not sealed(notes.get(name))
     }
 
 
-def _theirs(left: Mapping[str, str], on: Mapping[str, Mapping[str, Pod]]) -> dict[str, str]:
-    return {uid: f"{why}, and moves its pods" for name, why in left.items() for uid in on.get(name, _EMPTY)}
-
-
-def _sealed(note: NodeNote | None) -> bool:
-    return note is not None and note.drain is not None and note.drain.removing > 0
+def _theirs(left: Mapping[str, str], by_node: Mapping[str, Mapping[str, Pod]]) -> dict[str, str]:
+    return {uid: f"{why}, and moves its pods" for name, why in left.items() for uid in by_node.get(name, {})}

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import DoubtError, Kind
+from autoscaler.kube.observe.snapshot import observe
 from autoscaler.kube.watches import RESERVATIONS_PATH
-from autoscaler.kube.world import ANEW_SECONDS, FEW
-from isolation.contract.model import Placement, Request, Slice
 from isolation.contract.names import DRAIN
-from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import RefusedError
 
 
@@ -141,49 +141,48 @@ def test_where_nothing_can_be_reserved_pools_grow_and_nobody_moves():
     assert age < 5
 
 
-def test_books_are_made_anew_from_time_to_time_and_wrong_ones_are_told(caplog):
+def test_the_event_loop_goes_on_while_an_observation_is_built(monkeypatch):
     """
-    Room that was lost in the books is there again after an hour, and the log says that it was lost.
+    The build waits for something that only the loop can give: on the loop itself it would never end.
     """
+    given = threading.Event()
+
+    def build(*arguments):
+        assert given.wait(PATIENCE_SECONDS), "the event loop stood still"
+        return observe(*arguments)
+
+    monkeypatch.setattr("autoscaler.kube.world.observe", build)
 
     async def story(stand):
-        await stand.world.observe()
-        lost = Placement("n2", (Slice("GPU-n2", 0, 3 * GIB),))
-        stand.world._books.room._engine.hold("nobody", Request(1, 3 * GIB), lost)
-        before = await stand.world.observe()
-        stand.seconds += ANEW_SECONDS
-        after = await stand.world.observe()
-        return before.engine.room("n2"), after.engine.room("n2")
+        asyncio.get_running_loop().call_later(0.05, given.set)
+        return await stand.world.observe()
+
+    assert {"p1", "p2"} == run(two(), Machines("n1", "n2"), story).pods.keys()
+
+
+def test_what_the_watches_say_meanwhile_is_not_in_an_observation(monkeypatch):
+    """
+    It is of the moment of its snapshot, whatever comes while a thread builds it.
+    """
+    begun, changed = threading.Event(), threading.Event()
+
+    def build(*arguments):
+        begun.set()
+        assert changed.wait(PATIENCE_SECONDS)
+        return observe(*arguments)
+
+    monkeypatch.setattr("autoscaler.kube.world.observe", build)
+
+    async def story(stand):
+        notes = stand.sources.notes
+        reading = asyncio.create_task(stand.world.observe())
+        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        for uid in list(notes.pods):
+            notes.pod_gone(uid)
+        notes.node_gone("n2")
+        changed.set()
+        return await reading, await stand.world.observe()
 
     before, after = run(two(), Machines("n1", "n2"), story)
-
-    assert 3 * GIB == after[0][0] - before[0][0]
-    assert ["cluster cache was inconsistent (a defect): rebuilt from scratch: the room of node n2"] == [
-        record.getMessage() for record in caplog.records if "rebuilt from scratch" in record.getMessage()
-    ]
-
-
-def test_others_get_their_turn_while_a_large_cluster_is_read():
-    """
-    The first reading of many pods gives way again and again, and is of one moment all the same.
-    """
-    api = Api([a_node("n1")], [a_pod(f"p{number}", "n1", units=1) for number in range(4 * FEW)])
-
-    async def story(stand):
-        beats = 0
-
-        async def beat():
-            nonlocal beats
-            while True:
-                beats += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(beat())
-        seen = await stand.world.observe()
-        other.cancel()
-        return beats, len(seen.on["n1"]), len(seen.engine.holds)
-
-    beats, pods, held = run(api, Machines("n1"), story)
-
-    assert beats >= 4
-    assert (4 * FEW, 4 * FEW) == (pods, held)
+    assert ({"p1", "p2"}, {"n1", "n2"}) == (before.pods.keys(), before.engine.nodes.keys())
+    assert ({}, {"n1"}) == (after.pods, after.engine.nodes.keys())
