@@ -140,6 +140,18 @@ class Observation:
         found = (m for m in self.machines.values() if m.state in COMING)
         return tuple(sorted(found, key=lambda m: (m.since, m.name)))
 
+    def owners_moving(self) -> frozenset[str]:
+        """Owners of a pod that has a reservation elsewhere: their other pods wait until it has moved."""
+        return frozenset(reservation.request.owner for reservation in self.reserved.values())
+
+    def owners_evicted(self) -> frozenset[str]:
+        """Owners of a pod that was evicted and whose successor has not been placed yet."""
+        return frozenset(
+            reservation.request.owner
+            for uid, reservation in self.reserved.items()
+            if uid not in self.pods or self.pods[uid].deleting
+        )
+
     def is_usable(self, name: str) -> bool:
         """Whether pods may be sent to a node."""
         machine = self.machines.get(name)
