@@ -76,28 +76,28 @@ class FleetGrowth:
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """One node to buy and the pods it is for."""
+    """One node to add, and the pods it is for (Karpenter: NodeClaim)."""
 
     pool: str
     slots: tuple[Slot, ...]
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """The pods alone."""
+        """The pods in its slots."""
         return tuple(slot.pod for slot in self.slots)
 
 
 @dataclass(slots=True)
 class Demand:
-    """The answer for every waiting pod; each stands in exactly one of these."""
+    """The answer for every pending pod; each is in exactly one of these."""
 
     planned_nodes: list[PlannedNode] = field(default_factory=list)
     keep: dict[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """Nodes being drained that serve pods after all, by name."""
+    """Pods that need a node which is being drained, by its name."""
     nominations: dict[str, Nomination] = field(default_factory=dict)
     """By UID, on machines that are coming or have just come."""
     fits: list[str] = field(default_factory=list)
-    """By UID: there is room now, the scheduler has not been there yet."""
+    """By UID: there is room now, the scheduler has not placed them yet."""
     unplaceable: dict[str, Refusal] = field(default_factory=dict)
     """By UID: no pool could host it, however many nodes it had."""
     capped: dict[str, Refusal] = field(default_factory=dict)
@@ -105,28 +105,28 @@ class Demand:
     refused_growth: str = ""
     """Which fleet-wide limit keeps pools from growing for those in `capped`; empty: none does."""
     refusals: dict[str, Refusal] = field(default_factory=dict)
-    """By UID: why what stands has no room; for all that do not fit."""
+    """By UID: why no usable node has room; for all that do not fit."""
 
     def answered_pods(self) -> frozenset[str]:
-        """UIDs of those for whom something is bought, kept or coming, or who know why nothing is."""
-        served = (*(planned_node.pods for planned_node in self.planned_nodes), *self.keep.values())
+        """UIDs of the pods that get a node, or a reason why none."""
+        groups = (*(planned.pods for planned in self.planned_nodes), *self.keep.values())
         return frozenset(
-            (*(pod.uid for pods in served for pod in pods), *self.nominations, *self.unplaceable, *self.capped)
+            (*(pod.uid for pods in groups for pod in pods), *self.nominations, *self.unplaceable, *self.capped)
         )
 
 
 def compute_demand(observation: Observation, limits: Limits, closed: Collection[str] = ()) -> Demand:
-    """Weigh every waiting pod; pools named in `closed` could not deliver lately and are not asked."""
+    """The answer for every pending pod; no node is added to pools in `closed`, which are in backoff."""
     found = Demand()
     if not observation.pending:
         return found
-    rest, seated = _seat(observation, _without_room(observation, found), found)
+    rest, nominated = _keep_nominated(observation, _without_room(observation, found), found)
     groups = group_pods(rest)
     if not groups:
         return found
     expander = PoolExpander(observation.pools, frozenset(closed), get_templates(tuple(observation.pools.values())))
     _fill_draining(observation, groups, found)
-    _fill_coming(observation, expander, seated, groups, found)
+    _fill_coming(observation, expander, nominated, groups, found)
     size, growth = observation.sizes(), FleetGrowth.of(observation.machines.values(), observation.pools, limits)
     free = {
         name: pool.max_nodes - size[name]
@@ -134,8 +134,8 @@ def compute_demand(observation: Observation, limits: Limits, closed: Collection[
         if pool.buys and name not in closed
     }
     _cap(free, growth, observation)
-    for name, served in islice(expander.open_nodes(free, groups), limits.max_nodes_per_scaleup):
-        found.planned_nodes.append(PlannedNode(name, tuple(served)))
+    for name, slots in islice(expander.open_nodes(free, groups), limits.max_nodes_per_scaleup):
+        found.planned_nodes.append(PlannedNode(name, tuple(slots)))
         growth.count(observation.pools[name])
         _cap(free, growth, observation)
     _explain(expander, groups, found, growth)
@@ -148,21 +148,21 @@ def _cap(free: dict[str, int], growth: FleetGrowth, observation: Observation) ->
 
 
 def _without_room(observation: Observation, found: Demand) -> list[Pod]:
-    """Waiting pods for which nothing that stands has room, in the scheduler's order."""
-    simulation = _after_moves(observation)
+    """Pending pods for which no usable node has room, in the scheduler's order."""
+    simulation = _simulate_evictions(observation)
     left: list[Pod] = []
     refused: dict[Shape, Refusal] = {}
-    # a pod that was just evicted has its new home already: it is no demand
-    kept = [
-        home
-        for home in observation.reserved.values()
-        if home.pod not in observation.pods or observation.pods[home.pod].deleting
+    # the successor of an evicted pod has its reservation already: it is no demand
+    waiting = [
+        reservation
+        for reservation in observation.reserved.values()
+        if reservation.pod not in observation.pods or observation.pods[reservation.pod].deleting
     ]
     # the places that a purchase was counted on go first, as the scheduler takes them
-    at_home = _at_home(observation)
-    if at_home:
-        simulation = _own(simulation, observation)
-        for uid, request, place in at_home:
+    arrived = _list_arrived(observation)
+    if arrived:
+        simulation = _fork_once(simulation, observation)
+        for uid, request, place in arrived:
             try:
                 simulation.hold(uid, request, place)
             except PlacementError:
@@ -171,9 +171,9 @@ def _without_room(observation: Observation, found: Demand) -> list[Pod]:
     for pod in observation.pending:
         if pod.uid in found.nominations:
             continue
-        home = next((home for home in kept if home.matches(pod)), None)
-        if home is not None:
-            kept.remove(home)
+        reservation = next((reservation for reservation in waiting if reservation.matches(pod)), None)
+        if reservation is not None:
+            waiting.remove(reservation)
             found.fits.append(pod.uid)
             continue
         key = get_shape(pod.request)
@@ -182,19 +182,21 @@ def _without_room(observation: Observation, found: Demand) -> list[Pod]:
             refused[key] = found.refusals[pod.uid] = answer
             left.append(pod)
             continue
-        simulation = _own(simulation, observation)  # forked only now: most waiting pods wait because nothing fits
+        simulation = _fork_once(
+            simulation, observation
+        )  # forked only now: most pending pods are so because nothing fits
         simulation.hold(pod.uid, pod.request, answer)
         found.fits.append(pod.uid)
     return left
 
 
-def _own(simulation: Engine, observation: Observation) -> Engine:
-    """A trial that may be changed."""
+def _fork_once(simulation: Engine, observation: Observation) -> Engine:
+    """A simulation that may be changed."""
     return observation.engine.fork() if simulation is observation.engine else simulation
 
 
-def _after_moves(observation: Observation) -> Engine:
-    """The room as it will be when the pods on the move have gone: nothing is bought for what they leave."""
+def _simulate_evictions(observation: Observation) -> Engine:
+    """The capacity once the pods being moved have gone: no node is added for what they leave."""
     going = [uid for uid in sorted(observation.reserved) if uid in observation.pods and observation.pods[uid].deleting]
     simulation = observation.engine.fork() if going else observation.engine
     for uid in going:
@@ -203,81 +205,87 @@ def _after_moves(observation: Observation) -> Engine:
     return simulation
 
 
-def _at_home(observation: Observation) -> list[tuple[str, Request, Placement]]:
-    """Waiting pods whose machine has just become usable, with their places on it."""
+def _list_arrived(observation: Observation) -> list[tuple[str, Request, Placement]]:
+    """Pending pods whose machine has just become usable: UID, request, placement on it."""
     found = []
     for pod in observation.pending:
-        home = observation.nominations.get(pod.uid)
-        if home is not None and observation.is_usable(home.machine):
-            place = home.on(observation.engine.nodes[home.machine], pod.request)
+        nomination = observation.nominations.get(pod.uid)
+        if nomination is not None and observation.is_usable(nomination.machine):
+            place = nomination.place_on(observation.engine.nodes[nomination.machine], pod.request)
             if place is not None:
                 found.append((pod.uid, pod.request, place))
     return found
 
 
 def _fill_draining(observation: Observation, groups: list[PodGroup], found: Demand) -> None:
-    """Give pods what is about to be given back, before anything is bought."""
+    """Give pods the nodes that are being drained, before any is added."""
     for name, machine in sorted(observation.machines.items()):
         node = observation.engine.nodes.get(name)
         if machine.state is not MachineState.DRAINING or node is None:
             continue
         empty = EmptyNode(replace(node, cordoned=False))
         room = Bin(node, observation.engine.room(name), [pod.request for pod in observation.on.get(name, {}).values()])
-        served = fill_node(room, groups, empty.hosts)
-        if served:
-            take_pods(groups, served)
-            found.keep[name] = tuple(each.pod for each in served)
+        slots = fill_node(room, groups, empty.hosts)
+        if slots:
+            take_pods(groups, slots)
+            found.keep[name] = tuple(slot.pod for slot in slots)
 
 
-def _seat(observation: Observation, waiting: Iterable[Pod], found: Demand) -> tuple[list[Pod], dict[str, Bin]]:
+def _keep_nominated(
+    observation: Observation, waiting: Iterable[Pod], found: Demand
+) -> tuple[list[Pod], dict[str, Bin]]:
     """
-    Pods for which a machine was bought keep their places on it, whoever came meanwhile.
+    Pods for which a machine was ordered keep their slots on it, whichever pods came meanwhile.
 
-    Otherwise larger pods that come later would push small ones from machine to machine, and each
-    of them would be bought for again. Returns who has no such place, and what the machines have left.
+    Otherwise larger pods that come later would push small ones from machine to machine, and a node would be added for
+    each of them again. Returns the pods without such a slot, and what the machines have left.
     """
     coming = {machine.name: machine for machine in observation.coming() if machine.pool in observation.pools}
     rooms: dict[str, Bin] = {}
     rest: list[Pod] = []
     for pod in waiting:
-        home = observation.nominations.get(pod.uid)
-        machine = None if home is None else coming.get(home.machine)
-        if home is None or machine is None:
+        nomination = observation.nominations.get(pod.uid)
+        machine = None if nomination is None else coming.get(nomination.machine)
+        if nomination is None or machine is None:
             rest.append(pod)
             continue
         if machine.name not in rooms:
             rooms[machine.name] = Bin(observation.pools[machine.pool].node(machine.name))
-        if rooms[machine.name].seat(pod.request, home.cards):
-            found.nominations[pod.uid] = home
+        if rooms[machine.name].take_cards(pod.request, nomination.cards):
+            found.nominations[pod.uid] = nomination
         else:
             rest.append(pod)
     return rest, rooms
 
 
 def _fill_coming(
-    observation: Observation, expander: PoolExpander, seated: Mapping[str, Bin], groups: list[PodGroup], found: Demand
+    observation: Observation,
+    expander: PoolExpander,
+    nominated: Mapping[str, Bin],
+    groups: list[PodGroup],
+    found: Demand,
 ) -> None:
     """
-    Give pods what is already coming, so that nothing is bought twice.
+    Give pods the machines that are already coming, so that none is ordered twice.
 
-    First what is left beside those who have a place there, then machines that are nobody's (after a
-    restart): in the order in which the market would buy them now, so that pods find the same room again.
+    First what nominated pods leave of theirs, then machines without nominations (after a restart): in the order in
+    which the expander would add them now, so that pods find the same room again.
     """
-    nobodys: dict[str, deque[Machine]] = {}
+    unassigned: dict[str, deque[Machine]] = {}
     for machine in observation.coming():
-        if machine.name in seated:
-            served = fill_node(seated[machine.name], groups, partial(expander.templates.hosts, machine.pool))
-            take_pods(groups, served)
-            found.nominations |= {each.pod.uid: Nomination(machine.name, each.cards) for each in served}
+        if machine.name in nominated:
+            slots = fill_node(nominated[machine.name], groups, partial(expander.templates.hosts, machine.pool))
+            take_pods(groups, slots)
+            found.nominations |= {slot.pod.uid: Nomination(machine.name, slot.cards) for slot in slots}
         elif machine.pool in observation.pools:
-            nobodys.setdefault(machine.pool, deque()).append(machine)
-    for name, served in expander.open_nodes({name: len(queue) for name, queue in nobodys.items()}, groups):
-        machine = nobodys[name].popleft()
-        found.nominations |= {each.pod.uid: Nomination(machine.name, each.cards) for each in served}
+            unassigned.setdefault(machine.pool, deque()).append(machine)
+    for name, slots in expander.open_nodes({name: len(queue) for name, queue in unassigned.items()}, groups):
+        machine = unassigned[name].popleft()
+        found.nominations |= {slot.pod.uid: Nomination(machine.name, slot.cards) for slot in slots}
 
 
 def _explain(expander: PoolExpander, groups: list[PodGroup], found: Demand, growth: FleetGrowth) -> None:
-    """Why those stay waiting whom neither what stands nor what was bought serves."""
+    """Why the pods left in the groups stay pending."""
     for group in groups:
         if not group.pods:
             continue
@@ -287,7 +295,7 @@ def _explain(expander: PoolExpander, groups: list[PodGroup], found: Demand, grow
             continue
         why = found.refusals[group.pods[0].uid]
         limits = ", ".join(
-            f"{name} ({_why_closed(expander, pool, growth)})"
+            f"{name} ({_explain_closed(expander, pool, growth)})"
             for name, pool in sorted(expander.pools.items())
             if expander.templates.hosts(name, group.request)
         )
@@ -302,7 +310,7 @@ def shorten(refusal: Refusal) -> str:
     return refusal.reason.partition(". ")[0]
 
 
-def _why_closed(expander: PoolExpander, pool: Pool, growth: FleetGrowth) -> str:
+def _explain_closed(expander: PoolExpander, pool: Pool, growth: FleetGrowth) -> str:
     if not pool.buys:
         return "cluster-autoscaler buys its nodes"
     if not pool.known:
