@@ -3,8 +3,8 @@
 First-fit-decreasing over cards: which pods fill one node, in which cards.
 
 Counts card by card, never sums over a node: five cards with 3 GiB free are no room for 4 GiB.
-Whether a pod may use such a node at all (mode, selectors, taints, card model) is the engine's
-answer and asked elsewhere; here is arithmetic only.
+Whether a pod may use such a node at all (mode, selectors, taints, card model) is the placement engine's answer
+(`templates`); here is arithmetic only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape: TypeAlias = tuple[object, ...]
 
 
 def get_shape(request: Request) -> Shape:
-    """What makes two requests the same to placement, whoever asks."""
+    """What makes two requests the same to placement."""
     return (
         request.cards,
         request.card_bytes,
@@ -50,7 +50,7 @@ def largest_first(request: Request) -> tuple[float, ...]:
 
 @dataclass(slots=True)
 class PodGroup:
-    """Waiting pods of one shape, in the order in which they are served."""
+    """Pending pods of one shape, in the order in which they are placed."""
 
     request: Request
     pods: deque[Pod]
@@ -70,14 +70,14 @@ def group_pods(pods: Iterable[Pod]) -> list[PodGroup]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One pod and the positions of its cards on the node."""
+    """One pod of a planned node, and the positions of its cards there."""
 
     pod: Pod
     cards: tuple[int, ...]
 
 
 class Bin:
-    """The room of one node while a what-if fills it."""
+    """What one node has left while a simulation fills it."""
 
     def __init__(self, node: Node, room: Sequence[tuple[int, int]] | None = None, held: Iterable[Request] = ()) -> None:
         self.node = node
@@ -91,7 +91,7 @@ class Bin:
 
     def take(self, request: Request) -> tuple[int, ...] | None:
         """Give the first cards that have the room, or None and nothing taken."""
-        if not self._beside_cards(request):
+        if not self._has_host_room(request):
             return None
         chosen: list[int] = []
         for position in range(len(self._bytes)):
@@ -101,12 +101,12 @@ class Bin:
                 chosen.append(position)
         return tuple(chosen) if self._give(request, chosen) else None
 
-    def seat(self, request: Request, cards: Sequence[int]) -> bool:
+    def take_cards(self, request: Request, cards: Sequence[int]) -> bool:
         """Give exactly these cards, or False and nothing taken."""
         free = all(position < len(self._bytes) and self._fits(request, position) for position in cards)
-        return free and self._beside_cards(request) and self._give(request, cards)
+        return free and self._has_host_room(request) and self._give(request, cards)
 
-    def _beside_cards(self, request: Request) -> bool:
+    def _has_host_room(self, request: Request) -> bool:
         return self._pods > 0 and request.cpu_milli <= self._cpu and request.memory_bytes <= self._memory
 
     def _give(self, request: Request, chosen: Sequence[int]) -> bool:
@@ -129,8 +129,8 @@ class Bin:
 
 
 def fill_node(room: Bin, groups: Iterable[PodGroup], may: Callable[[Request], bool]) -> list[Slot]:
-    """Who goes on one node, largest first; the groups stay as they are until `take_pods`."""
-    served: list[Slot] = []
+    """The pods that go on one node, largest first; the groups stay as they are until `take_pods`."""
+    slots: list[Slot] = []
     for group in groups:
         if not group.pods or not may(group.request):
             continue
@@ -138,15 +138,15 @@ def fill_node(room: Bin, groups: Iterable[PodGroup], may: Callable[[Request], bo
             cards = room.take(group.request)
             if cards is None:
                 break  # the rest of the group is alike, and room only shrinks
-            served.append(Slot(pod, cards))
-    return served
+            slots.append(Slot(pod, cards))
+    return slots
 
 
-def take_pods(groups: Iterable[PodGroup], served: Iterable[Slot]) -> None:
-    """Take served pods out of their groups; `fill_node` takes each group from its front."""
+def take_pods(groups: Iterable[PodGroup], slots: Iterable[Slot]) -> None:
+    """Remove the pods of these slots from their groups; `fill_node` takes each group from its front."""
     count: dict[Shape, int] = {}
-    for each in served:
-        key = get_shape(each.pod.request)
+    for slot in slots:
+        key = get_shape(slot.pod.request)
         count[key] = count.get(key, 0) + 1
     for group in groups:
         for _ in range(count.get(get_shape(group.request), 0)):

@@ -8,6 +8,7 @@ Pure. Counts what was done, not what was planned.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,3 +101,9 @@ class Budget:
                 busy.add(pod.request.owner)
                 chosen.append(pod)
         return tuple(chosen)
+
+
+def count_removals_left(removed: Iterable[float], limits: Limits, now: float) -> float:
+    """Machines that may still be removed this hour; `removed`: when others were, in seconds since the epoch."""
+    most = limits.max_node_removals_per_hour
+    return max(0, most - sum(now - at < HOUR for at in removed)) if most else inf

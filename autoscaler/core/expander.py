@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Pools as a market: which of them opens the next node, by the price of the demand that it would serve.
+Which pool gets the next node: by priority, then by price for the demand that the node would serve.
 
-First-fit-decreasing over cards fills each node (`bins`). Pure; buys nothing itself.
+First-fit-decreasing over cards fills each node (`bin_packing`). Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolExpander:
-    """Pools, and which of them may not be asked now."""
+    """Pools, and those that may not grow now."""
 
     pools: Mapping[str, Pool]
     closed: frozenset[str]
@@ -36,34 +36,34 @@ class PoolExpander:
 
         Pools of a higher priority come first; price decides among those of the same.
 
-        `free` says how many each pool may still open; pods leave the groups as they are served.
+        `free` says how many each pool may still open; pods leave the groups as they get slots.
         """
         while True:
-            best = min(self._options(free, groups), key=lambda offer: offer[:2], default=None)
+            best = min(self._options(free, groups), key=lambda option: option[:2], default=None)
             if best is None:
                 return
-            _, name, served = best
-            take_pods(groups, served)
+            _, name, slots = best
+            take_pods(groups, slots)
             free[name] -= 1
-            yield name, served
+            yield name, slots
 
     def _options(
         self, free: Mapping[str, int], groups: list[PodGroup]
     ) -> Iterable[tuple[tuple[int, float], str, list[Slot]]]:
-        """For each pool that has one free: rank and price for demand served by its node, name, who would be served."""
+        """For each pool that has one free: rank and price for the demand that its node serves, name, slots."""
         for name in sorted(free):
-            served = (
+            slots = (
                 fill_node(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
                 if free[name] > 0
                 else []
             )
-            if served:
+            if slots:
                 pool = self.pools[name]
-                price = pool.price / sum(self.weigh(each.pod.request) for each in served)
-                yield (-pool.priority, price), name, served
+                price = pool.price / sum(self.weigh(slot.pod.request) for slot in slots)
+                yield (-pool.priority, price), name, slots
 
     def weigh(self, request: Request) -> float:
-        """Demand as a share of the largest that any pool's node has: the largest of its three shares."""
+        """A request as a ratio of the largest node of any pool: the largest of its three ratios."""
         largest = self.templates.largest
         part = 1.0 if request.whole else max(request.card_bytes / largest.card_bytes, request.card_core / FULL_CORE)
         # a pod that asks for nothing still counts for something, or its price would be infinite

@@ -35,20 +35,22 @@ class FlapDetector:
         self._pools: dict[str, str] = {}
         self._born: dict[str, float] = {}
 
-    def observe(self, seen: Observation, plan: Plan, within: float) -> None:
+    def observe(self, observation: Observation, plan: Plan, within: float) -> None:
         """Each turn: what a plan is made on, and how soon is too soon; seconds."""
-        begun = seen.at if self._looked else _LONG_AGO
+        begun = observation.at if self._looked else _LONG_AGO
         self._looked, self._within = True, within
         self._usable = {
             name: self._usable.get(name, begun)
-            for name, machine in seen.machines.items()
+            for name, machine in observation.machines.items()
             if machine.state is MachineState.READY or name in self._usable
         }
-        self._drained = {name: at for name, at in self._drained.items() if seen.at - at < within}
-        self._moved = {owner: at for owner, at in self._moved.items() if seen.at - at < within}
-        self._pools = {name: seen.machines[name].pool for name in map(_node, plan.steps) if name in seen.machines}
+        self._drained = {name: at for name, at in self._drained.items() if observation.at - at < within}
+        self._moved = {owner: at for owner, at in self._moved.items() if observation.at - at < within}
+        self._pools = {
+            name: observation.machines[name].pool for name in map(_node, plan.steps) if name in observation.machines
+        }
         moving = {step.pod for step in plan.steps if isinstance(step, Evict | Move)}
-        self._born = {uid: seen.pods[uid].created for uid in moving if uid in seen.pods}
+        self._born = {uid: observation.pods[uid].created for uid in moving if uid in observation.pods}
 
     def record(self, step: Step, at: float) -> str | None:
         """A step of that plan was taken: the pool in which it undid something, None if it did not."""

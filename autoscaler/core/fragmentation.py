@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from isolation.contract.model import Pod, Request
 
 
-def find_fragmented(seen: Observation, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+def find_fragmented(observation: Observation, pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Which of the pods fit by the sums over some usable node, and by card on none."""
     # whole cards are all taken or all free: their sums tell the truth
     sharing = [(get_shape(pod.request), pod) for pod in pods if pod.request.shared]
-    templates = get_templates(tuple(seen.pools.values()))
+    templates = get_templates(tuple(observation.pools.values()))
     asked = {shape: pod.request for shape, pod in sharing}
     by_sum: set[Shape] = set()
     by_card: set[Shape] = set()
-    for room in _rooms(seen) if asked else ():
+    for room in _rooms(observation) if asked else ():
         for shape, request in asked.items():
             if shape not in by_card and room.in_sum(request) and templates.hosts(room.pool, request):
                 if room.on_cards(request):
@@ -67,17 +67,17 @@ class _Room:
         return fitting >= request.cards
 
 
-def _rooms(seen: Observation) -> Iterator[_Room]:
+def _rooms(observation: Observation) -> Iterator[_Room]:
     """Nodes that take pods, less all that is held there, homes that are kept included."""
     kept: dict[str, list[Request]] = {}
-    for home in seen.reserved.values():
+    for home in observation.reserved.values():
         kept.setdefault(home.placement.node, []).append(home.request)
-    for name, pods in seen.on.items():
-        if seen.is_usable(name) and seen.machines[name].pool in seen.pools:
-            node, cards = seen.engine.nodes[name], seen.engine.room(name)
+    for name, pods in observation.on.items():
+        if observation.is_usable(name) and observation.machines[name].pool in observation.pools:
+            node, cards = observation.engine.nodes[name], observation.engine.room(name)
             held = [*(pod.request for pod in pods.values()), *kept.get(name, ())]
             yield _Room(
-                seen.machines[name].pool,
+                observation.machines[name].pool,
                 cards,
                 sum(max(0, free) for free, _ in cards),
                 sum(max(0, core) for _, core in cards),

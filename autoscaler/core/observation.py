@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the autoscaler sees in one turn: room, pods, machines, pools, and homes already reserved.
+What the autoscaler knows of the cluster in one cycle: capacity, pods, machines, pools, reservations, nominations.
 
-Values and views only; every decision is made from one of these and from nothing else. The
-mappings may be live views of a cache: they hold until the next await, which is as long as a
-decision takes.
+Values and views only; every decision is made from one of these and from nothing else. The mappings may be live views of
+a cache: they hold until the next await, which is as long as a decision takes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A home kept free for a pod that is about to be made again somewhere else."""
+    """Room kept free for the successor of a pod that is being moved."""
 
     pod: str
     """UID of the pod that moves; its successor has another."""
@@ -37,11 +36,11 @@ class Reservation:
     placement: Placement
     at: float = 0.0
     until: float = float("inf")
-    """When it lapses if nobody came."""
+    """When it expires if no pod used it."""
 
     @property
     def hold(self) -> str:
-        """The name under which the engine holds the room."""
+        """The key under which the engine holds the room."""
         return f"reserved/{self.pod}"
 
     def matches(self, pod: Pod) -> bool:
@@ -51,13 +50,13 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Where a waiting pod goes once its machine is usable: positions of cards on a node to come."""
+    """The machine a pending pod is expected on once that is usable, and the positions of its cards there."""
 
     machine: str
     cards: tuple[int, ...]
 
-    def on(self, node: Node, request: Request) -> Placement | None:
-        """The place itself; None on a node that spreads, which chooses its cards itself."""
+    def place_on(self, node: Node, request: Request) -> Placement | None:
+        """The placement; None on a node that spreads, which chooses its cards itself."""
         if node.choice is CardChoice.SPREAD:
             return None
         cards = tuple(node.cards[position] for position in self.cards)
@@ -67,17 +66,17 @@ class Nomination:
 
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_NO_HOMES: Final[Mapping[str, Nomination]] = MappingProxyType({})
+_NO_NOMINATIONS: Final[Mapping[str, Nomination]] = MappingProxyType({})
 _NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One consistent reading of everything a turn needs."""
+    """One consistent reading of everything a cycle needs."""
 
     at: float
     engine: Engine
-    """The room of every usable node, reservations taken off; deciders work on a fork."""
+    """The capacity of every usable node, less reservations; deciders work on a fork."""
     pods: Mapping[str, Pod]
     """By UID: pending, running and ending ones."""
     on: Mapping[str, Mapping[str, Pod]]
@@ -92,8 +91,8 @@ class Observation:
     """In the order in which the scheduler takes them."""
     reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)
     """By UID of the pod that moves."""
-    nominations: Mapping[str, Nomination] = field(default_factory=lambda: _NO_HOMES)
-    """Where waiting pods go on machines bought for them, by UID; what was expected of the last turn."""
+    nominations: Mapping[str, Nomination] = field(default_factory=lambda: _NO_NOMINATIONS)
+    """Pending pods' places on machines ordered for them, by UID; from the last cycle."""
     guarded: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """By UID: why a pod may not be evicted now (a disruption budget that has nothing left)."""
     blocked: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -101,18 +100,18 @@ class Observation:
     deletion_cost: Mapping[str, int] = field(default_factory=lambda: _NONE)
     """By UID, as the pod's owner set it (`controller.kubernetes.io/pod-deletion-cost`)."""
     card_utilization: Mapping[str, float] = field(default_factory=lambda: _NONE)
-    """Measured use of each card's compute by UUID, 0..1; a card that cannot be told is absent."""
+    """Measured use of each card's compute by UUID, 0..1; unknown is absent."""
     pod_utilization: Mapping[str, float] = field(default_factory=lambda: _NONE)
-    """By UID: what a pod uses of the compute of each of its cards, 0..1; absent where it cannot be told."""
+    """By UID: what a pod uses of the compute of each of its cards, 0..1; unknown is absent."""
 
     long_terminating: frozenset[str] = frozenset()
     """UIDs of pods that should have ended long ago, grace included: they keep no node."""
     with_node: frozenset[str] = frozenset()
-    """Machines whose Node object exists, whatever their state; where none of them can fail, they need not be told."""
+    """Machines whose Node object exists, whatever their state; may be empty where no machine can fail."""
     ordered: Mapping[str, int] = field(default_factory=lambda: _NONE)
-    """By pool, of its machines that are `requested`: so many that nobody has been asked for yet."""
+    """By pool: how many of its `requested` machines no provider has begun to provide yet."""
     irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    """Nodes that were to be removed, and what the API server then said that speaks against it (a pod there)."""
+    """Nodes that were to be removed, and what the API server then showed against it (a pod there)."""
 
     def blocking_removal(self, node: str) -> tuple[Pod, ...]:
         """Pods for which a node cannot be removed now: those that do not go with it and have not ended."""
@@ -136,9 +135,21 @@ class Observation:
         return {name: size[name] - pool.min_nodes for name, pool in self.pools.items()}
 
     def coming(self) -> tuple[Machine, ...]:
-        """Machines paid for and not usable yet, oldest first."""
+        """Machines requested or booting, not usable yet; oldest first."""
         found = (m for m in self.machines.values() if m.state in COMING)
         return tuple(sorted(found, key=lambda m: (m.since, m.name)))
+
+    def owners_moving(self) -> frozenset[str]:
+        """Owners of a pod that has a reservation elsewhere: their other pods wait until it has moved."""
+        return frozenset(reservation.request.owner for reservation in self.reserved.values())
+
+    def owners_evicted(self) -> frozenset[str]:
+        """Owners of a pod that was evicted and whose successor has not been placed yet."""
+        return frozenset(
+            reservation.request.owner
+            for uid, reservation in self.reserved.items()
+            if uid not in self.pods or self.pods[uid].deleting
+        )
 
     def is_usable(self, name: str) -> bool:
         """Whether pods may be sent to a node."""

@@ -17,9 +17,10 @@ from autoscaler.core.lifecycle import COMING, MachineState
 from isolation.placement.engine import Engine, PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from autoscaler.core.observation import Nomination, Observation, Reservation
+    from isolation.contract.model import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,12 @@ class Plan:
         """The steps that hold on a later observation; what does not is left for the next turn."""
         check = _Check(fresh)
         return replace(self, at=fresh.at, steps=tuple(step for step in self.steps if check.holds(step)))
+
+
+def list_names(pods: Iterable[Pod]) -> str:
+    """The first three by name, the rest as a number."""
+    keys = [pod.key for pod in pods]
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")  # noqa: PLR2004 (a line's worth)
 
 
 class _Check:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One turn: observe, decide, let the cluster settle, keep what still holds, act.
+One reconcile cycle: observe, decide, let the cluster settle, drop the steps that no longer hold, act.
 
-The same code turns on Kubernetes and in the embedded cluster; only the `Environment` differs. It
-waits through the world (`settle`), so that time is the world's and a simulation needs no clock.
+The same code runs on Kubernetes and in the embedded cluster; only the `Environment` differs. It waits through the
+environment (`settle`), so that a simulation needs no clock.
 """
 
 from __future__ import annotations
@@ -26,86 +26,64 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
-    """What the loop needs of a cluster."""
+    """What a cycle needs of a cluster."""
 
     async def observe(self) -> Observation:
         """One consistent reading, valid until the next await."""
 
     async def settle(self, seconds: float) -> None:
-        """Let this much of the world's time pass."""
+        """Let this much of the environment's time pass."""
 
     async def nominate(self, homes: Mapping[str, Nomination]) -> None:
-        """Remember which waiting pods go on which coming machine; replaces what was said before."""
+        """Remember which pending pods go on which coming machine; replaces the previous nominations."""
 
     async def apply(self, step: Step) -> Refusal | None:
-        """Do one thing, and say why; why not, where the cluster would not have it."""
+        """Do one step and record its reason; why not, where the cluster refuses it."""
 
 
 @runtime_checkable
 class GroupBuyer(Protocol):
-    """A world that can do several purchases of one pool as one."""
+    """An environment that can add several nodes of one pool by one call."""
 
     async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
-        """As `World.apply` of each, in this order; all are of one pool."""
-
-
-class DryRun:
-    """A world that is seen and never touched: what would have been done is kept for the reader."""
-
-    def __init__(self, world: Environment) -> None:
-        self._world = world
-        self.would: list[Step] = []
-
-    async def observe(self) -> Observation:
-        """The real world's reading."""
-        return await self._world.observe()
-
-    async def settle(self, seconds: float) -> None:
-        """The real world's time."""
-        await self._world.settle(seconds)
-
-    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
-        """Nothing is expected of a dry run."""
-
-    async def apply(self, step: Step) -> None:
-        """Note it."""
-        self.would.append(step)
+        """As `Environment.apply` of each, in this order; all are of one pool."""
 
 
 async def reconcile(
-    world: Environment, limits: Limits, memory: AutoscalerState, decider: Decider = decide
+    environment: Environment, limits: Limits, state: AutoscalerState, decider: Decider = decide
 ) -> tuple[Plan, AutoscalerState]:
-    """The plan that was carried out, and what to remember for the next turn."""
-    plan, memory = decider(await world.observe(), limits, memory)
+    """The plan that was carried out, and the state for the next cycle."""
+    plan, state = decider(await environment.observe(), limits, state)
     if plan.steps and limits.action_validation_delay_seconds:
-        await world.settle(limits.action_validation_delay_seconds)
-        plan = plan.still_valid(await world.observe())
-    await world.nominate(plan.nominations)
+        await environment.settle(limits.action_validation_delay_seconds)
+        plan = plan.still_valid(await environment.observe())
+    await environment.nominate(plan.nominations)
     refused: list[Step] = []
-    for some in group_steps(plan.steps):
-        refused += [step for step, why in zip(some, await apply_steps(world, some), strict=True) if why is not None]
-    return plan, memory.record(plan, limits, refused)
+    for group in group_steps(plan.steps):
+        answers = await apply_steps(environment, group)
+        refused += [step for step, refusal in zip(group, answers, strict=True) if refusal is not None]
+    return plan, state.record(plan, limits, refused)
 
 
-async def apply_steps(world: Environment, steps: Sequence[Step]) -> list[Refusal | None]:
-    """Each of these done, or why not: purchases as one where the world can do that."""
-    buys = [step for step in steps if isinstance(step, ScaleUp)]
-    if len(buys) == len(steps) > 1 and isinstance(world, GroupBuyer):
-        return await world.buy(buys)
-    return [await world.apply(step) for step in steps]
+async def apply_steps(environment: Environment, steps: Sequence[Step]) -> list[Refusal | None]:
+    """Do each of these; why not, by step. Scale-ups go as one where the environment can do that."""
+    scale_ups = [step for step in steps if isinstance(step, ScaleUp)]
+    if len(scale_ups) == len(steps) > 1 and isinstance(environment, GroupBuyer):
+        return await environment.buy(scale_ups)
+    return [await environment.apply(step) for step in steps]
 
 
 def group_steps(steps: Iterable[Step]) -> list[list[Step]]:
-    """The steps in their order, but purchases that follow each other by pool, in the order of the pools' first."""
+    """The steps in their order; scale-ups that follow each other are grouped by pool."""
     found: list[list[Step]] = []
-    run: dict[str, list[Step]] = {}
+    by_pool: dict[str, list[Step]] = {}
     for step in steps:
         if not isinstance(step, ScaleUp):
-            run = {}
+            by_pool = {}
             found.append([step])
-        elif step.pool in run:
-            run[step.pool].append(step)
+        elif step.pool in by_pool:
+            by_pool[step.pool].append(step)
         else:
-            run[step.pool] = [step]
-            found.append(run[step.pool])
+            by_pool[step.pool] = [step]
+            found.append(by_pool[step.pool])
     return found

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which nodes can go: only those whose every pod has a home elsewhere, card by card.
+Which nodes to remove, and how a drain goes on until its node is removed or kept after all.
 
-Those that free most cards for each pod moved go first. One what-if for the whole round, so that two
-drained nodes never count on the same room, and a node that receives pods is not drained in the same
-round. Pure. It does not evict: `budget` says how fast a drained node's pods may move.
+A node can go only if every pod on it has a place elsewhere, card by card. Nodes that free the most cards for each moved
+pod go first. One simulation for the whole cycle, so that two drained nodes never count on the same room, and a node
+that receives pods is not drained in the same cycle. Machines that failed to come up are given up here too. Pure.
+How fast the pods of a drained node move is decided by `disruption_budget`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from typing import TYPE_CHECKING
 
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
 from autoscaler.core.disruption_budget import belongs_to_node
-from autoscaler.core.lifecycle import MachineState
+from autoscaler.core.lifecycle import MachineState, overdue
 from autoscaler.core.observation import Reservation
+from autoscaler.core.plan import CancelDrain, Drain, Evict, RemoveFailedNode, RemoveNode, list_names
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from autoscaler.core.disruption_budget import Budget
+    from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
+    from autoscaler.core.plan import Step
+    from autoscaler.core.pools import Pool
     from autoscaler.core.rebalance.cost import DisruptionCost
     from isolation.contract.model import Pod, Request
     from isolation.placement.engine import Engine
@@ -32,106 +37,205 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A node that can go, and where its pods go."""
+    """A node that can go, and a reservation elsewhere for each of its pods."""
 
     node: str
     reservations: tuple[Reservation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationTerms:
-    """Since when and until when homes are kept, and for whom there must be room besides."""
+class DrainTerms:
+    """Since when and until when the reservations of a drain hold, and for which further requests room must remain."""
 
     at: float
     until: float
     headroom: tuple[Request, ...] = ()
 
 
-def find_unneeded(seen: Observation, limits: Limits) -> frozenset[str]:
-    """Nodes so empty, for some time usable, that they should go, were there room for their pods elsewhere."""
-    return frozenset(name for name in _empty_enough(seen, limits) if next(_staying(seen, name), None) is None)
-
-
-def explain_needed(seen: Observation, limits: Limits) -> dict[str, str]:
-    """By node that would be superfluous but for a pod: which pod that is, and why it stays."""
-    found = ((name, next(_staying(seen, name), None)) for name in _empty_enough(seen, limits))
-    never = "it can only run where it is, or must not be moved"
-    return {name: f"pod {pod.key}: {seen.blocked.get(pod.uid, never)}" for name, pod in found if pod is not None}
-
-
-def _empty_enough(seen: Observation, limits: Limits) -> Iterator[str]:
-    spare = seen.spare()
-    ours = {name for name, pool in seen.pools.items() if pool.drains}
-    return (
-        machine.name
-        for machine in seen.machines.values()
-        if machine.state is MachineState.READY
-        and machine.name not in seen.kept
-        and machine.pool in ours
-        and seen.at - machine.since >= limits.min_node_age_seconds
-        and spare.get(machine.pool, 0) > 0
-        and seen.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
+def find_unneeded(observation: Observation, limits: Limits) -> frozenset[str]:
+    """Nodes empty and old enough to be removed, if there is room for their pods elsewhere."""
+    return frozenset(
+        name for name in _candidates(observation, limits) if next(_unmovable(observation, name), None) is None
     )
 
 
-def _staying(seen: Observation, name: str) -> Iterator[Pod]:
-    """Pods that keep a node: they do not go with it, do not end, and may not be moved."""
-    return (pod for pod in list_pods_to_move(seen, name) if not pod.evictable or pod.uid in seen.blocked)
+def explain_needed(observation: Observation, limits: Limits) -> dict[str, str]:
+    """By node that would be unneeded without one pod: which pod that is, and why it cannot move."""
+    found = ((name, next(_unmovable(observation, name), None)) for name in _candidates(observation, limits))
+    never = "it can only run where it is, or must not be moved"
+    return {name: f"pod {pod.key}: {observation.blocked.get(pod.uid, never)}" for name, pod in found if pod is not None}
+
+
+def _candidates(observation: Observation, limits: Limits) -> Iterator[str]:
+    spare = observation.spare()
+    ours = {name for name, pool in observation.pools.items() if pool.drains}
+    return (
+        machine.name
+        for machine in observation.machines.values()
+        if machine.state is MachineState.READY
+        and machine.name not in observation.kept
+        and machine.pool in ours
+        and observation.at - machine.since >= limits.min_node_age_seconds
+        and spare.get(machine.pool, 0) > 0
+        and observation.load.get(machine.name, 1.0) <= limits.scale_down_utilization_threshold
+    )
+
+
+def _unmovable(observation: Observation, name: str) -> Iterator[Pod]:
+    """Pods that keep a node: they do not end with it, are not ending, and may not be moved."""
+    return (pod for pod in list_pods_to_move(observation, name) if not pod.evictable or pod.uid in observation.blocked)
 
 
 def find_removals(
-    seen: Observation,
+    observation: Observation,
     limits: Limits,
     unneeded: Mapping[str, float],
     budget: Budget,
-    weights: DisruptionCost | None = None,
+    cost: DisruptionCost | None = None,
     *,
     most: float = inf,
 ) -> tuple[Removal, ...]:
-    """Nodes to drain now, `most` at most; `unneeded` says since when each was; without weights, all are worth it."""
-    due = [name for name, since in unneeded.items() if seen.at - since >= limits.scale_down_unneeded_seconds]
-    due.sort(key=lambda name: _effort(seen, name))
-    spare = seen.spare()
-    # homes of drains still under way count as well: their pods have not moved in yet
-    receives = {home.placement.node for home in seen.reserved.values()}
+    """Nodes to drain now, `most` at most; `unneeded`: since when each was. Without `cost`, every one is worth it."""
+    due = [name for name, since in unneeded.items() if observation.at - since >= limits.scale_down_unneeded_seconds]
+    due.sort(key=lambda name: _effort(observation, name))
+    spare = observation.spare()
+    # reservations of drains still under way count as well: their pods have not moved in yet
+    receives = {reservation.placement.node for reservation in observation.reserved.values()}
     found: list[Removal] = []
-    trial: Engine | None = None
+    simulation: Engine | None = None
     moves, tried = budget.free, 0
     most = min(most, limits.max_scale_down_parallelism)
-    guests = list_recent_requests(seen, limits) if due else ()
+    headroom = list_recent_requests(observation, limits) if due else ()
     for name in due:
-        pool = seen.machines[name].pool
-        pods = list_pods_to_move(seen, name)
+        pool = observation.machines[name].pool
+        pods = list_pods_to_move(observation, name)
         if len(found) >= most or tried == limits.scale_down_non_empty_candidates_count:
             break
         if spare[pool] < 1 or name in receives or len(pods) > moves or any(budget.is_protected(pod) for pod in pods):
             continue
-        if any(pod.uid in seen.reserved for pod in pods):
-            continue  # a move that was begun comes to its end first
-        if pods and weights and not weights.is_worth(weights.price_ratio(seen.pools[pool].price), pods):
+        if any(pod.uid in observation.reserved for pod in pods):
+            continue  # a move that was started is finished first
+        if pods and cost and not cost.is_worth(cost.price_ratio(observation.pools[pool].price), pods):
             continue
         tried += 1
-        trial = trial or seen.engine.fork()
-        until = seen.at + limits.drain_timeout_seconds
-        homes = empty_node(trial, name, pods, seen.on.get(name, {}), ReservationTerms(seen.at, until, guests))
-        if homes is None:
+        simulation = simulation or observation.engine.fork()
+        until = observation.at + limits.drain_timeout_seconds
+        reservations = empty_node(
+            simulation, name, pods, observation.on.get(name, {}), DrainTerms(observation.at, until, headroom)
+        )
+        if reservations is None:
             continue
-        receives.update(home.placement.node for home in homes)
+        receives.update(reservation.placement.node for reservation in reservations)
         spare[pool] -= 1
-        moves -= len(homes)
-        found.append(Removal(name, homes))
+        moves -= len(reservations)
+        found.append(Removal(name, reservations))
     return tuple(found)
 
 
-def list_recent_requests(seen: Observation, limits: Limits) -> tuple[Request, ...]:
-    """Whoever came while a node waits to go, and one of each kind that came a while before: they may come again."""
+def plan_drains(
+    observation: Observation,
+    limits: Limits,
+    unneeded: Mapping[str, float],
+    budget: Budget,
+    cost: DisruptionCost,
+    *,
+    most: float,
+) -> list[Drain]:
+    """The drains that begin now, each with its reason."""
+    removals = find_removals(observation, limits, unneeded, budget, cost, most=most)
+    return [_drain(removal, observation, observation.at - unneeded[removal.node]) for removal in removals]
+
+
+def _drain(removal: Removal, observation: Observation, idle: float) -> Drain:
+    load = f"utilization {observation.load.get(removal.node, 0.0):.0%}, unneeded for {idle:.0f} s"
+    targets = sorted({reservation.placement.node for reservation in removal.reservations})
+    pods = "its pod fits" if len(removal.reservations) == 1 else f"its {len(removal.reservations)} pods fit"
+    moves = f"{pods} on {', '.join(targets)}" if targets else "no pods to move"
+    return Drain(removal.node, removal.reservations, f"{load}; {moves}")
+
+
+def continue_drains(observation: Observation, needed: Collection[str], budget: Budget, moving: int) -> Iterable[Step]:
+    """
+    What is next for nodes being drained, less those `needed` again: remove empty ones, evict pods, or cancel.
+
+    `moving`: evictions of this cycle that are planned already.
+    """
+    ready: list[Pod] = []
+    for machine in _sorted(observation.machines):
+        if machine.state is not MachineState.DRAINING or machine.name in needed:
+            continue
+        # pods that are ending still hold their room: the node goes when the last of them has ended
+        pods = observation.blocking_removal(machine.name)
+        since = observation.at - machine.since
+        if machine.name in observation.irremovable:
+            yield CancelDrain(machine.name, observation.irremovable[machine.name])
+        elif not pods:
+            # binds that were under way when it was tainted come to their end first
+            if since >= budget.limits.node_delete_delay_after_taint_seconds:
+                yield RemoveNode(machine.name, f"empty, tainted for {since:.0f} s")
+        elif overdue(machine, budget.limits, observation.at) is MachineState.READY:
+            yield CancelDrain(machine.name, f"drain not finished after {budget.limits.drain_timeout_seconds:.0f} s")
+        else:
+            staying = [pod for pod in pods if not pod.deleting]
+            lost = [pod for pod in staying if not _is_target_usable(observation, observation.reserved.get(pod.uid))]
+            if lost:
+                yield CancelDrain(machine.name, f"the reserved target of {list_names(lost)} is gone")
+            else:
+                ready += staying
+    ready += _find_unfinished_moves(observation)
+    for pod in budget.choose_evictions(ready, observation.owners_evicted(), moving):
+        source = pod.placement.node if pod.placement is not None else ""
+        target = observation.reserved[pod.uid].placement.node
+        why = "a move that was started earlier" if observation.is_usable(source) else f"{source} is being drained"
+        yield Evict(pod.uid, source, pod.request.owner, f"to its reserved target on {target}: {why}")
+
+
+def _find_unfinished_moves(observation: Observation) -> Iterable[Pod]:
+    """Pods with a reservation on a node that stays: the leader that made it ended before the eviction."""
+    for uid, reservation in sorted(observation.reserved.items()):
+        pod = observation.pods.get(uid)
+        if pod is None or pod.deleting or pod.placement is None:
+            continue
+        if observation.is_usable(pod.placement.node) and _is_target_usable(observation, reservation):
+            yield pod
+
+
+def _is_target_usable(observation: Observation, reservation: Reservation | None) -> bool:
+    return reservation is not None and observation.is_usable(reservation.placement.node)
+
+
+def find_failed_machines(
+    machines: Mapping[str, Machine], limits: Limits, at: float, with_node: Collection[str]
+) -> Iterable[RemoveFailedNode]:
+    """Machines that failed, or that took too long to become nodes; `with_node`: names of those that have a Node."""
+    for machine in _sorted(machines):
+        why = ""
+        if machine.state is MachineState.FAILED:
+            why = f"pool {machine.pool} failed to provision it"
+        elif overdue(machine, limits, at) is MachineState.FAILED:
+            why = f"not ready in time: {machine.state} for {at - machine.since:.0f} s"
+        if why:
+            yield RemoveFailedNode(machine.name, machine.pool, why, has_node=machine.name in with_node)
+
+
+def may_remove(step: RemoveFailedNode, pool: Pool | None) -> bool:
+    """Whether giving it up is ours: a machine without a node is an order of whoever buys for its pool."""
+    return pool is None or pool.drains or (pool.buys and not step.has_node)
+
+
+def _sorted(machines: Mapping[str, Machine]) -> list[Machine]:
+    return [machines[name] for name in sorted(machines)]
+
+
+def list_recent_requests(observation: Observation, limits: Limits) -> tuple[Request, ...]:
+    """Requests of the pods created lately, and one of each older shape: such pods may come again."""
     young = [
         pod
-        for pod in seen.pods.values()
-        if seen.at - pod.created < limits.min_node_age_seconds and not belongs_to_node(pod)
+        for pod in observation.pods.values()
+        if observation.at - pod.created < limits.min_node_age_seconds and not belongs_to_node(pod)
     ]
     young.sort(key=lambda pod: (-pod.created, pod.uid))
-    latest = [pod.request for pod in young if seen.at - pod.created < limits.scale_down_unneeded_seconds]
+    latest = [pod.request for pod in young if observation.at - pod.created < limits.scale_down_unneeded_seconds]
     latest = latest[: limits.scale_down_headroom_pod_shapes]
     kinds: dict[Shape, Request] = {get_shape(request): request for request in latest}
     older = [pod.request for pod in young if kinds.setdefault(get_shape(pod.request), pod.request) is pod.request]
@@ -139,65 +243,65 @@ def list_recent_requests(seen: Observation, limits: Limits) -> tuple[Request, ..
     return tuple(sorted((*latest, *others), key=largest_first))
 
 
-def list_pods_to_move(seen: Observation, name: str) -> list[Pod]:
-    """The pods that must find a home before the node can go."""
-    return [pod for pod in seen.on.get(name, {}).values() if not pod.deleting and not belongs_to_node(pod)]
+def list_pods_to_move(observation: Observation, name: str) -> list[Pod]:
+    """The pods that need a place elsewhere before the node can go."""
+    return [pod for pod in observation.on.get(name, {}).values() if not pod.deleting and not belongs_to_node(pod)]
 
 
-def _effort(seen: Observation, name: str) -> tuple[float, float, str]:
+def _effort(observation: Observation, name: str) -> tuple[float, float, str]:
     """Pods moved for each card freed; a node without cards counts as one."""
-    node = seen.engine.nodes.get(name)
+    node = observation.engine.nodes.get(name)
     cards = len(node.cards) if node is not None else 0
-    return (len(list_pods_to_move(seen, name)) / max(1, cards), seen.load.get(name, 0.0), name)
+    return (len(list_pods_to_move(observation, name)) / max(1, cards), observation.load.get(name, 0.0), name)
 
 
 def empty_node(
-    trial: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], terms: ReservationTerms
+    simulation: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], terms: DrainTerms
 ) -> tuple[Reservation, ...] | None:
     """
-    A home for each of these pods on what the other nodes have left, or None; `here` is who holds room on the node.
+    A reservation for each of these pods on the other nodes, or None; `here`: UIDs of all that hold room on the node.
 
-    And still room for whoever may come: a node given back today and bought again at once would be a flap.
+    Room for the headroom requests must remain: a node removed now and added again soon would be flapping.
 
-    Changes the trial only where there is one: the node is gone from it, and the homes are held.
+    Changes the simulation only on success: then the node is gone from it, and the reservations are held.
     """
-    node = trial.nodes[name]
-    held = [(uid, *trial.holds[uid]) for uid in here if uid in trial.holds]
-    trial.drop_node(name)
-    homes = _homes(trial, pods, terms)
-    if homes is not None and _roomy(trial, terms.headroom):
-        return homes
-    for home in homes or ():
-        trial.release(home.hold)
-    trial.put_node(node)
+    node = simulation.nodes[name]
+    held = [(uid, *simulation.holds[uid]) for uid in here if uid in simulation.holds]
+    simulation.drop_node(name)
+    reservations = _reserve(simulation, pods, terms)
+    if reservations is not None and _has_room(simulation, terms.headroom):
+        return reservations
+    for reservation in reservations or ():
+        simulation.release(reservation.hold)
+    simulation.put_node(node)
     for uid, request, placement in held:
-        trial.hold(uid, request, placement, force=True)
+        simulation.hold(uid, request, placement, force=True)
     return None
 
 
-def _homes(trial: Engine, pods: Iterable[Pod], terms: ReservationTerms) -> tuple[Reservation, ...] | None:
-    homes: list[Reservation] = []
+def _reserve(simulation: Engine, pods: Iterable[Pod], terms: DrainTerms) -> tuple[Reservation, ...] | None:
+    reservations: list[Reservation] = []
     for pod in sorted(pods, key=lambda pod: (largest_first(pod.request), pod.uid)):
-        answer = trial.place(pod.request)
+        answer = simulation.place(pod.request)
         if isinstance(answer, Refusal):
-            for home in homes:
-                trial.release(home.hold)
+            for reservation in reservations:
+                simulation.release(reservation.hold)
             return None
-        home = Reservation(pod.uid, pod.request, answer, terms.at, terms.until)
-        trial.hold(home.hold, pod.request, answer)
-        homes.append(home)
-    return tuple(homes)
+        reservation = Reservation(pod.uid, pod.request, answer, terms.at, terms.until)
+        simulation.hold(reservation.hold, pod.request, answer)
+        reservations.append(reservation)
+    return tuple(reservations)
 
 
-def _roomy(trial: Engine, guests: Sequence[Request]) -> bool:
-    """Whether these would all fit beside what is held; nothing stays held."""
+def _has_room(simulation: Engine, headroom: Sequence[Request]) -> bool:
+    """Whether these would all fit in addition to what is held; nothing stays held."""
     taken: list[str] = []
-    for number, request in enumerate(guests):
-        answer = trial.place(request)
+    for number, request in enumerate(headroom):
+        answer = simulation.place(request)
         if isinstance(answer, Refusal):
             break
-        taken.append(f"guest/{number}")
-        trial.hold(taken[-1], request, answer)
+        taken.append(f"headroom/{number}")
+        simulation.hold(taken[-1], request, answer)
     for hold in taken:
-        trial.release(hold)
-    return len(taken) == len(guests)
+        simulation.release(hold)
+    return len(taken) == len(headroom)

@@ -56,13 +56,22 @@ class AutoscalerState:
     demand: Demand | None = None
     """The last answer for every waiting pod: for people."""
 
-    def budget(self, seen: Observation, limits: Limits, replicas: Mapping[str, int]) -> Budget:
+    def budget(self, observation: Observation, limits: Limits, replicas: Mapping[str, int]) -> Budget:
         """How much disruption is left; `replicas` are running pods by owner."""
-        resting = {owner: rest.until for owner, rest in self.refused.items() if seen.at < rest.until}
-        pods = sum(map(len, seen.on.values()))
-        promised = sum(uid in seen.pods and not seen.pods[uid].deleting for uid in seen.reserved)
+        resting = {owner: rest.until for owner, rest in self.refused.items() if observation.at < rest.until}
+        pods = sum(map(len, observation.on.values()))
+        promised = sum(uid in observation.pods and not observation.pods[uid].deleting for uid in observation.reserved)
         return Budget(
-            limits, seen.at, self.moves, self.moved, pods, replicas, seen.guarded, seen.blocked, resting, promised
+            limits,
+            observation.at,
+            self.moves,
+            self.moved,
+            pods,
+            replicas,
+            observation.guarded,
+            observation.blocked,
+            resting,
+            promised,
         )
 
     def pools_in_backoff(self, now: float) -> frozenset[str]:

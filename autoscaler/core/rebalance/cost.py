@@ -21,6 +21,7 @@ from autoscaler.core.lifecycle import STANDING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from autoscaler.core.disruption_budget import Budget
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
     from isolation.contract.model import Pod
@@ -57,19 +58,19 @@ class DisruptionCost:
     costs: Mapping[str, int]
 
     @classmethod
-    def of(cls, seen: Observation, limits: Limits) -> DisruptionCost:
+    def of(cls, observation: Observation, limits: Limits) -> DisruptionCost:
         """One pass over what runs."""
         replicas: Counter[str] = Counter()
         total = 0.0
-        for pods in seen.on.values():
+        for pods in observation.on.values():
             for uid, pod in pods.items():
                 if not pod.deleting:
                     replicas[pod.request.owner] += 1
-                    total += disruption_seconds(pod, limits, seen.deletion_cost.get(uid, 0))
-        standing = (machine.pool for machine in seen.machines.values() if machine.state in STANDING)
-        price = sum(seen.pools[pool].price for pool in standing if pool in seen.pools)
-        cards = sum(len(node.cards) for node in seen.engine.nodes.values())
-        return cls(limits, price, cards, total, replicas, seen.deletion_cost)
+                    total += disruption_seconds(pod, limits, observation.deletion_cost.get(uid, 0))
+        standing = (machine.pool for machine in observation.machines.values() if machine.state in STANDING)
+        price = sum(observation.pools[pool].price for pool in standing if pool in observation.pools)
+        cards = sum(len(node.cards) for node in observation.engine.nodes.values())
+        return cls(limits, price, cards, total, replicas, observation.deletion_cost)
 
     def pods_ratio(self, pods: Iterable[Pod]) -> float:
         """The part of all disruption that moving these pods is."""
@@ -88,3 +89,17 @@ class DisruptionCost:
     def cards_ratio(self, cards: float) -> float:
         """So many cards as a part of the fleet's."""
         return min(1.0, cards / self.cards) if self.cards else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceInputs:
+    """What every source of moves is given in one cycle."""
+
+    observation: Observation
+    budget: Budget
+    cost: DisruptionCost
+
+    @property
+    def limits(self) -> Limits:
+        """The autoscaler's limits."""
+        return self.budget.limits

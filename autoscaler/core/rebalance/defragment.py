@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Single moves that make idle cards useful again to the pods that come.
+Defragmentation: single moves that make stranded idle cards usable again for the pods that come.
 
-Begins above a high mark of fragmentation and goes on until a low one. A move is tried on two
-what-ifs: in one, nobody has left yet, so that its home can be reserved beside everything that
-stands; in the other everybody has moved, so that its gain is what remains. Pure.
+Starts above `defragment_start_ratio` and goes on until `defragment_stop_ratio`. A move is tried in two simulations: in
+one no pod has left yet, so that its reservation fits in addition to everything that runs; in the other all have moved,
+so that the gain is what remains. Pure.
 
 Source of the measure: Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
@@ -21,68 +21,72 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from autoscaler.core.disruption_budget import Budget
+    from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
-    from autoscaler.core.rebalance.inputs import RebalanceInputs
+    from autoscaler.core.rebalance.cost import RebalanceInputs
     from isolation.contract.model import Card, Pod
     from isolation.placement.engine import Engine
 
 LEAST_GAIN: Final = 0.05
-"""Cards: what rounding may not pretend."""
+"""Cards; less may be rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefragmentMove:
-    """One pod, its new home, and the idle cards that become useful by it."""
+    """One pod, its reservation, and the number of idle cards that become usable."""
 
     pod: Pod
     reservation: Reservation
     gain: float
     frees: tuple[int, ...] = ()
-    """Indices of the cards of its node on which nobody is left when it has gone."""
+    """Indices of the cards of its node that are free of pods once it has left."""
 
 
-def should_defragment(seen: Observation, budget: Budget, *, before: bool) -> bool:
-    """Whether to defragment now; `before`: whether it was so in the last turn."""
-    ratio = stranded_ratio(*seen.engine.fragments())
-    limits = budget.limits
+def should_defragment(idle: float, stranded: float, limits: Limits, *, before: bool) -> bool:
+    """Whether to defragment now, by cards idle and stranded; `before`: whether it was so in the last cycle."""
+    ratio = stranded_ratio(idle, stranded)
     return ratio is not None and ratio > (limits.defragment_stop_ratio if before else limits.defragment_start_ratio)
 
 
-def stranded_ratio(idle: float, lost: float) -> float | None:
-    """The part of the idle cards that is lost; None while hardly a card is idle."""
-    return lost / idle if idle >= 1 else None
+def stranded_ratio(idle: float, stranded: float) -> float | None:
+    """The part of the idle cards that is stranded; None while less than one card is idle."""
+    return stranded / idle if idle >= 1 else None
 
 
-def find_defragment_moves(now: RebalanceInputs, most: int) -> list[DefragmentMove]:
-    """The moves of one turn: each of another owner, from another node, to another node."""
-    seen, budget, limits = now.seen, now.budget, now.limits
-    owners, nodes = set(now.owners_moving), set[str]()
-    stand, then = seen.engine.fork(), seen.engine.fork()
+def find_defragment_moves(inputs: RebalanceInputs, most: int) -> list[DefragmentMove]:
+    """The moves of one cycle: each of another owner, from another node, to another node."""
+    observation, budget, limits = inputs.observation, inputs.budget, inputs.limits
+    owners, nodes = set(observation.owners_moving()), set[str]()
+    now, then = observation.engine.fork(), observation.engine.fork()
     idle, lost = then.fragments()
     found: list[DefragmentMove] = []
-    for pod in list(_candidates(seen, budget, owners))[: limits.defragment_max_trials_per_cycle]:
+    for pod in list(_candidates(observation, budget, owners))[: limits.defragment_max_trials_per_cycle]:
         if len(found) >= most or (stranded_ratio(idle, lost) or 0.0) <= limits.defragment_stop_ratio:
             break
         source = pod.placement
         if source is None or pod.request.owner in owners or source.node in nodes:
             continue
-        place = stand.place(pod.request)
+        place = now.place(pod.request)
         if isinstance(place, Refusal) or place.node in nodes or place.node == source.node:
             continue
         then.release(pod.uid)
         then.hold(f"then/{pod.uid}", pod.request, place)
         idle, left = then.fragments()
         gain = lost - left
-        if gain < LEAST_GAIN or not now.weights.is_worth(now.weights.cards_ratio(gain), (pod,)):
+        if gain < LEAST_GAIN or not inputs.cost.is_worth(inputs.cost.cards_ratio(gain), (pod,)):
             then.release(f"then/{pod.uid}")
             then.hold(pod.uid, pod.request, source, force=True)
             continue
-        home = Reservation(pod.uid, pod.request, place, seen.at, seen.at + limits.move_timeout_seconds)
-        stand.hold(home.hold, pod.request, place)
+        reservation = Reservation(
+            pod.uid, pod.request, place, observation.at, observation.at + limits.move_timeout_seconds
+        )
+        now.hold(reservation.hold, pod.request, place)
         owners.add(pod.request.owner)
         nodes |= {source.node, place.node}
         lost = left
-        found.append(DefragmentMove(pod, home, gain, _freed(then, source.node, {part.uuid for part in source.slices})))
+        found.append(
+            DefragmentMove(pod, reservation, gain, _freed(then, source.node, {part.uuid for part in source.slices}))
+        )
     return found
 
 
@@ -94,22 +98,22 @@ def _freed(then: Engine, name: str, cards: Collection[str]) -> tuple[int, ...]:
     )
 
 
-def _candidates(seen: Observation, budget: Budget, restless: Collection[str]) -> Iterable[Pod]:
-    """Pods that may move, those first that keep least of their cards from being free."""
+def _candidates(observation: Observation, budget: Budget, owners_moving: Collection[str]) -> Iterable[Pod]:
+    """Pods that may move, first those on cards that are free but for little."""
     found: list[tuple[float, str, Pod]] = []
-    for name, pods in seen.on.items():
-        if not seen.is_usable(name) or not pods or all(pod.deleting for pod in pods.values()):
+    for name, pods in observation.on.items():
+        if not observation.is_usable(name) or not pods or all(pod.deleting for pod in pods.values()):
             continue
-        cards = {card.uuid: (card.allocatable_bytes, free) for card, (free, _) in _room(seen, name)}
+        cards = {card.uuid: (card.allocatable_bytes, free) for card, (free, _) in _room(observation, name)}
         for uid, pod in pods.items():
-            if pod.placement is None or not pod.request.shared or pod.deleting or uid in seen.reserved:
+            if pod.placement is None or not pod.request.shared or pod.deleting or uid in observation.reserved:
                 continue
             rest = [cards[part.uuid] for part in pod.placement.slices if part.uuid in cards]
             used = sum(1 - free / offered for offered, free in rest if offered)
             found.append((used / max(1, len(rest)), uid, pod))
     found.sort(key=lambda each: each[:2])
-    return (pod for _, _, pod in found if pod.request.owner not in restless and not budget.is_protected(pod))
+    return (pod for _, _, pod in found if pod.request.owner not in owners_moving and not budget.is_protected(pod))
 
 
-def _room(seen: Observation, name: str) -> Iterable[tuple[Card, tuple[int, int]]]:
-    return zip(seen.engine.nodes[name].cards, seen.engine.room(name), strict=True)
+def _room(observation: Observation, name: str) -> Iterable[tuple[Card, tuple[int, int]]]:
+    return zip(observation.engine.nodes[name].cards, observation.engine.room(name), strict=True)

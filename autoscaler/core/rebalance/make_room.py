@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Room for waiting pods by moving others: at most two moves for each, and only if cheaper than a node.
+Room for pending pods by moving others: few moves for each, and only if cheaper than a node.
 
-A node counts if nothing but full cards keeps the pod off it. Whoever would have to move needs a
-home beside everything that stands now and beside the pod itself, so that every home can be reserved
-before anybody is evicted. Pure; what a move costs is `rebalance_worth`'s business.
+A node is an option if nothing but full cards keeps the pod off it. The pods that would have to move need placements in
+addition to everything that runs now and to the pending pod, so that all are reserved before any pod is evicted. Pure;
+what a move costs is decided in `rebalance.cost`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from isolation.contract.model import FULL_CORE, Refusal, Why
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoscaler.core.rebalance.inputs import RebalanceInputs
+    from autoscaler.core.rebalance.cost import RebalanceInputs
     from isolation.contract.model import Placement, Pod, Request
     from isolation.placement.engine import Engine
 
 NODES_TRIED: Final = 8
-"""For one waiting pod, cheapest first."""
+"""For one pending pod, cheapest first."""
 NODES_SEARCHED: Final = 200
-"""Most nodes whose pods are looked at for one waiting pod."""
+"""Maximum number of nodes whose pods are examined for one pending pod."""
 PODS_ON_CARD: Final = 16
-"""Of a card with more, the cheapest to move."""
+"""Of a card with more, those that are the cheapest to move."""
 _SHORT: Final = (Why.FRAGMENTED, Why.CARDS)
 
 
 @dataclass(frozen=True, slots=True)
 class MadeRoom:
-    """One waiting pod, and who makes room for it."""
+    """One pending pod, and the moves that make room for it."""
 
     pod: Pod
     node: str
@@ -44,7 +44,7 @@ class MadeRoom:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Whoever must leave one node, and what that costs."""
+    """Pods that must leave one node, and what that costs."""
 
     cost: float
     node: str
@@ -61,68 +61,68 @@ class _Part(NamedTuple):
 
 
 class RoomMaker:
-    """A what-if in which pods that wait get room, one after the other."""
+    """A simulation in which pending pods get room, one after the other."""
 
-    def __init__(self, now: RebalanceInputs) -> None:
-        self._seen, self._budget, self._weights = now.seen, now.budget, now.weights
-        self._limits = now.limits
-        self._trial: Engine = now.seen.engine.fork()
-        self._restless = set(now.owners_moving)
+    def __init__(self, inputs: RebalanceInputs) -> None:
+        self._seen, self._budget, self._cost = inputs.observation, inputs.budget, inputs.cost
+        self._limits = inputs.limits
+        self._simulation: Engine = inputs.observation.engine.fork()
+        self._owners_moving = set(inputs.observation.owners_moving())
         self._parts: dict[str, dict[str, list[_Part]]] = {}
-        self._hopeless: set[Shape] = set()
-        """Shapes for which no move was found: none is found for the next pod alike either."""
-        self.left = min(now.budget.free, now.limits.max_moves_per_cycle)
-        """Moves that this turn still has."""
+        self._failed_shapes: set[Shape] = set()
+        """Shapes for which no move was found: none is found for the next pod of that shape either."""
+        self.left = min(inputs.budget.free, inputs.limits.max_moves_per_cycle)
+        """Moves that this cycle still has."""
 
-    def all_of(self, pods: Sequence[Pod], saving: float) -> tuple[MadeRoom, ...]:
-        """A rescue for each of the pods, worth it together, or none for any of them."""
+    def make_room(self, pods: Sequence[Pod], saving: float) -> tuple[MadeRoom, ...]:
+        """Room for each of the pods, worth its moves together, or for none of them."""
         found: list[MadeRoom] = []
         for pod in pods:
-            rescue = self._one(pod, self.left - sum(len(each.moves) for each in found))
+            room = self._make_room_for(pod, self.left - sum(len(each.moves) for each in found))
             moving = [mover for each in found for mover, _ in each.moves]
-            if rescue is None:
+            if room is None:
                 break
-            found.append(rescue)
-            if not self._weights.is_worth(saving, [*moving, *(mover for mover, _ in rescue.moves)]):
+            found.append(room)
+            if not self._cost.is_worth(saving, [*moving, *(mover for mover, _ in room.moves)]):
                 break
         else:
             self.left -= sum(len(each.moves) for each in found)
             return tuple(found)
-        for rescue in found:
-            self._undo(rescue)
+        for room in found:
+            self._undo(room)
         return ()
 
-    def _one(self, pod: Pod, left: int) -> MadeRoom | None:
-        """The cheapest rescue that works."""
+    def _make_room_for(self, pod: Pod, left: int) -> MadeRoom | None:
+        """The cheapest option that works."""
         most, key = min(left, self._limits.make_room_max_moves_per_pod), get_shape(pod.request)
         if (
             most < 1
-            or key in self._hopeless
-            or len(self._hopeless) >= self._limits.make_room_max_failed_pod_shapes_per_cycle
+            or key in self._failed_shapes
+            or len(self._failed_shapes) >= self._limits.make_room_max_failed_pod_shapes_per_cycle
         ):
             return None
         for option in self._options(pod.request, most)[:NODES_TRIED]:
-            rescue = self._try(pod, option)
-            if rescue is not None:
-                return rescue
-        self._hopeless.add(key)
+            room = self._try(pod, option)
+            if room is not None:
+                return room
+        self._failed_shapes.add(key)
         return None
 
     def _options(self, request: Request, most: int) -> list[_Option]:
-        """Nodes where so few have to leave, the cheapest first; the emptiest nodes are looked at."""
-        names = [name for name in self._seen.on if self._seen.is_usable(name) and name in self._trial.nodes]
-        whys = self._trial.why_not(request, names) if names else {}
+        """Nodes that at most `most` pods must leave, the cheapest first; the emptiest nodes are examined."""
+        names = [name for name in self._seen.on if self._seen.is_usable(name) and name in self._simulation.nodes]
+        whys = self._simulation.why_not(request, names) if names else {}
         load = self._seen.load
         short = sorted((load.get(name, 1.0), name) for why in _SHORT for name in whys.get(why, ()))
         options = (self._option(request, name, most) for _, name in short[:NODES_SEARCHED])
         return sorted((each for each in options if each is not None), key=lambda each: (each.cost, each.node))
 
     def _option(self, request: Request, name: str, most: int) -> _Option | None:
-        """Who leaves one node at least cost, so that as many of its cards as asked for have room."""
+        """The pods that leave one node at least cost, so that as many of its cards as requested have room."""
         cards: list[tuple[float, int, tuple[_Part, ...]]] = []
-        node, here = self._trial.nodes[name], self._on_cards(name)
+        node, here = self._simulation.nodes[name], self._on_cards(name)
         core = FULL_CORE if request.whole else request.card_core
-        for position, (card, (free, left)) in enumerate(zip(node.cards, self._trial.room(name), strict=True)):
+        for position, (card, (free, left)) in enumerate(zip(node.cards, self._simulation.room(name), strict=True)):
             asked = card.allocatable_bytes if request.whole else request.card_bytes
             group = _group(here.get(card.uuid, ()), asked - free, core - left, most)
             if group is not None and card.healthy and asked <= card.allocatable_bytes:
@@ -132,18 +132,18 @@ class RoomMaker:
         cards.sort(key=lambda each: each[:2])
         chosen = {part.pod.uid: part for _, _, group in cards[: request.cards] for part in group}
         owners = {part.pod.request.owner for part in chosen.values()}
-        if not 0 < len(chosen) <= most or len(owners) < len(chosen) or owners & self._restless:
+        if not 0 < len(chosen) <= most or len(owners) < len(chosen) or owners & self._owners_moving:
             return None
         return _Option(sum(part.cost for part in chosen.values()), name, tuple(part.pod for part in chosen.values()))
 
     def _on_cards(self, name: str) -> dict[str, list[_Part]]:
-        """Parts of pods that may move, by card, the cheapest first; found once in a turn."""
+        """Parts of pods that may move, by card, the cheapest first; found once in a cycle."""
         found = self._parts.get(name)
         if found is None:
             found = self._parts[name] = {}
             for pod in self._seen.on[name].values():
                 if pod.placement is not None and pod.placement.slices and self._movable(pod):
-                    cost = self._weights.pods_ratio((pod,))
+                    cost = self._cost.pods_ratio((pod,))
                     for part in pod.placement.slices:
                         found.setdefault(part.uuid, []).append(_Part(cost, pod, part.bytes, part.core))
             for parts in found.values():
@@ -155,51 +155,51 @@ class RoomMaker:
         return not (
             pod.deleting
             or pod.uid in self._seen.reserved
-            or pod.request.owner in self._restless
+            or pod.request.owner in self._owners_moving
             or self._budget.is_protected(pod)
         )
 
     def _try(self, pod: Pod, option: _Option) -> MadeRoom | None:
-        """Whether the pod really fits then, and everybody who leaves has a home now."""
-        trial, node = self._trial, option.node
+        """Whether the pod really fits then, and every pod that leaves has a placement now."""
+        simulation, node = self._simulation, option.node
         for mover in option.pods:
-            trial.release(mover.uid)
-        answer = trial.place_on(pod.request, node)
+            simulation.release(mover.uid)
+        answer = simulation.place_on(pod.request, node)
         for mover in option.pods:
-            trial.hold(mover.uid, *_where(mover), force=True)
+            simulation.hold(mover.uid, *_held(mover), force=True)
         if isinstance(answer, Refusal):
             return None
-        # more is held than there is, on purpose: no home may count on what the pod will need
-        trial.hold(pod.uid, pod.request, answer, force=True)
+        # more is held than there is, on purpose: no reservation may count on what the pending pod will need
+        simulation.hold(pod.uid, pod.request, answer, force=True)
         moves: list[tuple[Pod, Reservation]] = []
         for mover in sorted(option.pods, key=lambda each: (largest_first(each.request), each.uid)):
-            home = trial.place(mover.request)
-            if isinstance(home, Refusal):
+            reservation = simulation.place(mover.request)
+            if isinstance(reservation, Refusal):
                 self._undo(MadeRoom(pod, node, tuple(moves)))
                 return None
             kept = Reservation(
-                mover.uid, mover.request, home, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
+                mover.uid, mover.request, reservation, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
             )
-            trial.hold(kept.hold, mover.request, home)
-            self._restless.add(mover.request.owner)
+            simulation.hold(kept.hold, mover.request, reservation)
+            self._owners_moving.add(mover.request.owner)
             moves.append((mover, kept))
         return MadeRoom(pod, node, tuple(moves))
 
-    def _undo(self, rescue: MadeRoom) -> None:
-        self._trial.release(rescue.pod.uid)
-        for mover, home in rescue.moves:
-            self._trial.release(home.hold)
-            self._restless.discard(mover.request.owner)
+    def _undo(self, room: MadeRoom) -> None:
+        self._simulation.release(room.pod.uid)
+        for mover, reservation in room.moves:
+            self._simulation.release(reservation.hold)
+            self._owners_moving.discard(mover.request.owner)
 
 
-def _where(pod: Pod) -> tuple[Request, Placement]:
+def _held(pod: Pod) -> tuple[Request, Placement]:
     if pod.placement is None:
         raise ValueError(f"pod {pod.key} has no placement")
     return pod.request, pod.placement
 
 
 def _group(parts: Sequence[_Part], lack: int, lack_core: int, most: int) -> tuple[_Part, ...] | None:
-    """The fewest and cheapest pods of one card whose parts of it are enough; None where no few are."""
+    """The fewest and cheapest pods of one card whose parts of it are enough; None where `most` are too few."""
     if lack <= 0 and lack_core <= 0:
         return ()
     for number in range(1, most + 1):

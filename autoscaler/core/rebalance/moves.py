@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which single pods move now, and why: room for those that wait, relief for hot cards, fewer fragments.
+Which single pods move now, and why: to make room for pending pods, off hot cards, against fragmentation.
 
-Rescue comes before a purchase that it makes unnecessary; the others come only in calm turns, and
-never beside a drain that begins. Pure. Whether a move is worth it is `rebalance_worth`'s answer, how many
-may be made `budget`'s.
+Room is made before a purchase that it makes unnecessary; the other moves come only in calm cycles, and never together
+with a drain that begins. Pure. Whether a move is worth its disruption is decided in `cost`, how many are allowed in
+`disruption_budget`.
 """
 
 from __future__ import annotations
@@ -20,109 +20,104 @@ from autoscaler.core.rebalance.make_room import RoomMaker
 from autoscaler.core.templates import get_templates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autoscaler.core.observation import Observation, Reservation
+    from autoscaler.core.rebalance.cost import RebalanceInputs
     from autoscaler.core.rebalance.defragment import DefragmentMove
-    from autoscaler.core.rebalance.inputs import RebalanceInputs
+    from autoscaler.core.rebalance.hot_cards import HotCardMove
     from autoscaler.core.rebalance.make_room import MadeRoom
     from autoscaler.core.scale_up import Demand, PlannedNode
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Pod
 
 
-def plan_make_room(now: RebalanceInputs, want: Demand) -> tuple[tuple[Move, ...], Demand]:
-    """Moves that make a purchase unnecessary, and the demand that is left."""
-    if not (want.planned_nodes or want.capped) or now.budget.free < 1:
-        return (), want
-    rescuer = RoomMaker(now)
+def plan_make_room(inputs: RebalanceInputs, demand: Demand) -> tuple[tuple[Move, ...], Demand]:
+    """Moves that make purchases unnecessary, and the demand that is left."""
+    if not (demand.planned_nodes or demand.capped) or inputs.budget.free < 1:
+        return (), demand
+    observation, cost, room_maker = inputs.observation, inputs.cost, RoomMaker(inputs)
     moves: list[Move] = []
     spared: list[PlannedNode] = []
-    # the last node bought is the emptiest: it is the one most likely to be spared
-    for lot in reversed(want.planned_nodes):
-        if len(lot.pods) <= rescuer.left:
-            found = rescuer.all_of(lot.pods, now.weights.price_ratio(now.seen.pools[lot.pool].price))
-            moves += [move for each in found for move in _moves(each, f"instead of adding a node to pool {lot.pool}")]
-            spared += [lot] * bool(found)
+    # the last planned node is the emptiest: it is the one most likely to be spared
+    for planned in reversed(demand.planned_nodes):
+        if len(planned.pods) <= room_maker.left:
+            saving = cost.price_ratio(observation.pools[planned.pool].price)
+            rooms = room_maker.make_room(planned.pods, saving)
+            moves += _make_room_moves(rooms, f"instead of adding a node to pool {planned.pool}")
+            spared += [planned] * bool(rooms)
     saved = set[str]()
-    for pod in (pod for pod in now.seen.pending if pod.uid in want.capped):
-        found = rescuer.all_of((pod,), now.weights.price_ratio(_value(now.seen, pod)))
-        moves += [move for each in found for move in _moves(each, "because no pool can scale up for it")]
-        saved |= {each.pod.uid for each in found}
+    for pod in (pod for pod in observation.pending if pod.uid in demand.capped):
+        rooms = room_maker.make_room((pod,), cost.price_ratio(_price_room(observation, pod)))
+        moves += _make_room_moves(rooms, "because no pool can scale up for it")
+        saved |= {room.pod.uid for room in rooms}
     if not moves:
-        return (), want
-    fits = [*want.fits, *(pod.uid for lot in spared for pod in lot.pods), *sorted(saved)]
-    lots = [lot for lot in want.planned_nodes if lot not in spared]
-    capped = {uid: why for uid, why in want.capped.items() if uid not in saved}
-    return tuple(moves), replace(want, planned_nodes=lots, fits=fits, capped=capped)
+        return (), demand
+    fits = [*demand.fits, *(pod.uid for planned in spared for pod in planned.pods), *sorted(saved)]
+    planned_nodes = [planned for planned in demand.planned_nodes if planned not in spared]
+    capped = {uid: why for uid, why in demand.capped.items() if uid not in saved}
+    return tuple(moves), replace(demand, planned_nodes=planned_nodes, fits=fits, capped=capped)
 
 
 def plan_rebalance(
-    now: RebalanceInputs, memory: AutoscalerState, most: int, *, defragment: bool
+    inputs: RebalanceInputs, state: AutoscalerState, most: int, *, defragment: bool
 ) -> tuple[tuple[Move, ...], AutoscalerState]:
-    """Relief and defragmentation, while nothing else goes on."""
-    since = track_hot_cards(now.seen, now.limits, memory.hot)
-    broken = should_defragment(now.seen, now.budget, before=memory.defragmenting)
-    memory = replace(memory, hot=since, defragmenting=broken)
-    moves = [
-        _move(
-            each.pod,
-            each.reservation,
-            "mitigate_hot_card",
-            f"to the less busy {each.reservation.placement.node}: "
-            f"its card is hot ({each.heat:.0%} for {each.seconds:.0f} s)",
-            card=each.card,
-        )
-        for each in find_hot_card_moves(now, most, since)
-    ]
-    # half of the hour is kept for what gives nodes back
-    most = min(most, now.budget.free - now.budget.hourly // 2)
-    if defragment and broken and not moves and most > 0:
-        moves = [
-            _move(
-                each.pod,
-                each.reservation,
-                "defragment",
-                f"to {each.reservation.placement.node}: {_frees(each)}makes {each.gain:.2f} stranded idle cards usable",
-            )
-            for each in find_defragment_moves(now, most)
-        ]
-    return tuple(moves), memory
+    """Moves off hot cards, else, if `defragment`, against fragmentation; `most` at most. For calm cycles only."""
+    state = remember_hot_cards(inputs, state)
+    idle, stranded = inputs.observation.engine.fragments()
+    is_fragmented = should_defragment(idle, stranded, inputs.limits, before=state.defragmenting)
+    state = replace(state, defragmenting=is_fragmented)
+    moves = tuple(_mitigate(move) for move in find_hot_card_moves(inputs, most, state.hot))
+    # half of the hour's moves is kept for drains, which save whole nodes
+    most = min(most, inputs.budget.free - inputs.budget.hourly // 2)
+    if defragment and is_fragmented and not moves and most > 0:
+        moves = tuple(_defragment(move) for move in find_defragment_moves(inputs, most))
+    return moves, state
 
 
-def remember_hot_cards(now: RebalanceInputs, memory: AutoscalerState) -> AutoscalerState:
-    """What to remember of a turn in which nothing is rebalanced."""
-    return replace(memory, hot=track_hot_cards(now.seen, now.limits, memory.hot))
+def remember_hot_cards(inputs: RebalanceInputs, state: AutoscalerState) -> AutoscalerState:
+    """The state with since when each card has been hot."""
+    seen = inputs.observation
+    return replace(state, hot=track_hot_cards(seen.card_utilization, seen.at, inputs.limits, state.hot))
 
 
-def _frees(shift: DefragmentMove) -> str:
-    """Which cards will have nobody on them, by name: a promise that can be checked."""
-    source = shift.pod.placement
-    if source is None or not shift.frees:
+def _mitigate(move: HotCardMove) -> Move:
+    target = move.reservation.placement.node
+    reason = f"to the less busy {target}: its card is hot ({move.heat:.0%} for {move.seconds:.0f} s)"
+    return replace(_move(move.pod, move.reservation, "mitigate_hot_card", reason), card=move.card)
+
+
+def _defragment(move: DefragmentMove) -> Move:
+    target = move.reservation.placement.node
+    reason = f"to {target}: {_list_freed_cards(move)}makes {move.gain:.2f} stranded idle cards usable"
+    return _move(move.pod, move.reservation, "defragment", reason)
+
+
+def _list_freed_cards(move: DefragmentMove) -> str:
+    """Which cards no pod will be on, by name, so that people can check it."""
+    source = move.pod.placement
+    if source is None or not move.frees:
         return ""
-    which = ", ".join(str(index) for index in shift.frees)
-    return f"frees card{'s' * (len(shift.frees) > 1)} {which} of {source.node}, "
+    which = ", ".join(str(index) for index in move.frees)
+    return f"frees card{'s' * (len(move.frees) > 1)} {which} of {source.node}, "
 
 
-def _value(seen: Observation, pod: Pod) -> float:
-    """What the room that a pod waits for costs where it is cheapest."""
-    templates = get_templates(tuple(seen.pools.values()))
-    market = PoolExpander(seen.pools, frozenset(), templates)
-    prices = [pool.price for name, pool in seen.pools.items() if templates.hosts(name, pod.request)]
-    return min(prices, default=0.0) * market.weigh(pod.request)
+def _price_room(observation: Observation, pod: Pod) -> float:
+    """What the room that a pod needs costs in the cheapest pool that can host it."""
+    templates = get_templates(tuple(observation.pools.values()))
+    expander = PoolExpander(observation.pools, frozenset(), templates)
+    prices = [pool.price for name, pool in observation.pools.items() if templates.hosts(name, pod.request)]
+    return min(prices, default=0.0) * expander.weigh(pod.request)
 
 
-def _moves(rescue: MadeRoom, why: str) -> list[Move]:
-    return [
-        _move(
-            mover,
-            home,
-            "make_room",
-            f"to {home.placement.node}: makes room on {rescue.node} for {rescue.pod.key} {why}",
-            (rescue.pod.uid,),
-        )
-        for mover, home in rescue.moves
-    ]
+def _make_room_moves(rooms: Iterable[MadeRoom], why: str) -> Iterable[Move]:
+    for room in rooms:
+        for pod, reservation in room.moves:
+            target = reservation.placement.node
+            reason = f"to {target}: makes room on {room.node} for {room.pod.key} {why}"
+            yield replace(_move(pod, reservation, "make_room", reason), pods=(room.pod.uid,))
 
 
-def _move(pod: Pod, home: Reservation, kind: str, reason: str, serves: tuple[str, ...] = (), *, card: str = "") -> Move:
-    node = pod.placement.node if pod.placement is not None else ""
-    return Move(pod.uid, node, pod.request.owner, home, kind, reason, serves, card)
+def _move(pod: Pod, reservation: Reservation, kind: str, reason: str) -> Move:
+    source = pod.placement.node if pod.placement is not None else ""
+    return Move(pod.uid, source, pod.request.owner, reservation, kind, reason)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autoscaler.core.decide import decide, list_names
+from autoscaler.core.decide import decide
 from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.limits import Limits
+from autoscaler.core.plan import list_names
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_up import shorten
 from autoscaler.core.state import AutoscalerState

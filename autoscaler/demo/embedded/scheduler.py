@@ -118,7 +118,7 @@ class Scheduler:
             if pod is None or machine is None or machine.state is not MachineState.READY:
                 continue
             node = self._book.engine.nodes.get(home.machine)
-            place = None if node is None else home.on(node, pod.request)
+            place = None if node is None else home.place_on(node, pod.request)
             if place is None:
                 continue
             try:

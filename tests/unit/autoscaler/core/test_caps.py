@@ -10,10 +10,11 @@ from support.builders import ask, node
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.fleet_caps import FleetGrowth, count_removals_left
+from autoscaler.core.disruption_budget import count_removals_left
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Drain, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.scale_up import FleetGrowth
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.persisted import Kept
 from autoscaler.kube.state_store import Remembered, decode, encode
@@ -62,7 +63,7 @@ def test_ten_nodes_of_a_tenth_cost_one():
     growth = FleetGrowth(replace(LIMITS, max_cost_per_hour=1.0), cost=1.0)
     for _ in range(10):
         assert "" == growth.refuses(tenths)
-        growth.bought(tenths)
+        growth.count(tenths)
     assert growth.refuses(tenths)
 
 

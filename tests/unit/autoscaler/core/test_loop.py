@@ -15,7 +15,7 @@ from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import Limits
 from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveFailedNode, RemoveNode, ScaleUp
-from autoscaler.core.reconcile import DryRun, reconcile
+from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 
 LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
@@ -33,21 +33,17 @@ class Script:
 
     async def observe(self):
         """The next one."""
-        """The next one."""
         return self.shows.pop(0)
 
     async def settle(self, seconds):
-        """Time passes at once."""
         """Time passes at once."""
         self.settled += seconds
 
     async def nominate(self, homes):
         """Kept."""
-        """Kept."""
         self.homes = homes
 
     async def apply(self, step):
-        """Kept."""
         """Kept."""
         self.done.append(step)
 
@@ -204,19 +200,6 @@ def test_turn_settles_rechecks_and_acts():
     assert [LIMITS.action_validation_delay_seconds, LIMITS.action_validation_delay_seconds, 0] == [
         w.settled for w in (stands, vanishes, idle)
     ]
-
-
-def test_dry_run_says_what_it_would_do_and_does_nothing():
-    """
-    The world below is observed and never touched.
-    """
-    waiting = pod(ask(5))
-    below = Script(seen([pool()], [waiting]), seen([pool()], [waiting]))
-    dry = DryRun(below)
-
-    asyncio.run(reconcile(dry, LIMITS, AutoscalerState()))
-
-    assert ([], [ScaleUp]) == (below.done, [type(step) for step in dry.would])
 
 
 @pytest.mark.parametrize("gone", [True, False])

@@ -81,9 +81,9 @@ def test_a_card_that_was_not_measured_is_hot_from_anew():
     """
     observation, memory = hot(0.97, (0.5, 0.4))
 
-    assert memory.hot == track_hot_cards(observation, LIMITS, memory.hot)
-    assert {} == track_hot_cards(replace(observation, card_utilization={}), LIMITS, memory.hot)
-    assert {"GPU-one-0": NOW} == track_hot_cards(observation, LIMITS, {})
+    assert memory.hot == track_hot_cards(observation.card_utilization, NOW, LIMITS, memory.hot)
+    assert {} == track_hot_cards({}, NOW, LIMITS, memory.hot)
+    assert {"GPU-one-0": NOW} == track_hot_cards(observation.card_utilization, NOW, LIMITS, {})
 
 
 def fragments():
