@@ -72,12 +72,12 @@ class Fleet:
 
     def __init__(self, nodes: int, pods: int, seed: int) -> None:
         self.random = Random(seed)  # noqa: S311 (a workload, no secret)
-        self.books, self.store, self.server = SchedulerCache(), Store(), Instant()
+        self.cache, self.store, self.server = SchedulerCache(), Store(), Instant()
         self.names = [f"gpu-node-{i:05d}.cluster.example" for i in range(nodes)]
         self.nodes = {name: self._node(name, i) for i, name in enumerate(self.names)}
         for node in self.nodes.values():
             self.store.nodes[node.name] = node
-            self.books.node_is(node)
+            self.cache.set_node(node)
         self.running: list[str] = []
         self.shapes = [self._shape() for _ in range(SHAPES)]
         self.extender = Extender(self._world())
@@ -93,13 +93,13 @@ class Fleet:
         async def checked(*_: Any) -> None:
             """The server's own word on each node is asked once per Lease."""
 
-        binder = Binder(self.books, self.server, fence, clock=time.monotonic)
+        binder = Binder(self.cache, self.server, fence, clock=time.monotonic)
         return SchedulerContext(
-            picture=cast("Any", SimpleNamespace(books=self.books, store=self.store, missing=lambda: "")),
+            informers=cast("Any", SimpleNamespace(cache=self.cache, store=self.store, missing=lambda: "")),
             leadership=cast("Any", SimpleNamespace(fence=fence)),
             binder=binder,
-            fresh=cast("Any", SimpleNamespace(check=checked)),
-            waiting=UnschedulableQueue(),
+            live_read=cast("Any", SimpleNamespace(check=checked)),
+            unschedulable=UnschedulableQueue(),
             unit_bytes=GIB,
         )
 
@@ -129,7 +129,7 @@ class Fleet:
         for number in range(pods):
             pod = self._arrives(self.wire(number, self.random.choice(self.shapes)))
             node = self.nodes[self.names[number % len(self.names)]]
-            found = self.books.assume(pod, node.name, 0.0)
+            found = self.cache.assume(pod, node.name, 0.0)
             if not hasattr(found, "placement"):
                 self._ends(pod.uid)
                 continue
@@ -138,17 +138,17 @@ class Fleet:
     def _arrives(self, wire: dict[str, Any]) -> Pod:
         self.store.pod_is(cast("Any", json.dumps(wire).encode()))
         pod = self.store.pods[wire["metadata"]["uid"]]
-        self.books.pod_is(pod)
+        self.cache.set_pod(pod)
         return pod
 
     def _bound(self, pod: Pod, placement: Placement) -> None:
         self.store.pods[pod.uid] = pod.placed(placement)
-        self.books.pod_is(pod.placed(placement))
+        self.cache.set_pod(pod.placed(placement))
         self.running.append(pod.uid)
 
     def _ends(self, uid: str) -> None:
         self.store.pods.pop(uid, None)
-        self.books.pod_gone(uid)
+        self.cache.remove_pod(uid)
 
     async def schedule(self, number: int) -> bool:
         """One pod from created to bound, and its verbs timed; False: it fits nowhere."""
@@ -170,7 +170,7 @@ class Fleet:
         )
         if said["Error"]:
             raise AssertionError(said["Error"])
-        self._bound(pod, self.books.assumed()[uid].assumed.placement)
+        self._bound(pod, self.cache.assumed_pods()[uid].assumed.placement)
         end = self.random.randrange(len(self.running))
         self.running[end], self.running[-1] = self.running[-1], self.running[end]
         self._ends(self.running.pop())
@@ -183,7 +183,7 @@ class Fleet:
         node = self.nodes[name]
         first = replace(node.cards[0], healthy=not node.cards[0].healthy)
         self.nodes[name] = replace(node, cards=(first, *node.cards[1:]))
-        self.books.node_is(self.nodes[name])
+        self.cache.set_node(self.nodes[name])
 
     async def _timed(self, verb: str, ask: dict[str, Any]) -> Any:
         body = json.dumps(ask).encode()
@@ -211,7 +211,7 @@ def handlers(nodes: int, pods: int, rounds: int, seed: int = 7) -> dict[str, Any
     for key, kept in (("wall", fleet.seconds), ("cpu", fleet.cpu)):
         sums = [sum(parts) for parts in zip(*(kept[verb][-placed:] for verb in VERBS), strict=True)]
         found[key] = {verb: _cuts(took) for verb, took in (*kept.items(), ("together", sums))}
-    over = fleet.books.overcommitted()
+    over = fleet.cache.find_overcommitted()
     if over:
         raise AssertionError(over)
     return found
@@ -240,7 +240,7 @@ def main(sizes: tuple[int, ...], rounds: int, json_out: str | None) -> None:
         print(
             f"{nodes:,} nodes x {CARDS} cards, {found['pods']:,} pods: filled in {found['fill_seconds']:.1f} s, "
             f"{found['placed']} of {rounds} placed, {found['fitting_nodes_median']:.0f} nodes fit (median), "
-            f"books {found['held_mib']:.0f} MiB"
+            f"cache {found['held_mib']:.0f} MiB"
         )
         for verb in (*VERBS, "together"):
             wall, cpu = (" ".join(f"{n} {v:7.2f}" for n, v in found[key][verb].items()) for key in ("wall", "cpu"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler process: everything wired together, from the first open port to the Lease given back.
+The scheduler process: everything wired together, from the first open port to the released Lease.
 
-Decides the order of life and nothing else. Listeners open first (admission is served from the first second,
-by every replica); then the cluster is read; whoever holds the Lease and has read it answers about pods.
-At the end the listeners close, what is being answered is answered, and the Lease is given back.
+Decides the order of start and stop. Listeners open first (every replica serves admission from the first second); then
+the informers sync; the replica that holds the Lease and is synced answers about pods. At the end the listeners close,
+open requests are answered, and the Lease is released.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from isolation.kube.writes import Leases, Writer
 from isolation.release import release
 from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
 from isolation.scheduler.binder import Binder
-from isolation.scheduler.core import legacy_inspect
+from isolation.scheduler.core import inspection
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
-from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Endpoints, Handlers, serve
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Endpoints, serve
 from isolation.scheduler.extender import Extender, SchedulerContext
 from isolation.scheduler.http_server import open_listener
 from isolation.scheduler.informers import Informers
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS: Final = 5.0
-"""For binds whose outcome is open when we are told to stop."""
+"""For bindings whose outcome is open at SIGTERM."""
 _ROLE_RETRY_SECONDS: Final = 2.0
 _YOUNG: Final = 50_000
-"""New objects after which unused ones are looked for; what we keep has no cycles."""
+"""New objects between two garbage collections; what this process keeps has no cycles."""
 
 
 class Scheduler:
@@ -66,53 +66,53 @@ class Scheduler:
         me = settings.identity or f"{settings.pod or settings.host or 'gpushare'}_{secrets.token_hex(4)}"
         self._writer, self._objects = Writer(access, me), ObjectWriter(access)
         store = Store(unit_bytes=settings.unit_bytes)
-        self.books = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
-        self.picture = Informers(access, self.books, store, settings.namespace)
+        self.cache = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
+        self.informers = Informers(access, self.cache, store, settings.namespace)
         beside = Leases(access, settings.namespace, settings.beside) if settings.beside else None
         lease = Leases(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
-        self.binder = Binder(self.books, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
-        self.leadership.give_back_when(self.binder.settled)
-        self.world = SchedulerContext(
-            self.picture,
+        self.binder = Binder(self.cache, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
+        self.leadership.release_when(self.binder.settled)
+        self.context = SchedulerContext(
+            self.informers,
             self.leadership,
             self.binder,
-            LiveRead(access, self.picture),
+            LiveRead(access, self.informers),
             UnschedulableQueue(),
             settings.unit_bytes,
         )
-        self._extender = Extender(self.world)
-        self._errands = LeaderTasks(self.world, self._objects, self._writer, self.metrics)
+        self._extender = Extender(self.context)
+        self._leader_tasks = LeaderTasks(self.context, self._objects, self._writer, self.metrics)
         self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
         store.listen(self._note)
-        self.metrics.watch(self._gauges)
-        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self.metrics.add_gauges(self._gauges)
+        self.metrics.add_gauges(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
 
-    # Life.
+    # Start and stop.
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
         """Serve until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
             keep = self.background.keep
-            for name, follower in self.picture.followers.items():
+            for name, follower in self.informers.followers.items():
                 await stack.enter_async_context(keep(f"watch-{name}", follower.run))
             for name, work in self.leadership.works().items():
                 await stack.enter_async_context(keep(name, work))
-            await stack.enter_async_context(keep("preemption", self._errands.run))
+            await stack.enter_async_context(keep("preemption", self._leader_tasks.run))
             if self._settings.pod:
-                await stack.enter_async_context(keep("leader-label", self._wear_role))
+                await stack.enter_async_context(keep("leader-label", self._keep_leader_label))
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)
             opened(await self._open(stack))
             await stop.wait()
             log.info("stopping: finish open requests, then release the Lease")
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Mapping[str, int]:
-        """Every door that was asked for; their ports."""
+        """Open the configured listeners; their ports by name."""
         settings, ports = self._settings, {}
-        doors = Endpoints(Handlers(self._extender, self.inspect, self.health, release()), self.metrics)
+        endpoints = Endpoints(self._extender, self.metrics, inspect=self.inspect, health=self.health, release=release())
         if settings.certificate is not None and settings.key is not None:
             if settings.admission is not None:
                 # loaded for its error only: the process of the webhook would fail after the start
@@ -120,7 +120,7 @@ class Scheduler:
                 ReloadingTls(files, server_context)
                 sock = stack.enter_context(open_listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
-                known = ClusterFeed(self.picture, may_grow=settings.growing)
+                known = ClusterFeed(self.informers, may_grow=settings.growing)
                 self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:
@@ -128,75 +128,77 @@ class Scheduler:
                 self._certificates = ReloadingTls(files, server_context, "extender")
                 await stack.enter_async_context(self.background.keep("certificates", self._certificates.run))
                 keep = partial(self.background.keep, "listener-extender-tls")
-                made = serve(doors.extender(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
+                made = serve(endpoints.extender_app(), settings.extender, EXTENDER_LIMITS, self._certificates, keep)
                 ports["extender-tls"] = await stack.enter_async_context(made)
         if settings.sidecar is not None:
             keep = partial(self.background.keep, "listener-extender")
-            made = serve(doors.extender(), settings.sidecar, EXTENDER_LIMITS, keep=keep)
+            made = serve(endpoints.extender_app(), settings.sidecar, EXTENDER_LIMITS, keep=keep)
             ports["extender"] = await stack.enter_async_context(made)
         if settings.metrics is not None:
             keep = partial(self.background.keep, "listener-metrics")
-            made = serve(doors.measured(), settings.metrics, METRICS_LIMITS, keep=keep)
+            made = serve(endpoints.metrics_app(), settings.metrics, METRICS_LIMITS, keep=keep)
             ports["metrics"] = await stack.enter_async_context(made)
         return ports
 
-    async def _wear_role(self) -> None:
-        """The label by which a Service finds the leader, kept true; also of a container that was killed leading."""
-        worn: bool | None = None
+    async def _keep_leader_label(self) -> None:
+        """Keep the label by which a Service finds the leader; also after a container that was killed as the leader."""
+        labelled: bool | None = None
         while True:
             leads = self.leadership.fence() is not None
-            if leads != worn:
+            if leads != labelled:
                 try:
-                    said = await self._objects.role(self._settings.namespace, self._settings.pod, leads=leads)
+                    error = await self._objects.set_leader_label(
+                        self._settings.namespace, self._settings.pod, leads=leads
+                    )
                 except ClusterError as exc:
-                    said = str(exc)
-                if said:
-                    log.warning("cannot set the leader label of this pod: %s", said)
+                    error = str(exc)
+                if error:
+                    log.warning("cannot set leader label of this pod: %s", error)
                     await asyncio.sleep(_ROLE_RETRY_SECONDS)
                     continue
-                worn = leads
+                labelled = leads
             await asyncio.sleep(0.2)
 
-    # Answers that need the whole process.
+    # What needs the whole process.
 
     def inspect(self, node: str | None) -> bytes:
-        """The classic picture of all nodes or one."""
-        return legacy_inspect.encode_inspection(self.books.inspect(node), node)
+        """The classic inspect answer for all nodes or one."""
+        return inspection.encode_inspection(self.cache.inspect(node), node)
 
     def health(self) -> dict[str, str]:
-        """What is wrong, by probe: serving admission needs its process and nothing else."""
-        wrong = {"healthz": self.background.unwell()}
+        """What is wrong, by probe; admission is ready when its process is, synced or not."""
+        problems = {"healthz": self.background.unwell()}
         if self.admission is not None and (problem := self.admission.problem()):
-            wrong["readyz"] = problem
-        missing = self.picture.missing()
+            problems["readyz"] = problem
+        missing = self.informers.missing()
         if missing:
-            wrong["leader"] = f"informer caches are not synced yet: {missing}"
+            problems["leader"] = f"informer caches are not synced yet: {missing}"
         elif self.leadership.fence() is None:
             holder = self.leadership.holder() or "none"
-            wrong["leader"] = f"this replica is not the leader; Lease holder: {holder}"
-        return wrong
+            problems["leader"] = f"this replica is not the leader; Lease holder: {holder}"
+        return problems
 
     def _note(self, change: Change) -> None:
-        """Pods that are gone wait no longer."""
+        """Remove pods that are gone from the unschedulable queue."""
         if change.pod is None and change.pod_before is not None:
-            self.world.waiting.served(change.pod_before.uid)
+            self.context.unschedulable.remove(change.pod_before.uid)
 
     def _gauges(self) -> Mapping[MetricSpec, Mapping[tuple[str, ...], float]]:
-        store, none = self.picture.store, ()
+        store, none = self.informers.store, ()
         placed = sum(1 for pod in store.pods.values() if pod.placement is not None)
         view = store.view()
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             catalogue.LEADS: {none: float(self.leadership.fence() is not None)},
-            catalogue.SYNCED: {none: float(not self.picture.missing())},
-            catalogue.VIEW_AGE: {(name,): age for name, age in self.picture.ages().items()},
+            catalogue.SYNCED: {none: float(not self.informers.missing())},
+            catalogue.VIEW_AGE: {(name,): age for name, age in self.informers.ages().items()},
             catalogue.NODES: {none: float(sum(1 for node in store.nodes.values() if node.cards))},
             catalogue.PODS: {none: float(placed)},
-            catalogue.ASSUMED: {none: float(len(self.books.assumed()))},
-            catalogue.WAITING: {none: float(len(self.world.waiting))},
-            catalogue.RESERVED: count(made.reason for made in self.picture.reservations.known.values()),
-            catalogue.OVERCOMMITTED: {none: float(len(self.books.overcommitted()))},
-            catalogue.UNREADABLE: {none: float(len(view.unreadable) + self.picture.pools.unreadable)},
-            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.picture.pools.known))},
+            catalogue.ASSUMED: {none: float(len(self.cache.assumed_pods()))},
+            catalogue.WAITING: {none: float(len(self.context.unschedulable))},
+            catalogue.RESERVED: count(made.reason for made in self.informers.reservations.known.values()),
+            catalogue.OVERCOMMITTED: {none: float(len(self.cache.find_overcommitted()))},
+            catalogue.UNREADABLE: {none: float(len(view.unreadable) + self.informers.pools.unreadable)},
+            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.informers.pools.known))},
         }
         if self.admission is not None:
             rows |= self.admission.rows()
@@ -220,15 +222,15 @@ async def run(settings: SchedulerSettings, opened: Callable[[Mapping[str, int]],
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     async with Access(settings.kubeconfig, settings.context) as access:
         made = Scheduler(settings, access)
-        settling = asyncio.create_task(_settle(made.picture))
+        freezing = asyncio.create_task(_freeze_after_sync(made.informers))
         try:
             await made.run(stop, opened)
         finally:
-            settling.cancel()
+            freezing.cancel()
 
 
-async def _settle(picture: Informers) -> None:
-    """The first picture stays for good: looked through for what is unused, all of it stops every answer for 0.1 s."""
-    await picture.synced()
+async def _freeze_after_sync(informers: Informers) -> None:
+    """Exempt what the first sync loaded from garbage collection: going through it all delays every answer by 0.1 s."""
+    await informers.synced()
     gc.collect()
     gc.freeze()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The listeners of this process: the extender on loopback or over TLS, metrics and probes.
+The HTTP endpoints of the scheduler process: extender verbs, classic inspect, metrics and probes.
 
-Decides how much may be asked. Bodies and connections are bounded, slow ones are ended, and every question gets an
-answer. What the answer is, is decided elsewhere; admission has a process of its own (`admission.supervise`).
+Decides which path calls what, and how many connections and bytes each listener accepts. Admission has a process of its
+own (`admission.supervise`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from aiohttp import web
 
 from isolation.host.bounded_connections import Limits
 from isolation.scheduler import http_server as bounded
-from isolation.scheduler.core import extender_api, legacy_inspect
+from isolation.scheduler.core import extender_api, inspection
 from isolation.scheduler.extender import VERBS
 from isolation.scheduler.http_server import open_listener, read_body
 from isolation.scheduler.metrics import CONTENT_TYPE
@@ -38,37 +37,40 @@ EXTENDER_LIMITS: Final = Limits(connections=256, request_seconds=10.0)
 METRICS_LIMITS: Final = Limits(connections=64, request_seconds=5.0)
 EXTENDER: Final = "/extender"
 _MEASURED: Final = {"shortlist": "filter"}
-"""Verbs that are another one, to a reader of metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handlers:
-    """Who answers what."""
-
-    extender: Extender
-    inspect: Callable[[str | None], bytes]
-    health: Callable[[], dict[str, str]]
-    """What is wrong, by probe (`readyz`, `leader`); a probe that is not in it is well."""
-    release: str
+"""Verbs that the metrics count as another one."""
 
 
 class Endpoints:
-    """Applications over one set of answers and one of metrics."""
+    """
+    The aiohttp applications of this process.
 
-    def __init__(self, answers: Handlers, metrics: Metrics) -> None:
-        self._answers, self._metrics = answers, metrics
+    `inspect` gives the classic answer for one node or all; `health` what is wrong by probe (`healthz`, `readyz`,
+    `leader`): a probe that is not in it is well.
+    """
 
-    def extender(self) -> web.Application:
-        """For the loopback port and the TLS port, where the handshake wants a client certificate."""
+    def __init__(
+        self,
+        extender: Extender,
+        metrics: Metrics,
+        *,
+        inspect: Callable[[str | None], bytes],
+        health: Callable[[], dict[str, str]],
+        release: str,
+    ) -> None:
+        self._extender, self._metrics = extender, metrics
+        self._inspect, self._health, self._release = inspect, health, release
+
+    def extender_app(self) -> web.Application:
+        """For the loopback port and for the TLS port, whose handshake requires a client certificate."""
         app = web.Application(client_max_size=extender_api.MOST_BYTES)
         self._add_verbs(app)
         self._add_probes(app)
         return app
 
-    def measured(self) -> web.Application:
+    def metrics_app(self) -> web.Application:
         """For the metrics port."""
         app = web.Application(client_max_size=1)
-        app.router.add_get("/metrics", self._page)
+        app.router.add_get("/metrics", self._answer_metrics)
         self._add_probes(app)
         return app
 
@@ -76,11 +78,11 @@ class Endpoints:
         for verb in VERBS:
             app.router.add_post(f"{EXTENDER}/{verb}", self._verb(verb))
             if verb in ("filter", "bind"):
-                app.router.add_post(f"{legacy_inspect.PREFIX}/{verb}", self._verb(verb))
-        app.router.add_get(f"{legacy_inspect.PREFIX}/inspect", self._inspected)
-        app.router.add_get(f"{legacy_inspect.PREFIX}/inspect/{{node}}", self._inspected)
-        app.router.add_get(f"{legacy_inspect.PREFIX}/version", self._version)
-        app.router.add_get("/version", self._version)
+                app.router.add_post(f"{inspection.PREFIX}/{verb}", self._verb(verb))
+        app.router.add_get(f"{inspection.PREFIX}/inspect", self._answer_inspect)
+        app.router.add_get(f"{inspection.PREFIX}/inspect/{{node}}", self._answer_inspect)
+        app.router.add_get(f"{inspection.PREFIX}/version", self._answer_version)
+        app.router.add_get("/version", self._answer_version)
 
     def _add_probes(self, app: web.Application) -> None:
         for probe in ("healthz", "readyz", "leader"):
@@ -90,27 +92,27 @@ class Endpoints:
         async def answer(request: web.Request) -> web.Response:
             body = await read_body(request, extender_api.MOST_BYTES)
             began = time.perf_counter()
-            reply = await self._answers.extender.answer(verb, body)
-            self._metrics.answered(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)
+            reply = await self._extender.answer(verb, body)
+            self._metrics.count_request(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)
             kind = "application/json" if reply.status == HTTPStatus.OK else "text/plain"
             return web.Response(body=reply.body, status=reply.status, content_type=kind)
 
         return answer
 
-    async def _inspected(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._answers.inspect(request.match_info.get("node")), content_type="application/json")
+    async def _answer_inspect(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._inspect(request.match_info.get("node")), content_type="application/json")
 
-    async def _version(self, _request: web.Request) -> web.Response:
-        return web.Response(body=legacy_inspect.encode_version(self._answers.release), content_type="application/json")
+    async def _answer_version(self, _request: web.Request) -> web.Response:
+        return web.Response(body=inspection.encode_version(self._release), content_type="application/json")
 
-    async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+    async def _answer_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     def _probe(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_request: web.Request) -> web.Response:
-            wrong = self._answers.health().get(name, "")
-            status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
-            return web.Response(text=f"{wrong or 'ok'}\n", status=status)
+            problem = self._health().get(name, "")
+            status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+            return web.Response(text=f"{problem or 'ok'}\n", status=status)
 
         return answer
 

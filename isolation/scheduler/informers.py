@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the scheduler knows of the cluster: five watches that keep its books up to date.
+The scheduler's informers: five watches that keep its cache up to date.
 
-Decides what is watched (every node, the pods that carry our label, reservations, namespaces, the autoscaler's pools)
-and when the picture is whole. What an object means for the room on a card is the books' business. A cluster
-without the reservation kind has no reservations; the watch begins once the kind is there.
+Decides what is watched (all nodes, pods with the shared label, reservations, namespaces, the autoscaler's pools) and
+when the informers are synced. What an object means for the cards is the cache's business. A cluster without the
+reservation kind has no reservations; that watch begins once the kind is there.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 HABITS: Final = Habits(pace=Pace(longest=5.0))
-"""There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
+"""A shorter back-off than usual: there are few replicas, and all pods with shares wait for them."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
-"""Kinds of which minutes may tell nothing, not even a bookmark: the server ends the watch before silence is trouble."""
+"""For kinds that can be quiet for minutes, without a bookmark: the server ends the watch before it counts as dead."""
 
 
 class Informers:
-    """The books' eyes; one loop reads and writes them."""
+    """See the module; one event loop reads and writes them."""
 
-    def __init__(self, source: Source, books: SchedulerCache, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
-        self.books, self.store = books, store
+    def __init__(self, source: Source, cache: SchedulerCache, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
+        self.cache, self.store = cache, store
         self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
-        self.reservations = _ReservationHandler(books)
-        self.namespaces = _NamespaceHandler(books)
+        self.reservations = _ReservationHandler(cache)
+        self.namespaces = _NamespaceHandler(cache)
         self.pools = _PoolHandler()
         self.followers = {
             "nodes": self.live.nodes,
@@ -68,16 +68,16 @@ class Informers:
             ),
         }
         self._freed: list[Callable[[], None]] = []
-        store.listen(self._take)
-        books.on_freed(self._say_freed)
-        self.namespaces.freed = self._say_freed
+        store.listen(self._apply)
+        cache.on_capacity_freed(self._notify_freed)
+        self.namespaces.freed = self._notify_freed
 
-    def on_freed(self, listener: Callable[[], None]) -> None:
-        """Call this whenever some room may have become free."""
+    def on_capacity_freed(self, listener: Callable[[], None]) -> None:
+        """Call this whenever some cards may have become free."""
         self._freed.append(listener)
 
     def missing(self) -> str:
-        """What has not been read yet; empty when the picture is whole. Nothing rests on the pools."""
+        """Which informers are not synced yet; empty: all are. The pools do not count, no decision depends on them."""
         unread = (name for name, follower in self.followers.items() if not follower.synced.is_set())
         return ", ".join(name for name in unread if name != _POOLS)
 
@@ -87,7 +87,7 @@ class Informers:
         return {name: now - f.heard for name, f in self.followers.items() if f.heard is not None}
 
     async def synced(self) -> None:
-        """Wait for the first whole picture."""
+        """Wait until all are synced."""
         for name, follower in self.followers.items():
             if name != _POOLS:
                 await follower.synced.wait()
@@ -108,37 +108,37 @@ class Informers:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    def _take(self, change: Change) -> None:
-        """One change into the books; a node may bring room that nobody held before."""
+    def _apply(self, change: Change) -> None:
+        """Put one change into the cache; a node may bring free cards."""
         if change.node is not None:
-            self.books.node_is(change.node)
-            self._say_freed()
+            self.cache.set_node(change.node)
+            self._notify_freed()
         elif change.node_before is not None:
-            self.books.node_gone(change.node_before.name)
+            self.cache.remove_node(change.node_before.name)
         elif change.pod is not None:
-            self.books.pod_is(change.pod)
+            self.cache.set_pod(change.pod)
         elif change.pod_before is not None:
-            self.books.pod_gone(change.pod_before.uid)
+            self.cache.remove_pod(change.pod_before.uid)
 
-    def _say_freed(self) -> None:
+    def _notify_freed(self) -> None:
         for listener in self._freed:
             listener()
 
 
 class _ReservationHandler:
-    """Stored reservations by name; an unreadable one is counted and keeps nothing."""
+    """Stored reservations by name; an unreadable one is ignored."""
 
-    def __init__(self, books: SchedulerCache) -> None:
-        self._books = books
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
         self.known: dict[str, Reservation] = {}
 
     def add(self, made: Reservation) -> None:
-        """One that is about to be stored, ahead of the watch."""
+        """Add one that is about to be created, ahead of the watch."""
         self.known[made.name] = made
-        self._books.reservation_is(made)
+        self._cache.set_reservation(made)
 
     def withdraw(self, made: Reservation) -> None:
-        """It could not be stored, as far as is known; one that the watch has told of meanwhile stays."""
+        """Remove one that was not created, as far as is known; one that the watch has shown meanwhile stays."""
         if self.known.get(made.name) is made:
             self._forget(made.name)
 
@@ -150,7 +150,7 @@ class _ReservationHandler:
             made = reservation_of(msgspec.json.decode(raw))
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             self._forget(name)
-            log.warning("cannot read reservation %s, ignoring it: %s", name, exc)
+            log.warning("cannot read reservation, ignoring it: %s: reservation=%s", exc, name)
             return name
         if self.known.get(name) != made:
             self.add(made)
@@ -165,7 +165,7 @@ class _ReservationHandler:
 
     def _forget(self, name: str) -> None:
         if self.known.pop(name, None) is not None:
-            self._books.reservation_gone(name)
+            self._cache.remove_reservation(name)
 
 
 class _ConfigMap(msgspec.Struct):
@@ -176,7 +176,7 @@ _CONFIG_MAP: Final = msgspec.json.Decoder(_ConfigMap)
 
 
 class _PoolHandler:
-    """What the autoscaler has published; as if there were nothing where that cannot be read."""
+    """The pools that the autoscaler has published; none where that cannot be read."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -189,7 +189,7 @@ class _PoolHandler:
             self.text, self.known, self.unreadable = text, decode_pools(text).pools, False
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             self.text, self.known, self.unreadable = "", (), True
-            log.warning("cannot read ConfigMap %s, ignoring it: %s", POOLS, exc)
+            log.warning("cannot read ConfigMap, ignoring it: %s: configmap=%s", exc, POOLS)
         return identity_of(raw).name
 
     def drop(self, raw: msgspec.Raw) -> None:
@@ -219,10 +219,10 @@ _UNITS: Final = msgspec.json.Decoder(dict[str, int])
 
 
 class _NamespaceHandler:
-    """Which namespaces are exempt, and each one's quota; one that cannot be read stays as it was."""
+    """Which namespaces are exempt, and the quota of each; a quota that cannot be read stays as it was."""
 
-    def __init__(self, books: SchedulerCache) -> None:
-        self._books = books
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
         self.freed: Callable[[], None] = lambda: None
         self.exempt: dict[str, bool] = {}
         self._quotas: dict[str, str] = {}
@@ -243,9 +243,9 @@ class _NamespaceHandler:
         try:
             units = _UNITS.decode(text) if text else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            log.error("cannot read quota of namespace %s from %s, keeping the last one: %s", name, QUOTA, exc)  # noqa: TRY400 (the input is at fault)
+            log.error("cannot read quota, keeping the last one: %s: namespace=%s annotation=%s", exc, name, QUOTA)  # noqa: TRY400 (the input is at fault)
             return
-        self._books.quota_is(name, units)
+        self._cache.set_quota(name, units)
         self.freed()
 
     def drop(self, raw: msgspec.Raw) -> None:
@@ -258,5 +258,5 @@ class _NamespaceHandler:
     def _forget(self, name: str) -> None:
         self.exempt.pop(name, None)
         if self._quotas.pop(name, ""):
-            self._books.quota_is(name, None)
+            self._cache.set_quota(name, None)
             self.freed()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who of the replicas decides about pods: the Lease, kept beside the kube-scheduler that asks us.
+Which replica decides about pods: leader election, together with the kube-scheduler in the same pod.
 
-Decides when to campaign. With `beside`, only while the kube-scheduler of the same pod holds its own
-Lease (the holder's identity begins with our host name): the loopback pair fails over together, and a
-replica whose kube-scheduler has lost its Lease gives ours back. What the right to act is, and when it
-ends, is `isolation.kube`'s.
+Decides when to campaign for the Lease. With `beside` (the Lease of kube-scheduler), only while the kube-scheduler of
+the same pod holds it (the holder's identity begins with this host's name): the pair fails over together, and a replica
+whose kube-scheduler has lost its Lease releases its own. When the right to act ends is decided in `isolation.kube`.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TERMS: Final = Terms(duration=5.0, act=4.0, retry=1.0, request=2.0)
-"""A leader that dies is followed after 5 to 6 seconds, as kube-scheduler's Lease is in our configuration."""
-LOOK_SECONDS: Final = 1.0
-"""Between two looks at the Lease of the kube-scheduler beside us."""
+"""A dead leader is replaced after 5 to 6 seconds, as kube-scheduler's is by our configuration of it."""
+READ_SECONDS: Final = 1.0
+"""Between two reads of kube-scheduler's Lease."""
 _TICK_SECONDS: Final = 0.1
 
 
 class _GatedLease:
-    """The Lease, where a candidate that may not campaign only looks."""
+    """The Lease; a candidate that may not campaign only reads it."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -41,14 +40,14 @@ class _GatedLease:
         self.settled: Callable[[], bool] = lambda: True
 
     async def read(self, seconds: float) -> Record | None:
-        """As it is."""
+        """Read the Lease."""
         return await self._desk.read(seconds)
 
     async def write(self, wish: Record, seconds: float) -> Record | None:
         """
-        Giving it back is always allowed, unless something that was sent under it may still take effect.
+        Write the Lease; releasing it is always allowed, unless a request sent under it may still take effect.
 
-        Then it lapses by itself: the next holder begins seconds later, and sees what became of it.
+        Then the Lease expires by itself: the next leader begins seconds later, and observes the outcome.
         """
         if not (self.open if wish.holder else self.settled()):
             return None
@@ -56,38 +55,31 @@ class _GatedLease:
 
 
 class Leadership:
-    """One candidate; `run` until cancelled, then the Lease is given back."""
+    """One candidate; `run` until cancelled, then the Lease is released."""
 
     def __init__(
         self, desk: Desk, me: str, *, terms: Terms = TERMS, beside: Desk | None = None, host: str = ""
     ) -> None:
-        """`host` begins the identity of the kube-scheduler beside us."""
+        """`host`: prefix of the identity of the kube-scheduler in this pod."""
         self._gate, self._me, self._terms = _GatedLease(desk), me, terms
         self._beside, self._host = beside, host
         self._gate.open = beside is None
         self._election = Election(self._gate, me, terms)
-        self._listeners: list[Callable[[bool], None]] = []
-        self._told = False
-        """What the listeners heard last."""
 
     def fence(self) -> Fence | None:
-        """The right to act at this moment; None without one."""
+        """The right to act now; None: this replica does not lead."""
         return self._election.fence() if self._gate.open else None
 
     def holder(self) -> str | None:
-        """Who holds the Lease by our last look; None where that is unknown."""
+        """The Lease's holder when it was last read; None: unknown."""
         return self._election.holder()
 
-    def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call this whenever the right begins (True) or has ended (False)."""
-        self._listeners.append(listener)
-
-    def give_back_when(self, settled: Callable[[], bool]) -> None:
-        """Ask this before the Lease is given back: whether all that was done under it is certain."""
+    def release_when(self, settled: Callable[[], bool]) -> None:
+        """Call this before the Lease is released: whether the outcome of everything done under it is certain."""
         self._gate.settled = settled
 
     async def wait(self, seconds: float) -> bool:
-        """Whether we may act, at once or within so many seconds."""
+        """Wait for the right to act, so long at most; whether there is one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.fence() is None:
@@ -97,18 +89,18 @@ class Leadership:
         return True
 
     async def run(self) -> None:
-        """Campaign, look beside, tell."""
+        """Campaign, and follow the kube-scheduler's Lease."""
         async with asyncio.TaskGroup() as group:
             for work in self.works().values():
                 group.create_task(work())
 
     def works(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """What goes on until cancelled, by name of the task that does it."""
-        works = {"election": self._campaign, "leadership": self._tell}
-        return works if self._beside is None else works | {"kube-scheduler-lease": self._look}
+        """Coroutines to run until cancelled, by task name."""
+        works = {"election": self._campaign}
+        return works if self._beside is None else works | {"kube-scheduler-lease": self._follow_kube_scheduler}
 
     async def _campaign(self) -> None:
-        """One election after another: each ends when the gate closes, and gives the Lease back."""
+        """One election after another: each ends, and releases the Lease, when kube-scheduler loses its own."""
         while True:
             running = asyncio.create_task(self._election.run())
             try:
@@ -123,8 +115,8 @@ class Leadership:
                 await asyncio.gather(running, return_exceptions=True)
             self._election = Election(self._gate, self._me, self._terms)
 
-    async def _look(self) -> None:
-        """Whether the kube-scheduler beside us is the one that schedules; while that cannot be told, as it was."""
+    async def _follow_kube_scheduler(self) -> None:
+        """Follow whether the kube-scheduler in this pod leads; while its Lease cannot be read, nothing changes."""
         while (beside := self._beside) is not None:
             try:
                 record = await beside.read(self._terms.request)
@@ -135,13 +127,4 @@ class Leadership:
                 if holds != self._gate.open:
                     log.info("kube-scheduler in this pod %s", "is the leader" if holds else "is not the leader")
                 self._gate.open = holds
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _tell(self) -> None:
-        while True:
-            now = self.fence() is not None
-            if now != self._told:
-                self._told = now
-                for listener in self._listeners:
-                    listener(now)
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(READ_SECONDS)

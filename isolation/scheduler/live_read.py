@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether the pods of a node are known as the server knows them, since we began to lead.
+A live list of a node's pods before the first bind onto it after this replica became the leader.
 
-The holder before us may have bound pods that our watch has not told yet, or never will while its
-connection is dead. So the first bind onto a node under each new right asks the server itself, once,
-which of our pods are there; until the watch has told something newer than the first such answer: then
-it is alive, and has told everything before. Decides what of an answer is news: a pod that the watch has
-seen go in the meantime does not come back.
+The leader before may have bound pods that the watch has not shown yet, or never will while its connection is dead. So
+the first bind onto each node in each epoch lists the node's shared pods once. That ends when the watch has shown
+something newer than the first such list: then it is alive, and has shown everything before. A pod that the watch saw
+go while the list was under way is not put back.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ _PAGE: Final = "500"
 
 
 class LiveRead:
-    """What has been asked under the present right."""
+    """What has been listed in the present epoch."""
 
-    def __init__(self, source: Source, picture: Informers) -> None:
-        self._source, self._store, self._watch = source, picture.store, picture.live.pods
+    def __init__(self, source: Source, informers: Informers) -> None:
+        self._source, self._store, self._watch = source, informers.store, informers.live.pods
         self._epoch = -1
         self._since: int | None = None
-        """Version of the first answer under the present right."""
+        """resourceVersion of the first list in the present epoch."""
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._gone: set[str] = set()
         self._running = 0
         self._store.listen(self._note)
 
     async def check(self, node: str, epoch: int, seconds: float) -> None:
-        """Once per node and epoch; raises ClusterError or TimeoutError, and then the next one asks again."""
+        """List once per node and epoch; after a ClusterError or TimeoutError the next call lists again."""
         if epoch != self._epoch:
             self._epoch, self._asked, self._since = epoch, {}, None
-        told = self._watch.version
-        if self._since is not None and told is not None and told >= self._since:
+        observed = self._watch.version
+        if self._since is not None and observed is not None and observed >= self._since:
             return
-        asked = self._asked
+        asked = self._asked  # of this epoch: another one may begin while this waits
         task = asked.get(node)
         if task is None:
-            task = asked[node] = asyncio.create_task(self._ask(node))
+            task = asked[node] = asyncio.create_task(self._list(node))
         elif task.done():
             return
         try:
@@ -60,7 +59,7 @@ class LiveRead:
                 del asked[node]
             raise
 
-    async def _ask(self, node: str) -> None:
+    async def _list(self, node: str) -> None:
         self._running += 1
         try:
             fields = f"{NOT_ENDED},spec.nodeName={node}"
@@ -85,6 +84,6 @@ class LiveRead:
                 self._gone.clear()
 
     def _note(self, change: Change) -> None:
-        """A pod that went while an answer is on its way."""
+        """Remember pods that go while a list is under way."""
         if self._running and change.pod is None and change.pod_before is not None:
             self._gone.add(change.pod_before.uid)

@@ -53,40 +53,40 @@ class Metrics:
     def _counter(self, spec: MetricSpec) -> Counted:
         return Counted(spec.name, spec.help, spec.labels, registry=self._registry)
 
-    def answered(self, verb: str, outcome: str, seconds: float) -> None:
+    def count_request(self, verb: str, outcome: str, seconds: float) -> None:
         """One question."""
         self._requests.labels(verb, outcome).inc()
         buckets = [0] * (len(catalogue.BUCKETS) + 1)
         buckets[bisect_left(catalogue.BUCKETS, seconds)] = 1
-        self.took(verb, buckets, seconds)
+        self.add_durations(verb, buckets, seconds)
 
-    def took(self, verb: str, buckets: Sequence[int], seconds: float) -> None:
+    def add_durations(self, verb: str, buckets: Sequence[int], seconds: float) -> None:
         """Many answers at once: how many by duration, one bucket more than `BUCKETS`, and the sum in seconds."""
         before, total = self._durations.get(verb, ([0] * len(buckets), 0.0))
         self._durations[verb] = [old + new for old, new in zip(before, buckets, strict=True)], total + seconds
 
-    def admitted(self, outcome: str, number: int) -> None:
+    def count_reviews(self, outcome: str, number: int) -> None:
         """Reviews that the admission process answered."""
         self._requests.labels("admission", outcome).inc(number)
 
-    def woken(self, said: str) -> None:
+    def count_requeue(self, said: str) -> None:
         """One waiting pod was told; `said` is what kept the server from it."""
         if not said:
             self._woken.inc()
 
-    def relieved(self, outcome: str) -> None:
+    def count_preemption(self, outcome: str) -> None:
         """One pre-emption of ours."""
         self._reliefs.labels(outcome).inc()
 
-    def evicted(self, outcome: str) -> None:
+    def count_eviction(self, outcome: str) -> None:
         """One eviction."""
         self._evictions.labels(outcome).inc()
 
-    def watch(self, read: Callable[[], Mapping[MetricSpec, Mapping[tuple[str, ...], float]]]) -> None:
+    def add_gauges(self, read: Callable[[], Mapping[MetricSpec, Mapping[tuple[str, ...], float]]]) -> None:
         """Gauges, read at every scrape."""
         self._registry.register(Gauges(read))
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         """For a scraper: whoever asks again and again takes a tenth of the event loop at most."""
         now = time.monotonic()
         if now >= self._due:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler's writes besides bindings: reservations, the mark on a pod that is to be tried again, its own role.
+The scheduler's writes besides bindings: reservations, the annotation that requeues a pod, the leader label.
 
-Decides how a wish becomes one request, each safe to repeat; what to wish is decided elsewhere. A refusal
-by the cluster is a value, `UnreachableError` means that nobody knows.
+Each is one request that is safe to repeat. A refusal by the API server is returned as text; `UnreachableError` means
+that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class ObjectWriter:
-    """Writes as one identity."""
+    """See the module."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    async def reserve(self, made: Reservation) -> str:
-        """Store it; empty where that was done now, else what the server said."""
+    async def create_reservation(self, made: Reservation) -> str:
+        """Create the object; empty: done, else the API server's message."""
         try:
             await self._access.send("POST", RESERVATIONS_PATH, manifest_of(made))
         except RefusedError as exc:
             return exc.message or exc.reason
         return ""
 
-    async def release(self, made: Reservation) -> str:
-        """Delete this one and no other of its name; empty where it is no more."""
+    async def delete_reservation(self, made: Reservation) -> str:
+        """Delete this one and no other of its name; empty: it is gone."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions"}
         preconditions = {"preconditions": {"uid": made.uid}} if made.uid else {}
         try:
@@ -48,21 +48,22 @@ class ObjectWriter:
             return exc.message or exc.reason
         return ""
 
-    async def wake(self, pod: Target, moment: str) -> str:
-        """An update of a waiting pod, at which kube-scheduler tries it again."""
+    async def requeue(self, pod: Target, moment: str) -> str:
+        """Update an unschedulable pod: kube-scheduler then retries it."""
         body = {"metadata": {"uid": pod.uid, "annotations": {WOKEN: moment}}}
         return await self._patch(pod.path, body)
 
-    async def role(self, namespace: str, name: str, *, leads: bool) -> str:
-        """The label of our own pod by which a Service finds the leader."""
+    async def set_leader_label(self, namespace: str, name: str, *, leads: bool) -> str:
+        """Set or remove the label of this pod by which a Service finds the leader."""
         body = {"metadata": {"labels": {ROLE: LEADER if leads else None}}}
         return await self._patch(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}", body)
 
     async def _patch(self, path: str, body: object) -> str:
-        """Labels and annotations through the status: the right to it does not reach images."""
+        """Patch labels and annotations through the status: the right to it does not include images."""
         try:
             await self._access.send("PATCH", f"{path}/status", body, "merge-patch")
         except (NotFoundError, ConflictError, InvalidError):
+            # a pod of another UID under this name is refused with 409 or 422: the one meant is gone
             return ""  # a pod of another UID under this name is refused with 409 or 422: ours is gone
         except RefusedError as exc:
             return exc.message or exc.reason

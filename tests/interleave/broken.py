@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Pod, Refusal
     from isolation.node.world import World
-    from isolation.scheduler.core.answers import AssumedPlacement
+    from isolation.scheduler.core.cache import AssumedPlacement
 
 
 class Forgetful(SchedulerCache):
@@ -37,19 +37,19 @@ class Forgetful(SchedulerCache):
     def assume(self, pod: Pod, node: str, now: float) -> AssumedPlacement | Refusal:
         """The answer without its effect."""
         found = super().assume(pod, node, now)
-        self.undo(pod.uid)
+        self.forget(pod.uid)
         return found
 
 
 class Hasty(SchedulerCache):
     """Takes the wish to delete for the end."""
 
-    def pod_is(self, pod: Pod) -> None:
+    def set_pod(self, pod: Pod) -> None:
         """Terminating pods hold nothing."""
         if pod.deleting:
-            self.pod_gone(pod.uid)
+            self.remove_pod(pod.uid)
         else:
-            super().pod_is(pod)
+            super().set_pod(pod)
 
 
 class Trustful:
@@ -121,14 +121,14 @@ def _credulous(_net: Any, world: World, _machine: Machine) -> Agent:
     return Credulous(world)
 
 
-def _trustful(books: SchedulerCache, writer: Any, fence: Any, **more: Any) -> Binder:
-    return Binder(books, Trustful(writer), fence, **more)
+def _trustful(cache: SchedulerCache, writer: Any, fence: Any, **more: Any) -> Binder:
+    return Binder(cache, Trustful(writer), fence, **more)
 
 
 BOOKED: Final = frozenset({"double_booking", "double_allocation"})
 VARIANTS: Final = {
-    "no_assumption": Variant(BOOKED, Parts(books=Forgetful)),
-    "released_on_delete": Variant(BOOKED, Parts(books=Hasty)),
+    "no_assumption": Variant(BOOKED, Parts(cache=Forgetful)),
+    "released_on_delete": Variant(BOOKED, Parts(cache=Hasty)),
     "time_out_is_no": Variant(BOOKED, Parts(binder=_trustful)),
     "no_fence": Variant(BOOKED, Parts(leadership=Unfenced), crowded=True, extra=frozenset({"two_kube_schedulers"})),
     "no_cgroup_check": Variant(frozenset({"double_allocation"}), make=_blind),

@@ -44,7 +44,7 @@ RETRIES, PAUSE_SECONDS = 8, 0.1
 class ClassicReplica:
     """The extender: one replica, no election."""
 
-    books = None
+    cache = None
 
     def __init__(self, net: Net, name: str, machines: dict[str, Machine]) -> None:
         self._net, self.name, self._machines = net, name, machines

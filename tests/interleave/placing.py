@@ -2,7 +2,7 @@
 """
 Our scheduler's deciders over the stored objects, without its processes: what a story's scheduler asks, pod by pod.
 
-The books are the real ones, with the reservations on nodes to come (`scheduler.purchased`); they are told of each
+The cache are the real ones, with the reservations on nodes to come (`scheduler.purchased`); they are told of each
 change at once. `Promised` is the judge's own count: by what is stored, and by trying every possibility.
 """
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from interleave.server import Happened, Server, Thing
 
     from isolation.contract.reservation import Reservation
-    from isolation.scheduler.core.answers import AssumedPlacement
+    from isolation.scheduler.core.cache import AssumedPlacement
 
 _MOST_TRIES: Final = 20_000
 """Of one search; beyond them it cannot be told."""
 
 
 class Scheduler:
-    """One leader's books, from its start to its end."""
+    """One leader's cache, from its start to its end."""
 
     def __init__(
         self, server: Server, now: Callable[[], float], made: Callable[[], SchedulerCache] = SchedulerCache
     ) -> None:
         """`now`: seconds of the story."""
-        self._server, self._now, self.books = server, now, made()
+        self._server, self._now, self.cache = server, now, made()
         self._pods: dict[str, Pod] = {}
         """Those with shares."""
         for kind in ("nodes", "pods", "reservations"):
@@ -55,9 +55,9 @@ class Scheduler:
         pod = self._pods.get(uid)
         if pod is None:
             return None
-        fit = self.books.filter(pod, names, self._wall()).fit
-        for name in self.books.best(pod, fit, 1, self._wall()) or fit:
-            found = self.books.assume(pod, name, self._wall())
+        fit = self.cache.filter(pod, names, self._wall()).fit
+        for name in self.cache.shortlist(pod, fit, 1, self._wall()) or fit:
+            found = self.cache.assume(pod, name, self._wall())
             if not isinstance(found, Refusal):
                 return found
         return None
@@ -65,11 +65,11 @@ class Scheduler:
     def fits(self, uid: str, names: Sequence[str]) -> bool:
         """Whether one of these nodes has cards for the pod that are kept for nobody else."""
         pod = self._pods.get(uid)
-        return pod is not None and bool(self.books.filter(pod, names, self._wall()).fit)
+        return pod is not None and bool(self.cache.filter(pod, names, self._wall()).fit)
 
     def tidy(self) -> list[str]:
         """Names of reservations that have had their day."""
-        return [made.name for made in self.books.stale_reservations(self._wall())]
+        return [made.name for made in self.cache.find_stale_reservations(self._wall())]
 
     def _wall(self) -> float:
         return EPOCH + self._now()
@@ -81,21 +81,21 @@ class Scheduler:
         name = (after or before or {})["metadata"]["name"]
         match kind:
             case "nodes" if after is None:
-                self.books.node_gone(name)
+                self.cache.remove_node(name)
             case "nodes":
-                self.books.node_is(node_of(after))
+                self.cache.set_node(node_of(after))
             case "pods" if after is None:
                 self._pods.pop(uid := (before or {})["metadata"]["uid"], None)
-                self.books.pod_gone(uid)
+                self.cache.remove_pod(uid)
             case "pods":
                 pod = _read(after or {})
                 if pod is not None:
                     self._pods[pod.uid] = pod
-                    self.books.pod_is(pod)
+                    self.cache.set_pod(pod)
             case "reservations" if after is None:
-                self.books.reservation_gone(name)
+                self.cache.remove_reservation(name)
             case "reservations":
-                self.books.reservation_is(reservation_of(after))
+                self.cache.set_reservation(reservation_of(after))
 
 
 def _read(thing: Thing) -> Pod | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One replica of the scheduler as it runs in the simulator: the real picture, books, binder, leadership, verbs.
+One replica of the scheduler as it runs in the simulator: the real informers, cache, binder, leadership, verbs.
 
 Nothing here decides; it is the wiring of `gpushare scheduler` without sockets. Verbs go in and out as the
 bytes of the extender protocol. `Parts` are the classes that it is made of, so that a broken one can be put
@@ -54,7 +54,7 @@ class Unmeasured:
 class Parts:
     """What a replica is made of."""
 
-    books: Callable[[], SchedulerCache] = SchedulerCache
+    cache: Callable[[], SchedulerCache] = SchedulerCache
     binder: Callable[..., Binder] = Binder
     leadership: Callable[..., Leadership] = Leadership
     extender: Callable[[VerbWorld], Extender] = Extender
@@ -67,13 +67,13 @@ class Replica:
         self._net, self.name, self._broken, self._parts = net, name, broken, parts or Parts()
         self.process = Process(f"scheduler {name}")
         self.process.alive = False
-        self.books: SchedulerCache | None = None
+        self.cache: SchedulerCache | None = None
         self._extender: Extender | None = None
 
     def start(self) -> None:
         """A new life: everything is read anew."""
         self.process = Process(f"scheduler {self.name}")
-        self.books = self._extender = None
+        self.cache = self._extender = None
         self._net.loop.spawn(self.process, self._live(), self.process.name)
 
     def stop(self) -> None:
@@ -88,20 +88,20 @@ class Replica:
         net, loop = self._net, self._net.loop
         wire: Any = Wire(net, self.process.name)
         me = f"{self.name}-{net.draw.getrandbits(32):08x}"
-        books = self.books = self._parts.books()
+        cache = self.cache = self._parts.cache()
         store = Store()
-        picture = Informers(wire, books, store)
+        informers = Informers(wire, cache, store)
         ours = Leases(wire, SYSTEM_NAMESPACE, SCHEDULER)
         leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
         writer = Writer(wire, me)
-        binder = self._parts.binder(books, writer, leadership.fence, clock=loop.time, wall=self.now)
-        leadership.give_back_when(binder.settled)
-        world = VerbWorld(picture, leadership, binder, LiveRead(wire, picture), UnschedulableQueue(), GIB, self.now)
+        binder = self._parts.binder(cache, writer, leadership.fence, clock=loop.time, wall=self.now)
+        leadership.release_when(binder.settled)
+        world = VerbWorld(informers, leadership, binder, LiveRead(wire, informers), UnschedulableQueue(), GIB, self.now)
         metrics: Any = Unmeasured()
-        errands = LeaderTasks(world, ObjectWriter(wire), writer, metrics)
+        tasks = LeaderTasks(world, ObjectWriter(wire), writer, metrics)
         self._extender = self._parts.extender(world)
-        store.listen(lambda change: _forget(change, world.waiting))
-        for work in (picture.run(), leadership.run(), errands.run()):
+        store.listen(lambda change: _forget(change, world.unschedulable))
+        for work in (informers.run(), leadership.run(), tasks.run()):
             loop.spawn(self.process, work, f"part of {self.process.name}")
 
     async def call(self, verb: str, body: bytes) -> bytes:
@@ -136,7 +136,7 @@ class Replica:
 
 def _forget(change: Change, waiting: UnschedulableQueue) -> None:
     if change.pod is None and change.pod_before is not None:
-        waiting.served(change.pod_before.uid)
+        waiting.remove(change.pod_before.uid)
 
 
 def _answer(future: asyncio.Future[bytes], body: bytes) -> None:

@@ -4,7 +4,7 @@ One seed, one story beside a cluster-autoscaler: pods come and go, and whatever 
 
 Real are the autoscaler's loop, deciders, world and watches, orders (`ProviderGroups`, `OrderingProvider`), answers of
 gRPC without its sockets, and the stand-in's loop and deciders. Around them: a server, two pools with boot times and
-stock-outs, and our scheduler's books (`placing`) without its processes. Leader and cluster-autoscaler are killed and
+stock-outs, and our scheduler's cache (`placing`) without its processes. Leader and cluster-autoscaler are killed and
 frozen, the connection between them breaks, certificates are rotated (another authority, which cluster-autoscaler does
 not know until its restart), the scheduler's leader changes, pods are deleted while they wait.
 
@@ -278,7 +278,7 @@ class Story:
         seed: int,
         *,
         annotations: dict[str, str] | None = None,
-        books: Callable[[], SchedulerCache] = SchedulerCache,
+        cache: Callable[[], SchedulerCache] = SchedulerCache,
     ) -> None:
         self.draw = random.Random(seed)  # noqa: S311 (chance, no secret)
         self.loop = VirtualLoop(random.Random(~seed))  # noqa: S311 (chance, no secret)
@@ -294,8 +294,8 @@ class Story:
         self.authority = 0
         """Of the server's certificate."""
         self._running: dict[str, Process] = {}
-        self._scheduler = Scheduler(self.server, self.loop.time, books)
-        self._books, self._promised = books, Promised(self.server, self.loop.time)
+        self._scheduler = Scheduler(self.server, self.loop.time, cache)
+        self._cache, self._promised = cache, Promised(self.server, self.loop.time)
         self._stored = ""
         self._epoch = 0
         self._made = 0
@@ -558,7 +558,7 @@ class Story:
         self._tell("the scheduler's leader changes")
         self.result.count["schedulers changed"] += 1
         self._scheduler.end()
-        self._scheduler = Scheduler(self.server, self.loop.time, self._books)
+        self._scheduler = Scheduler(self.server, self.loop.time, self._cache)
 
     def _create_share(self) -> None:
         self._made += 1
@@ -614,7 +614,7 @@ class Story:
     # The scheduler.
 
     def _schedule(self) -> None:
-        """Every pod that waits, the oldest first: by node sums as the stock scheduler, then by the books."""
+        """Every pod that waits, the oldest first: by node sums as the stock scheduler, then by the cache."""
         self.loop.later(1.0 + self.draw.random(), self._schedule)
         for name in self._scheduler.tidy():
             self.server.handle("scheduler", "DELETE", f"{RESERVATIONS_PATH}/{name}", None)
@@ -652,7 +652,7 @@ class Story:
             self.result.count["reservations used"] += 1
         before = self._kept()
         self._bind(pod, at.node, records)
-        self._scheduler.books.confirm(pod.uid)
+        self._scheduler.cache.confirm(pod.uid)
         snapshot.add(pod, at.node)
         after = self._kept()
         for pool in sorted(pool for pool, all_fit in before.items() if all_fit and after.get(pool) is False):

@@ -28,10 +28,10 @@ def left(cast: Cast, *, classic: bool = False) -> Iterator[tuple[str, str]]:
     for _, name in server.things["reservations"]:
         yield name, f"reservation {name} is still there"
     for replica in cast.replicas:
-        used = sum(node.used for node in replica.books.inspect()) if replica.books else 0
-        assumed = replica.books.assumed() if replica.books else ()
+        used = sum(node.used for node in replica.cache.inspect()) if replica.cache else 0
+        assumed = replica.cache.assumed_pods() if replica.cache else ()
         if used or assumed:
-            yield replica.name, f"books of {replica.name}: {used} units, {len(assumed)} assumed"
+            yield replica.name, f"cache of {replica.name}: {used} units, {len(assumed)} assumed"
     for agent, kubelet in zip(cast.agents, cast.kubelets, strict=True):
         machine = kubelet.machine
         entries = [*agent.agent.book] if agent.agent is not None else []

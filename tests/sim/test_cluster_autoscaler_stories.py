@@ -76,17 +76,17 @@ def test_the_judge_sees_evictions():
 class Heedless(SchedulerCache):
     """Keeps nothing on nodes to come."""
 
-    def reservation_is(self, reservation):
+    def set_reservation(self, reservation):
         """Only those that name a node."""
         if not reservation.pool:
-            super().reservation_is(reservation)
+            super().set_reservation(reservation)
 
 
 def test_the_judge_sees_that_the_first_node_up_is_taken_by_whoever_fits():
     """
     By a scheduler that knows of no reservations for purchases.
     """
-    stories = (play(seed, books=Heedless) for seed in (ROBBED, *range(20)))
+    stories = (play(seed, cache=Heedless) for seed in (ROBBED, *range(20)))
     assert any(story.robbed for story in stories)
 
 

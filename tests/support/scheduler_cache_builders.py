@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolation.scheduler.core.answers import AssumedPlacement
-from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.cache import AssumedPlacement, SchedulerCache
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Refusal
 
 
-def books(*nodes: Node) -> SchedulerCache:
+def build_cache(*nodes: Node) -> SchedulerCache:
     """Books that know these nodes."""
     made = SchedulerCache()
     for one in nodes:
-        made.node_is(one)
+        made.set_node(one)
     return made
 
 

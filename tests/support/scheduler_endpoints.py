@@ -106,15 +106,17 @@ async def extending(
     server: Server, desk: Desk | None = None, *, leads: bool = True, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[tuple[Extender, SchedulerContext]]:
     """The verbs over this server, synced and leading."""
-    books, store = SchedulerCache(), Store()
-    picture = Informers(server, books, store)
+    cache, store = SchedulerCache(), Store()
+    informers = Informers(server, cache, store)
     leadership = Leadership(desk or Desk(Record("1", "", 0.4, 0)), "me", terms=TERMS)
-    binder = Binder(books, server, leadership.fence)
-    world = SchedulerContext(picture, leadership, binder, LiveRead(server, picture), UnschedulableQueue(), GIB, clock)
-    async with picture.following():
+    binder = Binder(cache, server, leadership.fence)
+    world = SchedulerContext(
+        informers, leadership, binder, LiveRead(server, informers), UnschedulableQueue(), GIB, clock
+    )
+    async with informers.following():
         running = asyncio.create_task(leadership.run())
         try:
-            await asyncio.wait_for(picture.synced(), PATIENCE_SECONDS)
+            await asyncio.wait_for(informers.synced(), PATIENCE_SECONDS)
             if leads:
                 assert await leadership.wait(PATIENCE_SECONDS)
             yield Extender(world), world

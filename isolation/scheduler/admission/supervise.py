@@ -62,21 +62,21 @@ _MODULE: Final = "isolation.scheduler.admission.serve"
 class ClusterFeed:
     """What the admission process has to know, kept by listening to the store."""
 
-    def __init__(self, picture: Informers, *, may_grow: bool) -> None:
-        self._picture, self._may_grow = picture, may_grow
-        self._shared = {(pod.namespace, pod.name): pod.uid for pod in picture.store.pods.values()}
+    def __init__(self, informers: Informers, *, may_grow: bool) -> None:
+        self._informers, self._may_grow = informers, may_grow
+        self._shared = {(pod.namespace, pod.name): pod.uid for pod in informers.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
         self._fleet, self._fleet_stale, self._fleet_sent = node_sizes.UNKNOWN, True, node_sizes.UNKNOWN
         self._pools_sent = ""
         self._synced = False
         self.changed = asyncio.Event()
-        picture.store.listen(self._note)
+        informers.store.listen(self._note)
 
     def everything(self) -> list[ClusterUpdate]:
         """For a process that knows nothing; the last update says that it was all."""
         self._changes.clear()
-        self._fleet_sent, self._pools_sent = self._current_fleet(), self._picture.pools.text
-        self._synced = not self._picture.missing()
+        self._fleet_sent, self._pools_sent = self._current_fleet(), self._informers.pools.text
+        self._synced = not self._informers.missing()
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
         return [
@@ -87,8 +87,8 @@ class ClusterFeed:
     def update(self) -> ClusterUpdate | None:
         """What has changed since the last one."""
         changes, self._changes = self._changes, {}
-        synced, shapes = not self._picture.missing(), self._current_fleet()
-        pools = self._picture.pools.text
+        synced, shapes = not self._informers.missing(), self._current_fleet()
+        pools = self._informers.pools.text
         if not changes and (synced, shapes, pools) == (self._synced, self._fleet_sent, self._pools_sent):
             return None
         news = pools if pools != self._pools_sent else None
@@ -97,8 +97,8 @@ class ClusterFeed:
         return ClusterUpdate(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
 
     def _current_fleet(self) -> node_sizes.NodeSizes:
-        if self._fleet_stale and not self._picture.missing():
-            self._fleet = node_sizes.measure_nodes(self._picture.store.nodes.values(), may_grow=self._may_grow)
+        if self._fleet_stale and not self._informers.missing():
+            self._fleet = node_sizes.measure_nodes(self._informers.store.nodes.values(), may_grow=self._may_grow)
             self._fleet_stale = False
         return self._fleet
 
@@ -252,9 +252,9 @@ class AdmissionProcess:
 
     def _count(self, before: ProcessReport, report: ProcessReport) -> None:
         for outcome, number in report.outcomes.items():
-            self._metrics.admitted(outcome, number - before.outcomes.get(outcome, 0))
+            self._metrics.count_reviews(outcome, number - before.outcomes.get(outcome, 0))
         buckets = [new - old for old, new in zip(before.buckets, report.buckets, strict=True)]
-        self._metrics.took("admission", buckets, report.seconds - before.seconds)
+        self._metrics.add_durations("admission", buckets, report.seconds - before.seconds)
         for reason, number in report.dropped.items():
             self._dropped[reason] += number - before.dropped.get(reason, 0)
 

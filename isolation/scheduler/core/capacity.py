@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who holds what of which card: nodes, holds of pods and of reservations, and what namespaces spend.
+Which pod or reservation holds what of which card, what is free, and what each namespace uses of its quota.
 
-The engine sees pods and nodes stripped to cards: CPU, memory, selectors and taints are the stock
-scheduler's business, which asks about nodes that it has passed already. A hold outlives its node
-(it comes back with it) and a change of its cards; a card that a record calls by node and index,
-because it was made before the agent named its cards, is the card of that index.
+The placement engine gets pods and nodes stripped to cards: CPU, memory, selectors and taints are kube-scheduler's
+business, which asks about nodes that passed its own filters. A hold outlives its node (it is back when the node is) and
+a change of the node's cards. A record made before the agent had published UUIDs names a card by node and index; it
+means the card of that index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAN_KEPT: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class HeldCapacity:
-    """One hold as it was recorded."""
+    """What one key holds, as it was recorded."""
 
     namespace: str
     request: Request
@@ -42,58 +42,58 @@ class HeldCapacity:
 
 
 class Capacity:
-    """See the module; keys are pod UIDs, or whatever else the caller keeps apart from them."""
+    """See the module; a key is a pod's UID, or a reservation's (`reservations.hold_key`)."""
 
     def __init__(self, policy: str, unit_bytes: int) -> None:
         self.engine = Engine(policy=policy)
         self._most_kinds = KINDS_KEPT
-        self.spending = QuotaUsage(unit_bytes)
+        self.quota = QuotaUsage(unit_bytes)
         self.nodes: dict[str, Node] = {}
         self.held: dict[str, HeldCapacity] = {}
-        self.on: dict[str, dict[str, None]] = {}
+        self.keys_by_node: dict[str, dict[str, None]] = {}
         """By node, the keys that hold something there, oldest first."""
         self.changes = 0
-        """Grows with whatever may change an answer about cards."""
+        """Version: grows with whatever may change an answer about cards."""
         self.freed: Callable[[], None] = lambda: None
-        """Called whenever what was held is held no more."""
+        """Called whenever something held becomes free."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
-        self._lean: dict[tuple[int, int, int, str], Request] = {}
+        self._stripped: dict[tuple[int, int, int, str], Request] = {}
 
-    # Nodes.
+    # -- nodes -----------------------------------------------------------------------------------
 
-    def node_is(self, node: Node) -> None:
-        """A node as it is now: what is held on it stays held."""
+    def set_node(self, node: Node) -> None:
+        """Add or update a node; what is held on it stays held."""
         before = self.nodes.get(node.name)
         self.nodes[node.name] = node
-        if before is not None and _bare(before) == _bare(node):
+        if before is not None and _strip_node(before) == _strip_node(node):
             return
-        self._rebook(node.name, node)
+        self._reapply(node.name, node)
 
-    def node_gone(self, name: str) -> None:
-        """A node that is no more; its holds are remembered in case it comes back."""
+    def remove_node(self, name: str) -> None:
+        """Remove a node; its holds are remembered in case it comes back."""
         if self.nodes.pop(name, None) is not None:
-            self._rebook(name, None)
+            self._reapply(name, None)
 
-    def _rebook(self, name: str, node: Node | None) -> None:
+    def _reapply(self, name: str, node: Node | None) -> None:
         self.changes += 1
-        keys = list(self.on.get(name, ()))
+        keys = list(self.keys_by_node.get(name, ()))
         for key in keys:
             self._give(key)
         serves = node is not None and node.mode in SHARED and bool(node.cards)
         self._models.pop(name, None)
         if node is not None and serves:
-            self.engine.put_node(_bare(node))
+            self.engine.put_node(_strip_node(node))
             self._models[name] = frozenset(card.model for card in node.cards)
         elif name in self.engine.nodes:
             self.engine.drop_node(name)
         for key in keys:
             self._take(key)
         if len(self.engine.fleet.kinds) > self._most_kinds:
-            self._anew()
+            self._rebuild_engine()
 
-    def _anew(self) -> None:
-        """The engine never forgets a card size: begin again without those that no node has any more."""
+    def _rebuild_engine(self) -> None:
+        """Start again without card sizes that no node has any more: the engine never forgets one."""
         for key in self.held:
             self._give(key)
         nodes = list(self.engine.nodes.values())
@@ -102,11 +102,11 @@ class Capacity:
         for key in self.held:
             self._take(key)
 
-    # Holds.
+    # -- holds -----------------------------------------------------------------------------------
 
     def hold(self, key: str, namespace: str, request: Request, placement: Placement) -> None:
         """
-        Book what is held, in place of what the key held before; also where there is no room for it.
+        Hold this instead of what the key held before, even where it over-commits a card.
 
         A placement without cards holds nothing.
         """
@@ -115,33 +115,33 @@ class Capacity:
             return
         before = self.held.get(key)
         self._drop(key)
-        self.held[key] = HeldCapacity(namespace, self.lean(request), placement)
-        self.on.setdefault(placement.node, {})[key] = None
+        self.held[key] = HeldCapacity(namespace, self.strip_request(request), placement)
+        self.keys_by_node.setdefault(placement.node, {})[key] = None
         self._take(key)
         if before is not None and before.placement != placement:
             self.freed()
 
     def free(self, key: str) -> None:
-        """Nothing is held under this key any more; fine if nothing was."""
+        """Release what the key holds; fine if it holds nothing."""
         if self._drop(key):
             self.freed()
 
     def _drop(self, key: str) -> bool:
-        """Whether anything was held."""
+        """Release without a call of `freed`; whether anything was held."""
         held = self.held.get(key)
         if held is None:
             return False
         self._give(key)
         del self.held[key]
-        there = self.on[held.placement.node]
+        there = self.keys_by_node[held.placement.node]
         del there[key]
         if not there:
-            del self.on[held.placement.node]
+            del self.keys_by_node[held.placement.node]
         return True
 
     @contextmanager
     def without(self, keys: Iterable[str]) -> Iterator[None]:
-        """As if these held nothing, for the length of a question."""
+        """As if these keys held nothing, inside of the block."""
         lifted = [key for key in dict.fromkeys(keys) if key in self.engine.holds]
         for key in lifted:
             self._give(key)
@@ -157,45 +157,45 @@ class Capacity:
         node = self.engine.nodes.get(held.placement.node)
         if node is None:
             return
-        found = _found(held.placement, node)
+        found = _resolve_cards(held.placement, node)
         self.engine.hold(key, held.request, found, force=True)
         models = {card.uuid: card.model for card in node.cards}
         charge = tuple((models[part.uuid], part.bytes) for part in found.slices if part.uuid in models)
         self._charges[key] = charge
-        self.spending.charge(held.namespace, charge)
+        self.quota.charge(held.namespace, charge)
 
     def _give(self, key: str) -> None:
         self.changes += 1
         if key in self.engine.holds:
             self.engine.release(key)
-            self.spending.refund(self.held[key].namespace, self._charges.pop(key))
+            self.quota.refund(self.held[key].namespace, self._charges.pop(key))
 
-    # Questions.
+    # -- questions -------------------------------------------------------------------------------
 
-    def lean(self, request: Request) -> Request:
-        """The request without what the stock scheduler answers for; alike for pods alike."""
+    def strip_request(self, request: Request) -> Request:
+        """The request without what kube-scheduler decides; equal pods get one object, by which the engine caches."""
         key = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core, request.owner)
-        found = self._lean.get(key)
+        found = self._stripped.get(key)
         if found is None:
-            if len(self._lean) >= _LEAN_KEPT:
-                self._lean.clear()
-            found = self._lean[key] = Request(*key[:3], owner=request.owner)
+            if len(self._stripped) >= _LEAN_KEPT:
+                self._stripped.clear()
+            found = self._stripped[key] = Request(*key[:3], owner=request.owner)
         return found
 
     def place_on(self, request: Request, namespace: str, name: str) -> Placement | Refusal:
-        """Which cards of this node the pod takes, or why not: no room, or no quota."""
+        """Which cards of this node the pod takes, or why it cannot: not enough free, or the quota."""
         if name not in self.engine.nodes:
             return Refusal(Why.NO_NODES, "no shareable GPU cards, or the node is not observed yet")
-        placed = self.engine.place_on(self.lean(request), name)
-        short = self.over_quota(namespace, request, name) if isinstance(placed, Placement) else ""
-        return Refusal(Why.CARDS, short) if short else placed
+        placed = self.engine.place_on(self.strip_request(request), name)
+        over = self.explain_over_quota(namespace, request, name) if isinstance(placed, Placement) else ""
+        return Refusal(Why.CARDS, over) if over else placed
 
     def place_exactly(self, request: Request, namespace: str, at: Placement) -> Placement | None:
-        """The same cards again with the request's amounts; None where one of them has no room for it."""
+        """The same cards with the request's amounts; None where one of them has not enough free."""
         node = self.engine.nodes.get(at.node)
-        if node is None or self.over_quota(namespace, request, at.node):
+        if node is None or self.explain_over_quota(namespace, request, at.node):
             return None
-        wanted = _found(at, node)
+        wanted = _resolve_cards(at, node)
         room = dict(zip((card.uuid for card in node.cards), self.engine.room(at.node), strict=True))
         for part in wanted.slices:
             free, core = room.get(part.uuid, (-1, -1))
@@ -204,25 +204,24 @@ class Capacity:
         slices = (Slice(s.uuid, s.index, request.card_bytes, request.card_core) for s in wanted.slices)
         return Placement(at.node, tuple(slices))
 
-    def over_quota(self, namespace: str, request: Request, name: str) -> str:
+    def explain_over_quota(self, namespace: str, request: Request, name: str) -> str:
         """
-        Why the namespace may not have this on the node's cards; empty: it may.
+        Why the namespace's quota excludes this on the node's cards; empty: it does not.
 
-        On a node of several card models the tightest of them counts: which card it will be is not
-        known before it is chosen.
+        On a node with several card models the tightest quota counts: which card it will be is not known yet.
         """
-        if not self.spending.limited(namespace):
+        if not self.quota.is_limited(namespace):
             return ""
         models = self._models.get(name, frozenset())
-        return self.spending.refusal(namespace, models, request.card_bytes * request.cards)
+        return self.quota.explain_refusal(namespace, models, request.card_bytes * request.cards)
 
     def why_not(self, request: Request, names: Sequence[str]) -> dict[Why | None, list[str]]:
-        """These nodes by what keeps the pod off; None: nothing does."""
-        return self.engine.why_not(self.lean(request), names)
+        """These nodes by the reason why the pod does not fit; None: it fits."""
+        return self.engine.why_not(self.strip_request(request), names)
 
 
-def _bare(node: Node) -> Node:
-    """What of a node can change an answer about cards."""
+def _strip_node(node: Node) -> Node:
+    """What of a node can change an answer about cards; CPU and memory that never run out."""
     return Node(
         node.name,
         tuple(
@@ -237,16 +236,16 @@ def _bare(node: Node) -> Node:
     )
 
 
-def _found(placement: Placement, node: Node) -> Placement:
-    """The placement by the names that the cards have now."""
+def _resolve_cards(placement: Placement, node: Node) -> Placement:
+    """The placement with the UUIDs that its cards have now."""
     uuids = {card.uuid for card in node.cards}
     if all(part.uuid in uuids for part in placement.slices):
         return placement
     by_index = {card.index: card.uuid for card in node.cards}
-    return Placement(placement.node, tuple(_renamed(part, node.name, by_index) for part in placement.slices))
+    return Placement(placement.node, tuple(_rename_card(part, node.name, by_index) for part in placement.slices))
 
 
-def _renamed(part: Slice, node: str, by_index: dict[int, str]) -> Slice:
-    """Two names of one card, where one of them is only its node and index."""
+def _rename_card(part: Slice, node: str, by_index: dict[int, str]) -> Slice:
+    """The slice with its card's present name, where the recorded or the present name is only node and index."""
     nameless, now = f"{node}/{part.index}", by_index.get(part.index, part.uuid)
     return replace(part, uuid=now) if nameless in (part.uuid, now) else part

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from isolation.scheduler.core.answers import Victims
+from isolation.scheduler.core.preemption import Victims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,6 @@ MOST_BYTES: Final = 8 << 20
 """Of a request: 5,000 names are 0.2 MiB, an admission review holds two objects of at most 3 MiB."""
 MOST_NODES: Final = 50_000
 MOST_VICTIMS: Final = 50_000
-HIGHEST_SCORE: Final = 10
 _LONGEST_REASON: Final = 1000
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How much shared memory a namespace may have of each card model, and how much it has.
+Quotas: how much shared memory a namespace may have of each card model, and how much it uses.
 
-Counts what it is told; knows neither nodes nor pods. A model that a quota does not name is not
-limited, a namespace without a quota neither; a limit of 0 blocks the model. Amounts are bytes.
+Knows neither nodes nor pods, only what it is charged. A model that a quota does not name is not limited, nor is a
+namespace without a quota; a limit of 0 blocks the model. Amounts are bytes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class QuotaUsage:
         self._limits: dict[str, Mapping[str, int]] = {}
         self._spent: defaultdict[tuple[str, str], int] = defaultdict(int)
 
-    def limit(self, namespace: str, units: Mapping[str, int] | None) -> None:
-        """The quota of a namespace; None takes it away."""
+    def set_limit(self, namespace: str, units: Mapping[str, int] | None) -> None:
+        """Set the quota of a namespace, in units by card model; None removes it."""
         if units is None:
             self._limits.pop(namespace, None)
         else:
             self._limits[namespace] = {model: max(0, most) for model, most in units.items()}
 
     def charge(self, namespace: str, charge: Charge) -> None:
-        """Count what somebody of the namespace holds from now on."""
+        """Count what a pod or reservation of the namespace holds from now on."""
         for model, amount in charge:
             self._spent[namespace, model] += amount
 
@@ -49,21 +49,21 @@ class QuotaUsage:
             else:
                 del self._spent[namespace, model]
 
-    def limited(self, namespace: str) -> bool:
+    def is_limited(self, namespace: str) -> bool:
         """Whether any card model is limited there."""
         return bool(self._limits.get(namespace))
 
-    def spent(self, namespace: str, model: str) -> int:
-        """Bytes that the namespace has of the model."""
+    def used(self, namespace: str, model: str) -> int:
+        """Bytes of the model that the namespace uses."""
         return self._spent.get((namespace, model), 0)
 
-    def refusal(self, namespace: str, models: Iterable[str], amount: int) -> str:
-        """Why the namespace cannot have so many bytes more on any of these models; empty: it can."""
+    def explain_refusal(self, namespace: str, models: Iterable[str], amount: int) -> str:
+        """Why the namespace cannot have so many more bytes on one of these models; empty: it can."""
         limits = self._limits.get(namespace)
         if not limits:
             return ""
         for model in sorted(models):
-            most, spent = limits.get(model), self.spent(namespace, model)
+            most, spent = limits.get(model), self.used(namespace, model)
             if most is not None and spent + amount > most * self._unit:
                 of = show_bytes(most * self._unit)
                 cards = model or "cards without a model"

@@ -25,7 +25,7 @@ from exporter.http.server import MetricsServer
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
 from isolation.kube.listen import Address
 from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
-from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, Handlers, serve
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, serve
 from isolation.scheduler.metrics import Metrics
 
 WORLD = ("isolation.scheduler.informers", "isolation.kube.election", "isolation.kube.optional_kind")
@@ -61,7 +61,7 @@ def anew():
 async def doors(certificates=None):
     """The extender over TLS, or on loopback where there are no certificates; the port."""
     async with extending(Server()) as (verbs, _):
-        app = Endpoints(Handlers(verbs, lambda _: b"", dict, "1.2.3"), Metrics()).extender()
+        app = Endpoints(verbs, Metrics(), inspect=lambda _: b"", health=dict, release="1.2.3").extender_app()
         async with serve(app, Address("127.0.0.1", 0), EXTENDER_LIMITS, certificates) as port:
             yield port
 

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    """A binder with its books, its clock and its server."""
+    """A binder with its cache, its clock and its server."""
 
     def __init__(self, server: Server, *pods: Pod, cards: int = 1, size: int = 8) -> None:
-        self.books, self.clock, self.server = SchedulerCache(), Clock(), server
+        self.cache, self.clock, self.server = SchedulerCache(), Clock(), server
         for name in ("n", "m"):
-            self.books.node_is(node(name, cards, size))
+            self.cache.set_node(node(name, cards, size))
         server.alive |= {one.uid for one in pods}
         clock = self.clock
-        self.binder = Binder(self.books, server, clock.fence, clock=clock, wall=clock, sleep=clock.sleep)
+        self.binder = Binder(self.cache, server, clock.fence, clock=clock, wall=clock, sleep=clock.sleep)
 
     def used(self, name: str = "n") -> int:
         """GiB promised on a node."""
-        return self.books.inspect(name)[0].used
+        return self.cache.inspect(name)[0].used
 
 
 def test_the_binding_carries_both_records_and_the_reservation():
@@ -48,7 +48,7 @@ def test_the_binding_carries_both_records_and_the_reservation():
 
     async def story() -> Server:
         world = Scheduler(Server(), asked, cards=4)
-        world.books.reservation_is(reserve("kept", "u", at("n", 2, 3, size=2)))
+        world.cache.set_reservation(reserve("kept", "u", at("n", 2, 3, size=2)))
         assert "" == await world.binder.bind(asked, "n")
         return world.server
 
@@ -72,8 +72,8 @@ def test_a_bind_whose_answer_was_lost_ends_bound_where_it_was_assumed(script):
         world = Scheduler(Server(script=list(script)), pod("a", 5))
         assert "" == await world.binder.bind(pod("a", 5), "n")
         assert "n" == world.server.nodes["a"]
-        world.books.pod_is(world.server.seen(pod("a", 5)))
-        assert (5, {}, 0) == (world.used(), world.books.assumed(), world.binder.open)
+        world.cache.set_pod(world.server.seen(pod("a", 5)))
+        assert (5, {}, 0) == (world.used(), world.cache.assumed_pods(), world.binder.open)
 
     asyncio.run(story())
 
@@ -84,7 +84,7 @@ def test_a_refused_bind_gives_its_room_back_and_says_why():
     async def story() -> None:
         world = Scheduler(Server(script=["refused"]), pod("a", 5))
         assert "as scripted" == await world.binder.bind(pod("a", 5), "n")
-        assert (0, {}) == (world.used(), world.books.assumed())
+        assert (0, {}) == (world.used(), world.cache.assumed_pods())
 
     asyncio.run(story())
 
@@ -102,7 +102,7 @@ def test_room_is_kept_while_nobody_can_tell_and_given_back_when_the_request_cann
                 assert await world.binder.bind(pod("b", 5), "n")
         world.server.down = False
         assert "no answer" in await answer
-        assert (0, {}) == (world.used(), world.books.assumed())
+        assert (0, {}) == (world.used(), world.cache.assumed_pods())
         assert "" == await world.binder.bind(pod("b", 5), "n")
 
     asyncio.run(story())
@@ -276,7 +276,7 @@ def test_a_pod_that_is_gone_or_another_of_its_name_leaves_nothing():
     async def story() -> None:
         world = Scheduler(Server())
         assert "the pod no longer exists" == await world.binder.bind(pod("a", 5), "n")
-        assert (0, {}) == (world.used(), world.books.assumed())
+        assert (0, {}) == (world.used(), world.cache.assumed_pods())
 
     asyncio.run(story())
 
@@ -289,7 +289,7 @@ def test_a_pod_bound_by_somebody_else_is_booked_where_it_is():
         other = Scheduler(world.server, pod("a", 5))
         assert "" == await other.binder.bind(pod("a", 5), "m")
         assert "the pod is already bound to m by another replica" == await world.binder.bind(pod("a", 5), "n")
-        assert (0, 5, True) == (world.used(), world.used("m"), world.books.assumed()["a"].confirmed)
+        assert (0, 5, True) == (world.used(), world.used("m"), world.cache.assumed_pods()["a"].confirmed)
         world.server.alive.add("b")
         world.server.nodes["b"], world.server.records["b"] = "m", {ALLOCATION: "{"}
         assert "the pod is already bound to m by a client that wrote no allocation record" == await world.binder.bind(
@@ -307,12 +307,12 @@ def test_the_watch_may_be_faster_than_the_answer():
         world = Scheduler(Server(gate=asyncio.Event()), pod("a", 5))
         bind = asyncio.create_task(world.binder.bind(pod("a", 5), "n"))
         await asyncio.sleep(0)
-        placed = world.books.assumed()["a"].assumed.placement
-        world.books.pod_is(bound(pod("a", 5), placed))
-        world.books.pod_gone("a")
+        placed = world.cache.assumed_pods()["a"].assumed.placement
+        world.cache.set_pod(bound(pod("a", 5), placed))
+        world.cache.remove_pod("a")
         world.server.gate.set()
         await bind
-        assert (0, {}) == (world.used(), world.books.assumed())
+        assert (0, {}) == (world.used(), world.cache.assumed_pods())
 
     asyncio.run(story())
 
@@ -325,7 +325,7 @@ def test_a_pod_that_the_watch_never_shows_is_asked_for_until_its_end(end):
         world = Scheduler(Server(), pod("a", 5))
         await world.binder.bind(pod("a", 5), "n")
         await world.binder.sweep()
-        assert {"a"} == set(world.books.assumed())
+        assert {"a"} == set(world.cache.assumed_pods())
         if end == "gone":
             world.server.alive.discard("a")
         elif end == "ended":
@@ -336,7 +336,7 @@ def test_a_pod_that_the_watch_never_shows_is_asked_for_until_its_end(end):
         world.server.alive.discard("a")
         world.clock.now += binding.OBSERVED_SECONDS
         await world.binder.sweep()
-        assert (0, {}) == (world.used(), world.books.assumed())
+        assert (0, {}) == (world.used(), world.cache.assumed_pods())
 
     asyncio.run(story())
 
@@ -353,6 +353,6 @@ def test_binds_onto_one_node_do_not_wait_for_one_another():
         assert (100, 100) == (world.server.posts, world.used())
         world.server.gate.set()
         assert {""} == set(await asyncio.gather(*binds))
-        assert [] == world.books.overcommitted()
+        assert [] == world.cache.find_overcommitted()
 
     asyncio.run(story())

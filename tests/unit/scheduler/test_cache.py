@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's books hold: no event in any order makes them promise room twice, or forget any."""
+"""What the scheduler's cache hold: no event in any order makes them promise room twice, or forget any."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 from support.builders import card, node
-from support.scheduler_cache_builders import books, indices, used
+from support.scheduler_cache_builders import build_cache, indices, used
 from support.scheduler_world import at, bound, pod
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import gib
-from isolation.scheduler.core.answers import AssumedPlacement
+from isolation.scheduler.core.cache import AssumedPlacement
 
 
 def test_two_binds_for_the_last_card_get_it_once():
     """Room is taken before anybody waits for anything."""
-    made = books(node("n", 1, 8))
+    made = build_cache(node("n", 1, 8))
 
     assert isinstance(made.assume(pod("a", 5), "n", 0.0), AssumedPlacement)
     refused = made.assume(pod("b", 5), "n", 0.0)
@@ -29,7 +29,7 @@ def test_two_binds_for_the_last_card_get_it_once():
 
 def test_the_same_bind_asked_twice_takes_room_once_and_gets_the_same_answer():
     """kube-scheduler tries again while the first try is still on its way."""
-    made = books(node("n", 2, 8), node("m", 2, 8))
+    made = build_cache(node("n", 2, 8), node("m", 2, 8))
     first = made.assume(pod("a", 5), "n", 0.0)
 
     assert first == made.assume(pod("a", 5), "n", 1.0)
@@ -44,14 +44,14 @@ def test_the_same_bind_asked_twice_takes_room_once_and_gets_the_same_answer():
         ("confirm", "bound"),
         ("bound", "confirm"),
         ("pending", "confirm", "bound", "bound"),
-        ("bound", "undo"),
+        ("bound", "forget"),
         ("bound", "pending", "confirm"),
         ("confirm", "pending", "bound", "pending"),
     ],
 )
 def test_the_echo_of_a_bind_may_come_before_during_or_after_the_answer(events):
     """Whatever the order, the pod holds its room once, and lets go of it once."""
-    made = books(node("n", 1, 8))
+    made = build_cache(node("n", 1, 8))
     asked = pod("a", 5)
     placed = made.assume(asked, "n", 0.0)
     assert isinstance(placed, AssumedPlacement)
@@ -59,49 +59,49 @@ def test_the_echo_of_a_bind_may_come_before_during_or_after_the_answer(events):
         match event:
             case "confirm":
                 made.confirm("a")
-            case "undo":
-                made.undo("a")
+            case "forget":
+                made.forget("a")
             case "pending":
-                made.pod_is(asked)
+                made.set_pod(asked)
             case _:
-                made.pod_is(bound(asked, placed.placement))
+                made.set_pod(bound(asked, placed.placement))
 
     assert [5] == used(made)
-    assert {} == made.assumed()
-    made.pod_gone("a")
-    made.pod_gone("a")
+    assert {} == made.assumed_pods()
+    made.remove_pod("a")
+    made.remove_pod("a")
     assert [0] == used(made)
 
 
 def test_a_pod_deleted_while_its_bind_is_under_way_leaves_nothing_behind():
     """Neither answer, late as it comes, may bring the hold back."""
-    for answer in ("confirm", "undo"):
-        made = books(node("n", 1, 8))
-        made.pod_is(pod("a", 5))
+    for answer in ("confirm", "forget"):
+        made = build_cache(node("n", 1, 8))
+        made.set_pod(pod("a", 5))
         made.assume(pod("a", 5), "n", 0.0)
-        made.pod_gone("a")
+        made.remove_pod("a")
         getattr(made, answer)("a")
 
         assert [0] == used(made)
-        assert {} == made.assumed()
+        assert {} == made.assumed_pods()
 
 
 def test_undo_gives_room_back_for_others():
     """A refused binding has taken nothing."""
-    made = books(node("n", 1, 8))
+    made = build_cache(node("n", 1, 8))
     made.assume(pod("a", 5), "n", 0.0)
-    made.undo("a")
+    made.forget("a")
 
     assert isinstance(made.assume(pod("b", 5), "n", 0.0), AssumedPlacement)
 
 
 def test_a_name_used_again_is_another_pod():
     """Holds go by UID; the end of the first does not touch the second."""
-    made = books(node("n", 1, 8))
+    made = build_cache(node("n", 1, 8))
     old, new = pod("a", 4, name="web"), pod("b", 4, name="web")
-    made.pod_is(bound(old, at("n", 0)))
+    made.set_pod(bound(old, at("n", 0)))
     made.assume(new, "n", 0.0)
-    made.pod_gone("a")
+    made.remove_pod("a")
 
     assert [4] == used(made)
     assert isinstance(made.assume(pod("c", 5), "n", 0.0), Refusal)
@@ -109,23 +109,23 @@ def test_a_name_used_again_is_another_pod():
 
 def test_terminating_pods_hold_and_finished_ones_do_not():
     """A request to end frees nothing; an end does, once."""
-    made = books(node("n", 1, 8))
+    made = build_cache(node("n", 1, 8))
     running = bound(pod("a", 5), at("n", 0, size=5))
-    made.pod_is(running)
-    made.pod_is(replace(running, deleting=True))
+    made.set_pod(running)
+    made.set_pod(replace(running, deleting=True))
     assert [5] == used(made)
 
-    made.pod_is(replace(running, phase=Phase.DONE))
-    made.pod_is(replace(running, phase=Phase.DONE))
-    made.pod_gone("a")
+    made.set_pod(replace(running, phase=Phase.DONE))
+    made.set_pod(replace(running, phase=Phase.DONE))
+    made.remove_pod("a")
     assert [0] == used(made)
 
 
 def test_a_pod_that_is_being_deleted_is_not_bound():
     """Nor is one that is bound already."""
-    made = books(node("n", 1, 8))
-    made.pod_is(replace(pod("a"), deleting=True))
-    made.pod_is(bound(pod("b"), at("n", 0)))
+    made = build_cache(node("n", 1, 8))
+    made.set_pod(replace(pod("a"), deleting=True))
+    made.set_pod(bound(pod("b"), at("n", 0)))
 
     assert isinstance(made.assume(pod("a"), "n", 0.0), Refusal)
     assert isinstance(made.assume(pod("b"), "n", 0.0), Refusal)
@@ -134,12 +134,12 @@ def test_a_pod_that_is_being_deleted_is_not_bound():
 
 def test_what_others_bound_is_booked_and_seen_as_over_commitment():
     """An over-committed card has no room, never a wrapped-round lot of it, and raises an alarm."""
-    made = books(node("n", 2, 8))
+    made = build_cache(node("n", 2, 8))
     for i in range(3):
-        made.pod_is(bound(pod(f"x{i}", 5), at("n", 0, size=5)))
+        made.set_pod(bound(pod(f"x{i}", 5), at("n", 0, size=5)))
 
     assert [15, 0] == used(made)
-    (over,) = made.overcommitted()
+    (over,) = made.find_overcommitted()
     assert ("n", "GPU-n-0", gib(7)) == (over.node, over.uuid, over.bytes)
     assert (1,) == indices(made.assume(pod("a", 8), "n", 0.0))
     assert isinstance(made.assume(pod("b", 1), "n", 0.0), Refusal)
@@ -147,51 +147,50 @@ def test_what_others_bound_is_booked_and_seen_as_over_commitment():
 
 def test_a_pod_bound_by_somebody_else_loses_what_was_assumed_for_it():
     """Its own record counts, on whatever node it is."""
-    made = books(node("n", 1, 8), node("m", 1, 8))
+    made = build_cache(node("n", 1, 8), node("m", 1, 8))
     made.assume(pod("a", 5), "n", 0.0)
-    made.pod_is(bound(pod("a", 5), at("m", 0, size=5)))
+    made.set_pod(bound(pod("a", 5), at("m", 0, size=5)))
 
     assert [0] == used(made, "n")
     assert [5] == used(made, "m")
-    assert {} == made.assumed()
+    assert {} == made.assumed_pods()
 
 
-def test_a_bound_pod_without_a_record_is_named():
-    """What it uses nobody knows: it is no hold, and it is not hidden."""
-    made = books(node("n", 1, 8))
-    made.pod_is(bound(pod("a", 5), Placement("n")))
+def test_a_bound_pod_without_a_record_holds_nothing():
+    """What it uses is unknown."""
+    made = build_cache(node("n", 1, 8))
+    made.set_pod(bound(pod("a", 5), Placement("n")))
 
-    assert ["ml/pod-a"] == made.unrecorded()
     assert [0] == used(made)
 
 
 def test_a_node_that_comes_back_finds_its_holds_again():
     """A node object deleted and made anew under running pods; its cards are held all the time."""
-    made = books(node("n", 1, 8))
-    made.pod_is(bound(pod("a", 5), at("n", 0, size=5)))
-    made.node_gone("n")
+    made = build_cache(node("n", 1, 8))
+    made.set_pod(bound(pod("a", 5), at("n", 0, size=5)))
+    made.remove_node("n")
     assert isinstance(made.assume(pod("b", 5), "n", 0.0), Refusal)
-    made.pod_is(bound(pod("c", 2), at("n", 0, size=2)))
-    made.node_is(node("n", 1, 8))
-    made.node_is(node("n", 1, 8))
+    made.set_pod(bound(pod("c", 2), at("n", 0, size=2)))
+    made.set_node(node("n", 1, 8))
+    made.set_node(node("n", 1, 8))
 
     assert [7] == used(made)
-    made.pod_gone("a")
-    made.pod_gone("c")
+    made.remove_pod("a")
+    made.remove_pod("c")
     assert [0] == used(made)
 
 
 def test_cards_are_known_by_uuid_and_not_by_index():
     """The node comes back with other cards in other order; a hold stays with its card."""
-    made = books(node("n", 2, 8))
-    made.pod_is(bound(pod("a", 5), at("n", 1, size=5)))
+    made = build_cache(node("n", 2, 8))
+    made.set_pod(bound(pod("a", 5), at("n", 1, size=5)))
     swapped = (replace(card(0, 8), uuid="GPU-n-1"), replace(card(1, 16), uuid="GPU-new"))
-    made.node_is(replace(node("n", 2, 8), cards=swapped))
+    made.set_node(replace(node("n", 2, 8), cards=swapped))
 
     assert [5, 0] == used(made)
-    made.pod_is(bound(pod("b", 5), at("n", 0, size=5)))  # its card is gone: it holds nothing that is there
+    made.set_pod(bound(pod("b", 5), at("n", 0, size=5)))  # its card is gone: it holds nothing that is there
     assert [5, 0] == used(made)
-    made.node_is(node("n", 2, 8))
+    made.set_node(node("n", 2, 8))
     assert [5, 5] == used(made)
 
 
@@ -201,9 +200,9 @@ def test_a_card_without_a_name_yet_is_the_card_of_its_index(named_first):
     nameless = replace(node("n", 2, 8), cards=tuple(replace(card(i, 8), uuid=f"n/{i}") for i in range(2)))
     named = node("n", 2, 8)
     first, then = (named, nameless) if named_first else (nameless, named)
-    made = books(first)
+    made = build_cache(first)
     placed = made.assume(pod("a", 5), "n", 0.0)
-    made.node_is(then)
+    made.set_node(then)
 
     assert 5 == sum(used(made))
     assert used(made).index(5) == indices(placed)[0]
@@ -211,14 +210,14 @@ def test_a_card_without_a_name_yet_is_the_card_of_its_index(named_first):
 
 def test_an_unhealthy_card_takes_nobody_and_is_no_alarm():
     """What it holds stays; what comes goes elsewhere; it is not over-committed."""
-    made = books(node("n", 2, 8))
-    made.pod_is(bound(pod("a", 5), at("n", 0, size=5)))
+    made = build_cache(node("n", 2, 8))
+    made.set_pod(bound(pod("a", 5), at("n", 0, size=5)))
     sick = replace(node("n", 2, 8), cards=(replace(card(0, 8), healthy=False), card(1, 8)))
-    made.node_is(sick)
+    made.set_node(sick)
 
-    assert [] == made.overcommitted()
+    assert [] == made.find_overcommitted()
     assert (1,) == indices(made.assume(pod("b", 2), "n", 0.0))
-    made.node_is(node("n", 2, 8))
+    made.set_node(node("n", 2, 8))
     assert (0,) == indices(made.assume(pod("c", 3), "n", 0.0)) or (1,) == indices(made.assume(pod("c", 3), "n", 0.0))
 
 
@@ -226,20 +225,20 @@ def test_room_that_nobody_saw_taken_is_told_of_as_it_becomes_free():
     """
     Assumed, never seen bound, and found gone, unbound or elsewhere by the server's word: others may be waiting.
     """
-    made, told = books(node("n", 1, 8), node("m", 1, 8)), []
-    made.on_freed(lambda: told.append(sum(used(made)) + sum(used(made, "m"))))
+    made, told = build_cache(node("n", 1, 8), node("m", 1, 8)), []
+    made.on_capacity_freed(lambda: told.append(sum(used(made)) + sum(used(made, "m"))))
 
     for uid in ("gone", "undone", "elsewhere"):
         made.assume(pod(uid, 2), "n", 0.0)
     made.confirm("gone")
     assert [] == told
-    made.pod_gone("gone")
-    made.undo("undone")
+    made.remove_pod("gone")
+    made.forget("undone")
     assert [4, 2] == told
-    made.pod_is(bound(pod("elsewhere", 2), at("n", 0, size=2)))
+    made.set_pod(bound(pod("elsewhere", 2), at("n", 0, size=2)))
     assert 2 == len(told)  # where it was assumed: nothing is free
     made.assume(pod("moved", 2), "n", 0.0)
-    made.bound_as("moved", at("m", 0, size=2))
+    made.record_binding("moved", at("m", 0, size=2))
     assert 3 == len(told)
-    made.pod_gone("never known")
+    made.remove_pod("never known")
     assert 3 == len(told)

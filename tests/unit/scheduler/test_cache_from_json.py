@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' nodes and pods as the scheduler's books see them: from JSON to an answer."""
+"""Kubernetes' nodes and pods as the scheduler's cache see them: from JSON to an answer."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def asks(amount: str, cards: str = "1") -> dict[str, object]:
 )
 def test_nothing_is_bound_to_a_node_whose_agent_is_not_there(units, annotations, fits):
     """It says so itself, or the kubelet has lost its plugin and offers nothing of cards that have names."""
-    books = SchedulerCache()
-    books.node_is(node_of(wire(units, annotations)))
+    cache = SchedulerCache()
+    cache.set_node(node_of(wire(units, annotations)))
     asked = pod_of(asks("4"))
 
-    found = books.filter(asked, ["n"], 0.0)
+    found = cache.filter(asked, ["n"], 0.0)
 
     assert fits == bool(found.fit)
-    assert fits == (not found.hopeless)
+    assert fits == (not found.unresolvable)
 
 
 @pytest.mark.parametrize("mode", ["share", "cgpu", "core_mem", "default", "mig", "none"])
 def test_only_modes_that_share_memory_take_a_pod_that_asks_for_memory(mode):
     """Share-only nodes too; compute nodes are kept for pods that ask for compute."""
-    books = SchedulerCache()
-    books.node_is(node_of(wire("16", {CARDS: TWO}, mode)))
+    cache = SchedulerCache()
+    cache.set_node(node_of(wire("16", {CARDS: TWO}, mode)))
 
-    assert (mode in {"share", "cgpu"}) == bool(books.filter(pod_of(asks("4")), ["n"], 0.0).fit)
+    assert (mode in {"share", "cgpu"}) == bool(cache.filter(pod_of(asks("4")), ["n"], 0.0).fit)
 
 
 def test_a_pod_with_the_vendors_record_alone_holds_its_cards():
@@ -76,25 +76,24 @@ def test_a_pod_with_the_vendors_record_alone_holds_its_cards():
     pod = asks("8", "2")
     pod["metadata"]["annotations"] = {ACK.allocation_annotation: json.dumps({"1": {"0": 4, "1": 4}})}
     pod["spec"]["nodeName"] = "n"
-    books = SchedulerCache()
-    books.node_is(there)
-    books.pod_is(pod_of(pod, {"n": there}))
+    cache = SchedulerCache()
+    cache.set_node(there)
+    cache.set_pod(pod_of(pod, {"n": there}))
 
-    assert [4, 4] == [one.used for one in books.inspect("n")[0].cards]
-    assert [] == books.unrecorded()
+    assert [4, 4] == [one.used for one in cache.inspect("n")[0].cards]
 
 
 def test_inspection_names_cards_and_holders():
     """Totals and parts in units, reservations among them, of one node or of all."""
-    books = SchedulerCache()
-    books.node_is(node_of(wire("16", {CARDS: TWO})))
-    books.pod_is(bound(pod_of(asks("4")), at("n", 1)))
+    cache = SchedulerCache()
+    cache.set_node(node_of(wire("16", {CARDS: TWO})))
+    cache.set_pod(bound(pod_of(asks("4")), at("n", 1)))
 
-    (found,) = books.inspect()
+    (found,) = cache.inspect()
 
     assert (16, 4) == (found.total, found.used)
     assert [("GPU-n-0", 0, 8, ()), ("GPU-n-1", 1, 8, ("p",))] == [
         (c.uuid, c.index, c.total, tuple(part.name for part in c.pods)) for c in found.cards
     ]
-    assert [] == books.inspect("who?")
-    assert gib(4) == books._room.held["u"].request.card_bytes
+    assert [] == cache.inspect("who?")
+    assert gib(4) == cache._capacity.held["u"].request.card_bytes

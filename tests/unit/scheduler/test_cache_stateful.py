@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The books against brute force: any sequence of events and answers, and what a plain sum over all holds says.
+The cache against brute force: any sequence of events and answers, and what a plain sum over all holds says.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from support.scheduler_world import bound, pod, reserve
 
 from isolation.contract.model import Mode, Phase, Placement, Slice
 from isolation.contract.quantity import GIB, gib
-from isolation.scheduler.core.answers import AssumedPlacement, Victims
-from isolation.scheduler.core.cache import SchedulerCache
+from isolation.scheduler.core.cache import AssumedPlacement, SchedulerCache
+from isolation.scheduler.core.preemption import Victims
 
 NAMES = ("n0", "n1", "n2")
 UIDS = tuple(f"u{i}" for i in range(8))
@@ -25,11 +25,11 @@ MODES = (Mode.CGPU, Mode.CGPU, Mode.CORE_MEM, Mode.EXCLUSIVE, Mode.SHARE)
 
 
 class Cluster(RuleBasedStateMachine):
-    """One set of books, told and asked anything; the truth beside it as plain dictionaries."""
+    """One set of cache, told and asked anything; the truth beside it as plain dictionaries."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.books = SchedulerCache()
+        self.cache = SchedulerCache()
         self.now = 100.0
         self.nodes = {}
         self.pods = {}  # as created
@@ -39,7 +39,7 @@ class Cluster(RuleBasedStateMachine):
         self.kept = {}  # name: reservation
         self.used = {}  # name of a reservation: uid that has, or is about to have, used it up
         self.purposeless = set()
-        self.ending = set()  # asked to end before they were bound
+        self.deleting = set()  # asked to end before they were bound
         self.limits = {}
 
     # The truth, by sums.
@@ -85,11 +85,11 @@ class Cluster(RuleBasedStateMachine):
                 return False
         return True
 
-    def fits(self, asked, name, but=()):
+    def place_without(self, asked, name, but=()):
         """Whether the node takes the pod."""
         n = self.nodes.get(name)
         modes = (Mode.CORE_MEM,) if asked.request.card_core else (Mode.CGPU, Mode.SHARE)
-        if n is None or n.mode not in modes or not n.serving or asked.uid in self.ending:
+        if n is None or n.mode not in modes or not n.serving or asked.uid in self.deleting:
             return False
         room = [self.free(name, c, but) for c in n.cards]
         enough = sum(b >= asked.request.card_bytes and c >= asked.request.card_core for b, c in room)
@@ -101,7 +101,7 @@ class Cluster(RuleBasedStateMachine):
     def begins(self, sizes, asks):
         """Some nodes and some pods, so that most steps have something to work on."""
         for name, size in zip(NAMES, sizes, strict=True):
-            self.node_is(name=name, cards=2, size=size, mode=Mode.CGPU, sick=False, serving=1, model="T4")
+            self.set_node(name=name, cards=2, size=size, mode=Mode.CGPU, sick=False, serving=1, model="T4")
         for uid, size in zip(UIDS, asks, strict=False):
             owner = "rs" if size % 2 else ""
             self.created(uid=uid, size=size, cards=1, core=0, priority=0, owner=owner, told=bool(size % 3))
@@ -115,17 +115,17 @@ class Cluster(RuleBasedStateMachine):
         serving=st.integers(0, 5),
         model=st.sampled_from(["T4", "A10"]),
     )
-    def node_is(self, *, name, cards, size, mode, sick, serving, model):
+    def set_node(self, *, name, cards, size, mode, sick, serving, model):
         """A node, new or changed in any way."""
         many = tuple(card(i, size, node=name, model=model, healthy=not (sick and i == 0)) for i in range(cards))
         self.nodes[name] = replace(node(name, cards, mode=mode), cards=many, serving=serving > 0)
-        self.books.node_is(self.nodes[name])
+        self.cache.set_node(self.nodes[name])
 
     @rule(name=st.sampled_from(NAMES))
-    def node_gone(self, name):
+    def remove_node(self, name):
         """A node object is deleted, whatever runs there."""
         self.nodes.pop(name, None)
-        self.books.node_gone(name)
+        self.cache.remove_node(name)
 
     @rule(
         uid=st.sampled_from(UIDS),
@@ -142,13 +142,13 @@ class Cluster(RuleBasedStateMachine):
             return
         self.pods[uid] = pod(uid, size, cards, core=core, priority=priority, owner=owner, owner_uid=owner)
         if told:
-            self.books.pod_is(self.pods[uid])
+            self.cache.set_pod(self.pods[uid])
 
     @rule(uid=st.sampled_from(UIDS))
     def told_pending(self, uid):
         """The pod as it was made: in time, again, or long after it was bound."""
         if uid in self.pods:
-            self.books.pod_is(self.pods[uid])
+            self.cache.set_pod(self.pods[uid])
 
     @rule(pick=st.integers(0, 7), name=st.sampled_from(NAMES), best=st.booleans())
     def asked(self, pick, name, best):
@@ -158,14 +158,14 @@ class Cluster(RuleBasedStateMachine):
             return
         uid = waiting[pick % len(waiting)]
         one, lent = self.pods[uid], self.lent(self.pods[uid])
-        found = self.books.filter(one, NAMES, self.now)
-        assert set(NAMES) == {*found.fit, *found.failed, *found.hopeless}
-        assert len(NAMES) == len(found.fit) + len(found.failed) + len(found.hopeless)
-        assert {n for n in NAMES if self.fits(one, n, lent)} == set(found.fit)
+        found = self.cache.filter(one, NAMES, self.now)
+        assert set(NAMES) == {*found.fit, *found.failed, *found.unresolvable}
+        assert len(NAMES) == len(found.fit) + len(found.failed) + len(found.unresolvable)
+        assert {n for n in NAMES if self.place_without(one, n, lent)} == set(found.fit)
         name = found.fit[0] if best and found.fit else name
-        assert all(0 <= point <= 10 for point in self.books.prioritize(one, NAMES, self.now))
+        assert all(0 <= point <= 10 for point in self.cache.prioritize(one, NAMES, self.now))
         before = {c.uuid: self.free(name, c) for c in self.nodes[name].cards} if name in self.nodes else {}
-        got = self.books.assume(one, name, self.now)
+        got = self.cache.assume(one, name, self.now)
         if not isinstance(got, AssumedPlacement):
             # Two reservations lent at once may show room that a single one does not give.
             assert name not in found.fit or len(lent) > 1
@@ -189,25 +189,25 @@ class Cluster(RuleBasedStateMachine):
     def seen_bound(self, uid):
         """The echo of our bind, first, late or again."""
         if uid in self.answers:
-            self._bound(uid, self.answers.pop(uid))
+            self._set_bound(uid, self.answers.pop(uid))
         elif uid in self.seen:
-            self.books.pod_is(self.seen[uid])
+            self.cache.set_pod(self.seen[uid])
 
     @rule(uid=st.sampled_from(UIDS))
     def confirmed(self, uid):
         """The server's answer; it may be late, or nobody's."""
         if uid not in self.answers:
-            self.books.confirm(uid)
+            self.cache.confirm(uid)
         else:
-            self.books.confirm(uid)
-            self._bound(uid, self.answers.pop(uid))
+            self.cache.confirm(uid)
+            self._set_bound(uid, self.answers.pop(uid))
 
     @rule(uid=st.sampled_from(UIDS), pick=st.none() | st.integers(0, 7))
     def undone(self, uid, pick):
         """The server refused; or the answer comes when all is settled otherwise."""
         if self.answers and pick is not None:
             uid = sorted(self.answers)[pick % len(self.answers)]
-        self.books.undo(uid)
+        self.cache.forget(uid)
         got = self.answers.pop(uid, None)
         if got is not None:
             del self.held[uid]
@@ -215,7 +215,7 @@ class Cluster(RuleBasedStateMachine):
 
     def _bound(self, uid, got):
         self.seen[uid] = bound(self.pods[uid], got.placement, got.reservation)
-        self.books.pod_is(self.seen[uid])
+        self.cache.set_pod(self.seen[uid])
         self._no_need(uid)
 
     def _no_need(self, uid):
@@ -236,7 +236,7 @@ class Cluster(RuleBasedStateMachine):
             self.used.pop(got.reservation, None)
         self.held[uid] = Placement(name, slices)
         self.seen[uid] = bound(self.pods[uid], self.held[uid])
-        self.books.pod_is(self.seen[uid])
+        self.cache.set_pod(self.seen[uid])
         self._no_need(uid)
 
     @rule(uid=st.sampled_from(UIDS))
@@ -244,25 +244,25 @@ class Cluster(RuleBasedStateMachine):
         """A request to end: the pod holds what it holds."""
         if uid in self.seen:
             self.seen[uid] = replace(self.seen[uid], deleting=True)
-            self.books.pod_is(self.seen[uid])
+            self.cache.set_pod(self.seen[uid])
         elif uid in self.pods and uid not in self.held:
-            self.ending.add(uid)
+            self.deleting.add(uid)
             self.pods[uid] = replace(self.pods[uid], deleting=True)
-            self.books.pod_is(self.pods[uid])
+            self.cache.set_pod(self.pods[uid])
 
     @rule(uid=st.sampled_from(UIDS), ended=st.booleans())
     def gone(self, uid, ended):
         """An end or a deletion, also of a pod whose bind is under way, and once more."""
         if ended and uid in self.seen:
-            self.books.pod_is(replace(self.seen[uid], phase=Phase.DONE))
-        self.books.pod_gone(uid)
+            self.cache.set_pod(replace(self.seen[uid], phase=Phase.DONE))
+        self.cache.remove_pod(uid)
         got = self.answers.pop(uid, None)
         if got is not None:
             self.used.pop(got.reservation, None)
         self._no_need(uid)
         for plain in (self.pods, self.held, self.seen):
             plain.pop(uid, None)
-        self.ending.discard(uid)
+        self.deleting.discard(uid)
 
     @rule(
         name=st.sampled_from(["r0", "r1"]),
@@ -276,7 +276,7 @@ class Cluster(RuleBasedStateMachine):
     def reserved(self, *, name, holder, where, index, size, seconds, mine):
         """A reservation under a free name, for cards that are there or not, free or not."""
         if name in self.kept:
-            self.books.reservation_is(self.kept[name])
+            self.cache.set_reservation(self.kept[name])
             if self.kept[name].holder in self.seen:
                 self.purposeless.add(name)
             return
@@ -284,51 +284,51 @@ class Cluster(RuleBasedStateMachine):
             self.purposeless.add(name)
         made = Placement(where, (Slice(f"GPU-{where}-{index}", index, gib(size)),))
         self.kept[name] = reserve(name, holder, made, self.now + seconds, namespace="ml" if mine else "")
-        self.books.reservation_is(self.kept[name])
+        self.cache.set_reservation(self.kept[name])
 
     @rule(name=st.sampled_from(["r0", "r1"]))
-    def reservation_gone(self, name):
+    def remove_reservation(self, name):
         """Deleted, used up or not."""
         if self.used.get(name) in self.answers:
             return
         self.kept.pop(name, None)
         self.used.pop(name, None)
         self.purposeless.discard(name)
-        self.books.reservation_gone(name)
+        self.cache.remove_reservation(name)
         # A later one of the same name is another object, which nobody has used up.
         self.seen = {uid: replace(p, reservation="") if p.reservation == name else p for uid, p in self.seen.items()}
         for uid, one in self.seen.items():
             if self.held[uid]:
-                self.books.pod_is(one)
+                self.cache.set_pod(one)
 
     @rule(seconds=st.floats(0.1, 15))
     def later(self, seconds):
         """Time passes."""
         self.now += seconds
-        self.books.stale_reservations(self.now)
+        self.cache.find_stale_reservations(self.now)
 
     @rule(model=st.sampled_from(["T4", "A10"]), units=st.integers(0, 12), there=st.booleans())
     def quota(self, model, units, there):
         """The namespace's quota changes."""
         self.limits = {model: units} if there else {}
-        self.books.quota_is("ml", self.limits or None)
+        self.cache.set_quota("ml", self.limits or None)
 
     @rule(size=st.integers(1, 6), cards=st.integers(1, 2))
     def preempted(self, size, cards):
         """Both ways to pre-empt name victims that are enough, of lower priority, and change nothing by asking."""
         high = pod("high", size, cards, priority=2)
-        fits = {name for name in NAMES if self.fits(high, name, self.lent(high))}
+        fits = {name for name in NAMES if self.place_without(high, name, self.lent(high))}
         # kube-scheduler proposes pods of lower priority only
         lower = {uid: p.node for uid, p in self.held.items() if self.pods[uid].priority < high.priority}
         proposal = {name: Victims(tuple(uid for uid, node in lower.items() if node == name)) for name in NAMES}
-        answer = self.books.preempt(high, proposal, self.now)
+        answer = self.cache.preempt(high, proposal, self.now)
         for name, victims in answer.items():
             assert name in fits or self._enough(high, name, victims.uids)
-        relief = self.books.relief(high, NAMES, self.now)
+        relief = self.cache.find_preemption(high, NAMES, self.now)
         if relief is not None:
             assert not fits
             assert self._enough(high, relief.node, relief.victims)
-        self.books.pod_gone("high")
+        self.cache.remove_pod("high")
 
     def _enough(self, high, name, uids):
         assert all(self.pods[uid].priority < high.priority for uid in uids)
@@ -336,16 +336,16 @@ class Cluster(RuleBasedStateMachine):
         before = self.held
         self.held = {uid: p for uid, p in before.items() if uid not in {*uids, *ending}}
         try:
-            return self.fits(high, name, self.lent(high))
+            return self.place_without(high, name, self.lent(high))
         finally:
             self.held = before
 
     @invariant()
     def agrees(self):
         """Every card has promised what the sums say; what was assumed and not seen is what waits for its answer."""
-        self.books.stale_reservations(self.now)
-        assert set(self.answers) == set(self.books.assumed())
-        for found in self.books.inspect():
+        self.cache.find_stale_reservations(self.now)
+        assert set(self.answers) == set(self.cache.assumed_pods())
+        for found in self.cache.inspect():
             for one, there in zip(found.cards, self.nodes[found.name].cards, strict=True):
                 total = there.allocatable_bytes if there.healthy else 0
                 assert gib(one.used) == total - self.free(found.name, there)[0]
@@ -353,13 +353,13 @@ class Cluster(RuleBasedStateMachine):
     def teardown(self):
         """When all is over, every card is empty and nothing is remembered."""
         for uid in UIDS:
-            self.books.pod_gone(uid)
+            self.cache.remove_pod(uid)
         for name in ("r0", "r1"):
-            self.books.reservation_gone(name)
-        assert all(one.used == 0 for found in self.books.inspect() for one in found.cards)
-        room = self.books._room
-        assert ({}, {}, {}, {}) == (dict(room.engine.holds), room.held, room.on, dict(room.spending._spent))
-        assert {} == self.books.assumed()
+            self.cache.remove_reservation(name)
+        assert all(one.used == 0 for found in self.cache.inspect() for one in found.cards)
+        room = self.cache._capacity
+        assert ({}, {}, {}, {}) == (dict(room.engine.holds), room.held, room.keys_by_node, dict(room.quota._spent))
+        assert {} == self.cache.assumed_pods()
 
 
 TestCluster = Cluster.TestCase

@@ -25,7 +25,7 @@ from isolation.kube.listen import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.core import extender_api
-from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, Handlers, serve
+from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, serve
 from isolation.scheduler.metrics import Metrics
 
 HERE = Address("127.0.0.1", 0)
@@ -54,8 +54,9 @@ def reloading(certificate, key, client_ca=None):
 async def doors(certificates=None, *, metrics=None):
     """The TLS listener, or the loopback one where there are no certificates; a session and the address."""
     async with extending(Server(dict(NODES))) as (verbs, world):
-        told = Handlers(verbs, lambda name: str(name).encode(), dict, "1.2.3")
-        app = Endpoints(told, metrics or Metrics()).extender()
+        inspect = lambda name: str(name).encode()  # noqa: E731 (a stand-in)
+        made = Endpoints(verbs, metrics or Metrics(), inspect=inspect, health=dict, release="1.2.3")
+        app = made.extender_app()
         async with serve(app, HERE, EXTENDER_LIMITS, certificates) as port, aiohttp.ClientSession() as session:
             yield session, f"{'https' if certificates else 'http'}://127.0.0.1:{port}", world
 
@@ -236,7 +237,7 @@ def test_the_sidecar_has_no_admission_and_the_classic_paths_are_there():
                 found.append(await answer.text())
             async with session.get(f"{url}/gpushare-scheduler/version") as answer:
                 found.append(json.loads(await answer.text()))
-            return found, metrics.page().decode()
+            return found, metrics.render().decode()
 
     found, page = asyncio.run(story())
     assert [404, ["a"], "None", {"version": "1.2.3"}] == found
@@ -278,8 +279,8 @@ def test_pages_take_a_tenth_of_the_time(monkeypatch):
         now[0] += 1.0
         return {}
 
-    metrics.watch(gauges)
+    metrics.add_gauges(gauges)
     for now[0] in (100.0, 101.0, 110.9, 111.1, 120.0, 123.0):
-        metrics.page()
+        metrics.render()
 
     assert [100.0, 111.1, 123.0] == read

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from isolation.scheduler.core import extender_api
-from isolation.scheduler.core.answers import Victims
+from isolation.scheduler.core.preemption import Victims
 
 SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "samples"
 RECORDED = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded payloads are not beside this repository")

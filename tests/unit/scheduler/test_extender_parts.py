@@ -21,8 +21,8 @@ from isolation.contract.names import ACK, SCHEDULER
 from isolation.kube.core.lease import Record, Terms
 from isolation.kube.listen import Address, address
 from isolation.scheduler.cli import scheduler
-from isolation.scheduler.core import kube_scheduler_config, legacy_inspect
-from isolation.scheduler.core.answers import InspectedCard, InspectedNode, InspectedPod
+from isolation.scheduler.core import inspection, kube_scheduler_config
+from isolation.scheduler.core.inspection import InspectedCard, InspectedNode, InspectedPod
 from isolation.scheduler.core.unschedulable import MOST, UnschedulableQueue
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
@@ -41,17 +41,17 @@ def test_a_pod_refused_before_room_became_free_is_woken_once():
     Not before kube-scheduler had its chance, not if it was asked about since, not again at once.
     """
     waiting = UnschedulableQueue()
-    waiting.refused(world.pod("early"), ("n",), 10.0)
-    waiting.freed(11.0)
-    waiting.refused(world.pod("late"), ("n",), 12.0)
+    waiting.add(world.pod("early"), ("n",), 10.0)
+    waiting.note_freed(11.0)
+    waiting.add(world.pod("late"), ("n",), 12.0)
 
-    assert [] == uids(waiting.to_wake(11.1))
-    assert ["early"] == uids(waiting.to_wake(13.0))
-    waiting.woken("early", 13.0)
-    assert [] == uids(waiting.to_wake(14.0))
-    assert ["early"] == uids(waiting.to_wake(19.0))
-    waiting.refused(world.pod("early"), ("n",), 20.0)
-    assert [] == uids(waiting.to_wake(30.0))
+    assert [] == uids(waiting.to_requeue(11.1))
+    assert ["early"] == uids(waiting.to_requeue(13.0))
+    waiting.mark_requeued("early", 13.0)
+    assert [] == uids(waiting.to_requeue(14.0))
+    assert ["early"] == uids(waiting.to_requeue(19.0))
+    waiting.add(world.pod("early"), ("n",), 20.0)
+    assert [] == uids(waiting.to_requeue(30.0))
 
 
 def test_who_matters_most_is_helped_first():
@@ -60,13 +60,13 @@ def test_who_matters_most_is_helped_first():
     """
     waiting = UnschedulableQueue()
     for uid, priority, created in (("b", 0, 5.0), ("a", 0, 6.0), ("high", 9, 7.0)):
-        waiting.refused(world.pod(uid, priority=priority, created=created), ("n",), 10.0)
-    waiting.refused(world.pod("hopeless"), (), 10.0)
+        waiting.add(world.pod(uid, priority=priority, created=created), ("n",), 10.0)
+    waiting.add(world.pod("hopeless"), (), 10.0)
 
-    assert [] == uids(waiting.to_relieve(10.1))
-    assert ["high", "b", "a"] == uids(waiting.to_relieve(11.0))
-    waiting.served("b")
-    assert ["high", "a"] == uids(waiting.to_relieve(11.0))
+    assert [] == uids(waiting.to_preempt_for(10.1))
+    assert ["high", "b", "a"] == uids(waiting.to_preempt_for(11.0))
+    waiting.remove("b")
+    assert ["high", "a"] == uids(waiting.to_preempt_for(11.0))
 
 
 def test_the_memory_of_waiting_pods_is_bounded():
@@ -75,10 +75,10 @@ def test_the_memory_of_waiting_pods_is_bounded():
     """
     waiting = UnschedulableQueue()
     for i in range(MOST + 2):
-        waiting.refused(world.pod(str(i)), ("n",), float(i))
+        waiting.add(world.pod(str(i)), ("n",), float(i))
 
     assert MOST == len(waiting)
-    assert not {"0", "1"} & set(uids(waiting.to_relieve(1e9)))
+    assert not {"0", "1"} & set(uids(waiting.to_preempt_for(1e9)))
 
 
 class Looked(Desk):
@@ -105,8 +105,6 @@ def test_a_candidate_leads_only_beside_its_own_scheduler():
     async def story():
         ours, theirs = Desk(Record("1", "", 1.0, 0)), Looked(Record("1", "other_x", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
-        said = []
-        leadership.listen(said.append)
         running = asyncio.create_task(leadership.run())
         await soon(lambda: theirs.looks > 1)
         before = leadership.fence(), ours.record.holder
@@ -114,17 +112,16 @@ def test_a_candidate_leads_only_beside_its_own_scheduler():
         assert await leadership.wait(PATIENCE_SECONDS)
         during = ours.record.holder
         theirs.record = Record("3", "another_abc", 5.0, 2)
-        await soon(lambda: not ours.record.holder and said == [True, False])
+        await soon(lambda: not ours.record.holder and leadership.fence() is None)
         after = leadership.fence(), ours.record.holder
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return before, during, after, said
+        return before, during, after
 
-    before, during, after, said = asyncio.run(story())
+    before, during, after = asyncio.run(story())
     assert (None, "") == before
     assert "me_1" == during
     assert (None, "") == after
-    assert [True, False] == said
 
 
 def test_the_lease_lapses_while_something_that_was_sent_may_still_take_effect():
@@ -136,13 +133,11 @@ def test_the_lease_lapses_while_something_that_was_sent_may_still_take_effect():
         ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "me_abc", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
         asked = []
-        leadership.give_back_when(lambda: asked.append(None))
-        said = []
-        leadership.listen(said.append)
+        leadership.release_when(lambda: asked.append(None))
         running = asyncio.create_task(leadership.run())
         assert await leadership.wait(PATIENCE_SECONDS)
         theirs.record = Record("2", "another_abc", 5.0, 1)
-        await soon(lambda: asked and said == [True, False])
+        await soon(lambda: asked and leadership.fence() is None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return leadership.fence(), ours.record.holder
@@ -296,13 +291,13 @@ def test_the_classic_inspect_answer():
     card = InspectedCard(1, "GPU-x", 15, 7, (InspectedPod("p", "ml", 7),))
     nodes = [InspectedNode("a", (card,)), InspectedNode("b", ())]
 
-    everything = json.loads(legacy_inspect.encode_inspection(nodes))
+    everything = json.loads(inspection.encode_inspection(nodes))
 
     dev = {"id": 1, "totalGPU": 15, "usedGPU": 7, "pods": [{"name": "p", "namespace": "ml", "usedGPU": 7}]}
     assert {"name": "a", "totalGPU": 15, "usedGPU": 7, "devs": [dev]} == everything["nodes"][0]
     assert (2, "") == (len(everything["nodes"]), everything["error"])
-    assert ["b"] == [node["name"] for node in json.loads(legacy_inspect.encode_inspection(nodes, "b"))["nodes"]]
-    assert "c" in json.loads(legacy_inspect.encode_inspection(nodes, "c"))["error"]
+    assert ["b"] == [node["name"] for node in json.loads(inspection.encode_inspection(nodes, "b"))["nodes"]]
+    assert "c" in json.loads(inspection.encode_inspection(nodes, "c"))["error"]
 
 
 def test_metrics_are_those_of_the_catalogue():
@@ -312,13 +307,13 @@ def test_metrics_are_those_of_the_catalogue():
     metrics = Metrics()
     told = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
     gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in told}
-    metrics.watch(lambda: gauges | {FAILURES: {("x",): 1.0}})
-    metrics.answered("filter", "fit", 0.001)
-    metrics.relieved("done")
-    metrics.evicted("done")
-    metrics.woken("")
+    metrics.add_gauges(lambda: gauges | {FAILURES: {("x",): 1.0}})
+    metrics.count_request("filter", "fit", 0.001)
+    metrics.count_preemption("done")
+    metrics.count_eviction("done")
+    metrics.count_requeue("")
 
-    families = {f.name: f for f in text_string_to_metric_families(metrics.page().decode())}
+    families = {f.name: f for f in text_string_to_metric_families(metrics.render().decode())}
 
     for name, spec in CATALOGUE.items():
         found = families[name.removesuffix("_total")]

@@ -96,7 +96,7 @@ def test_where_nothing_fits_the_shortlist_says_why():
     async def story():
         async with extending(server) as (verbs, world):
             answers = [await verbs.answer(verb, args(pod("u", 12), "a", "b", "z")) for verb in ("shortlist", "filter")]
-            return answers, len(world.waiting)
+            return answers, len(world.unschedulable)
 
     (short, whole), waiting = asyncio.run(story())
     assert whole == short

@@ -127,7 +127,7 @@ def test_a_defect_of_ours_is_an_answer_too():
 
     async def story():
         async with extending(cluster("a")) as (verbs, world):
-            world.books.filter = world.books.best = world.books.prioritize = world.books.preempt = None
+            world.cache.filter = world.cache.shortlist = world.cache.prioritize = world.cache.preempt = None
             return [
                 await verbs.answer("filter", args(pod("u"), "a")),
                 await verbs.answer("shortlist", args(pod("u"), "a")),
@@ -153,7 +153,7 @@ def test_quotas_and_reservations_reach_the_books():
         server.objects[RESERVATIONS_PATH] = [{"metadata": {"name": "broken"}, "spec": {"holder": "x"}}]
         said = []
         async with extending(server) as (verbs, world):
-            world.picture.on_freed(lambda: said.append("room"))
+            world.informers.on_capacity_freed(lambda: said.append("room"))
             limited = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
             await server.tell("/api/v1/namespaces", "MODIFIED", {"metadata": {"name": "default"}})
             assert ["room"] == said  # who waits for a larger quota is told
@@ -165,7 +165,7 @@ def test_quotas_and_reservations_reach_the_books():
             mine = json.loads((await verbs.filter(args(pod("v", 14), "a"))).body)
             await server.tell(RESERVATIONS_PATH, "DELETED", {"metadata": {"name": "r"}, "spec": kept})
             again = json.loads((await verbs.filter(args(pod("u", 4), "a"))).body)
-            return limited, free, taken, mine, again, len(world.picture.reservations.known)
+            return limited, free, taken, mine, again, len(world.informers.reservations.known)
 
     limited, free, taken, mine, again, known = asyncio.run(story())
     assert "quota" in limited["FailedNodes"]["a"]

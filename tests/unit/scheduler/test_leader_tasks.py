@@ -82,8 +82,8 @@ async def working(pods):
     server, hands = Server({NODES: [node("a")], PODS: pods, RESERVATIONS_PATH: []}), Hands()
     async with extending(server, clock=Clock()) as (verbs, world):
         metrics = Metrics()
-        errands = LeaderTasks(world, ObjectWriter(hands), hands, metrics)
-        yield server, hands, verbs, world, errands
+        tasks = LeaderTasks(world, ObjectWriter(hands), hands, metrics)
+        yield server, hands, verbs, world, tasks
 
 
 def writes(hands, kind):
@@ -97,7 +97,7 @@ def test_a_pod_that_no_node_could_serve_is_woken_when_one_can():
     """
 
     async def story():
-        async with working([pod("w", 12)]) as (server, hands, verbs, world, errands):
+        async with working([pod("w", 12)]) as (server, hands, verbs, world, tasks):
             gone, back = node("a"), node("a")
             gone["metadata"]["annotations"] |= {AGENT: "stopping"}
             await server.tell(NODES, "MODIFIED", gone)
@@ -105,7 +105,7 @@ def test_a_pod_that_no_node_could_serve_is_woken_when_one_can():
             world.clock.now += 0.01
             await server.tell(NODES, "MODIFIED", back)
             world.clock.now += 0.5
-            await errands.turn()
+            await tasks.run_cycle()
             return refused, hands.done
 
     refused, done = asyncio.run(story())
@@ -119,14 +119,14 @@ def test_reserved_room_is_taken_before_the_server_is_asked_and_given_back_if_it_
 
     async def story():
         pods = [held("v0", 0), held("v1", 1), pod("vip", 10, priority=100)]
-        async with working(pods) as (_, hands, verbs, world, errands):
+        async with working(pods) as (_, hands, verbs, world, tasks):
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
             world.clock.now += 0.6
-            known = world.picture.reservations.known
+            known = world.informers.reservations.known
             meanwhile = []
             hands.asked = lambda: meanwhile.append(len(known))
             hands.refuses["POST", RESERVATIONS_PATH] = 409
-            await errands.turn()
+            await tasks.run_cycle()
             fits = json.loads((await verbs.filter(args(pod("late", 5), "a"))).body)
             return meanwhile, len(known), writes(hands, "EVICT"), fits["NodeNames"]
 
@@ -144,14 +144,14 @@ def test_room_is_reserved_before_anybody_is_evicted():
             hands,
             verbs,
             world,
-            errands,
+            tasks,
         ):
             refused = json.loads((await verbs.filter(args(pod("vip", 10, priority=100), "a"))).body)
             world.clock.now += 0.6
-            await errands.turn()
-            await errands.turn()
+            await tasks.run_cycle()
+            await tasks.run_cycle()
             fits = json.loads((await verbs.filter(args(pod("late", 5), "a"))).body)
-            return refused, hands.done, list(world.picture.reservations.known.values()), fits
+            return refused, hands.done, list(world.informers.reservations.known.values()), fits
 
     refused, done, known, fits = asyncio.run(story())
     assert ["a"] == list(refused["FailedNodes"])
@@ -175,13 +175,13 @@ def test_a_budget_that_says_no_gives_the_room_back_and_is_left_alone():
             hands,
             verbs,
             world,
-            errands,
+            tasks,
         ):
             hands.evictions = {"v0": Outcome.BLOCKED, "v1": Outcome.BLOCKED}
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
             world.clock.now += 0.6
             for _ in range(3):
-                await errands.turn()
+                await tasks.run_cycle()
             return [one[0] for one in hands.done]
 
     assert ["POST", "EVICT", "DELETE"] == asyncio.run(story())
@@ -198,12 +198,12 @@ def test_a_reservation_that_somebody_made_already_is_not_made_twice():
             hands,
             verbs,
             world,
-            errands,
+            tasks,
         ):
             hands.refuses = {("POST", RESERVATIONS_PATH): 409}
             await verbs.filter(args(pod("vip", 10, priority=100), "a"))
             world.clock.now += 0.6
-            await errands.turn()
+            await tasks.run_cycle()
             return [one[0] for one in hands.done]
 
     assert ["POST"] == asyncio.run(story())
@@ -221,17 +221,17 @@ def test_a_pod_that_was_tried_too_early_is_woken_once():
             hands,
             verbs,
             world,
-            errands,
+            tasks,
         ):
             await verbs.filter(args(pod("w", 12), "a"))
             await verbs.filter(args(pod("x", 16), "a"))
             world.clock.now += 0.01
             await server.tell(PODS, "DELETED", holder)
-            await errands.turn()
+            await tasks.run_cycle()
             early = len(hands.done)
             world.clock.now += 0.5
-            await errands.turn()
-            await errands.turn()
+            await tasks.run_cycle()
+            await tasks.run_cycle()
             return early, hands.done
 
     early, done = asyncio.run(story())
@@ -250,13 +250,13 @@ def test_who_waits_is_looked_after_each_time_the_lead_begins(monkeypatch):
     monkeypatch.setattr("isolation.scheduler.leader_tasks.CYCLE_SECONDS", 0.01)
 
     async def story():
-        async with working([pod("w", 12)]) as (_, hands, _, world, errands):
-            fence, sweep, turns, counts = world.leadership.fence, errands._sweep, [], []
-            errands._sweep = lambda now: turns.append(now) or sweep(now)
-            running = asyncio.create_task(errands.run())
+        async with working([pod("w", 12)]) as (_, hands, _, world, tasks):
+            fence, sweep, turns, counts = world.leadership.fence, tasks._sweep, [], []
+            tasks._sweep = lambda now: turns.append(now) or sweep(now)
+            running = asyncio.create_task(tasks.run())
             for others in (0, None, 0, None, 1):
                 world.leadership.fence = lambda led=others: None if led is None else later(fence(), led)
-                world.waiting.served("w")
+                world.unschedulable.remove("w")
                 for _ in range(3):
                     world.clock.now += 0.5
                     end = len(turns) + 2
@@ -278,11 +278,11 @@ def test_what_is_expired_is_deleted():
     """
 
     async def story():
-        async with working([]) as (server, hands, _, _, errands):
+        async with working([]) as (server, hands, _, _, tasks):
             card = {"uuid": "GPU-a-0", "index": 0, "bytes": 1 << 30}
             spec = {"holder": "x", "node": "a", "cards": [card], "expires": "2020-01-01T00:00:00Z"}
             await server.tell(RESERVATIONS_PATH, "ADDED", {"metadata": {"name": "old", "uid": "r-1"}, "spec": spec})
-            await errands.turn()
+            await tasks.run_cycle()
             return hands.done
 
     done = asyncio.run(story())

@@ -14,9 +14,8 @@ from support.scheduler_world import at, bound, pod, reserve
 
 from isolation.contract.model import Mode, Node, Placement, Pod, Slice
 from isolation.contract.quantity import gib
-from isolation.scheduler.core import nominator as nomination
-from isolation.scheduler.core.answers import Victims
 from isolation.scheduler.core.cache import DELETING_SECONDS, SchedulerCache
+from isolation.scheduler.core.preemption import MOST_OFFERS, OFFER_SECONDS, Victims
 
 
 def running(uid: str, placement: Placement, **rest: object) -> Pod:
@@ -26,13 +25,13 @@ def running(uid: str, placement: Placement, **rest: object) -> Pod:
     return bound(pod(uid, size, len(placement.slices), core=core, **rest), placement)
 
 
-def books(*pods: Pod, nodes: tuple[Node, ...] = ()) -> SchedulerCache:
+def cache(*pods: Pod, nodes: tuple[Node, ...] = ()) -> SchedulerCache:
     """Books with these pods on them."""
     made = SchedulerCache()
     for one in nodes or (node("n", 2, 8),):
-        made.node_is(one)
+        made.set_node(one)
     for one in pods:
-        made.pod_is(one)
+        made.set_pod(one)
     return made
 
 
@@ -48,7 +47,7 @@ HIGH = pod("high", 8, priority=10)
 def test_victims_by_sum_are_corrected_to_victims_of_one_card():
     """Two cards hold 4 and 4; one of each frees a sum of 8 and no card: two of one card do."""
     parts = {"a0": 0, "b0": 0, "a1": 1, "b1": 1}
-    made = books(*(running(uid, at("n", card), priority=1) for uid, card in parts.items()))
+    made = cache(*(running(uid, at("n", card), priority=1) for uid, card in parts.items()))
 
     found = verb(made, HIGH, "a0", "a1")
 
@@ -57,30 +56,30 @@ def test_victims_by_sum_are_corrected_to_victims_of_one_card():
 
 def test_needless_victims_are_spared():
     """One card holds 2 of 8: only its pod needs to go."""
-    made = books(running("small", at("n", 0, size=2)), running("large", at("n", 1, size=8)))
+    made = cache(running("small", at("n", 0, size=2)), running("large", at("n", 1, size=8)))
 
     assert ("small",) == verb(made, HIGH, "small", "large")
 
 
 def test_a_node_where_only_the_important_would_free_a_card_is_left_out():
     """Pods of the same or higher priority never go."""
-    made = books(running("a", at("n", 0), priority=10), running("b", at("n", 1), priority=11))
+    made = cache(running("a", at("n", 0), priority=10), running("b", at("n", 1), priority=11))
 
     assert None is verb(made, HIGH, "a", "b")
 
 
 def test_a_node_where_cards_are_free_is_somebody_elses_reason():
     """They go for CPU or a port: that proposal is not ours to change; and strangers always stay in it."""
-    made = books(running("a", at("n", 0)))
+    made = cache(running("a", at("n", 0)))
 
     assert ("a", "stranger") == verb(made, HIGH, "a", "stranger")
-    made.pod_is(running("b", at("n", 1)))
+    made.set_pod(running("b", at("n", 1)))
     assert {"stranger"} < set(verb(made, HIGH, "a", "b", "stranger"))
 
 
 def test_a_node_without_victims_is_never_answered():
     """The cards are free and nobody was proposed: kube-scheduler takes an empty answer for an error."""
-    made = books(running("a", at("n", 0)))
+    made = cache(running("a", at("n", 0)))
 
     assert None is verb(made, HIGH)
     assert ("a",) == verb(made, HIGH, "a")
@@ -89,7 +88,7 @@ def test_a_node_without_victims_is_never_answered():
 def test_a_victim_that_was_counted_on_for_cpu_stays():
     """A spared pod would have freed CPU which the one that goes instead does not."""
     asked = pod("high", 8, priority=10, cpu_milli=2000)
-    made = books(
+    made = cache(
         running("gpu", at("n", 0, size=8), cpu_milli=100, priority=1),
         running("cpu", at("n", 1, size=8), cpu_milli=4000, priority=5),
     )
@@ -100,18 +99,18 @@ def test_a_victim_that_was_counted_on_for_cpu_stays():
 
 def test_nobody_goes_where_pods_are_ending_already():
     """Room is on its way; but a pod that does not end for long is not waited for any more."""
-    made = books(running("ending", at("n", 0, size=8)), running("b", at("n", 1, size=8)))
-    made.pod_is(replace(running("ending", at("n", 0, size=8)), deleting=True))
+    made = cache(running("ending", at("n", 0, size=8)), running("b", at("n", 1, size=8)))
+    made.set_pod(replace(running("ending", at("n", 0, size=8)), deleting=True))
 
     assert {} == made.preempt(HIGH, {"n": Victims(("b",))}, 0.0)
-    assert None is made.relief(HIGH, ["n"], 0.0)
+    assert None is made.find_preemption(HIGH, ["n"], 0.0)
     late = made.preempt(HIGH, {"n": Victims(("b",))}, DELETING_SECONDS)
     assert {"n": Victims(("b",))} == late
 
 
 def test_violations_are_carried_and_never_exceed_the_victims():
     """What the proposer counted stays where its victims stay."""
-    made = books(running("a", at("n", 0, size=2)), running("b", at("n", 1, size=8)))
+    made = cache(running("a", at("n", 0, size=2)), running("b", at("n", 1, size=8)))
 
     found = made.preempt(HIGH, {"n": Victims(("a", "b"), 2)}, 0.0)
 
@@ -120,7 +119,7 @@ def test_violations_are_carried_and_never_exceed_the_victims():
 
 def test_the_verb_of_a_pod_without_shares_and_of_unknown_nodes():
     """The first is not ours to judge; on the second nothing can be freed."""
-    made = books(running("a", at("n", 0)))
+    made = cache(running("a", at("n", 0)))
     whole = replace(HIGH, request=replace(HIGH.request, whole=True))
 
     assert {"n": Victims(("a",))} == made.preempt(whole, {"n": Victims(("a",))}, 0.0)
@@ -132,14 +131,14 @@ def nominated(made: SchedulerCache, *victims: str) -> None:
     answer = made.preempt(HIGH, {"n": Victims(("a0", "a1")), "m": Victims(("c0",))}, 0.0)
     assert {"n", "m"} == set(answer)
     for uid in victims or answer["n"].uids:
-        made.pod_is(replace(made._pods[uid], deleting=True))
+        made.set_pod(replace(made._pods[uid], deleting=True))
 
 
 def two_nodes() -> SchedulerCache:
     """Node n full of halves, node m with one whole card."""
     pods = [running(f"{letter}{card}", at("n", card), priority=1) for letter in "ab" for card in (0, 1)]
     pods += [running("c0", at("m", 0, size=8), priority=1), running("d1", at("m", 1, size=8), priority=20)]
-    return books(*pods, nodes=(node("n", 2, 8), node("m", 2, 8)))
+    return cache(*pods, nodes=(node("n", 2, 8), node("m", 2, 8)))
 
 
 def test_room_that_victims_of_the_verb_leave_is_kept_for_whom_they_left():
@@ -148,57 +147,57 @@ def test_room_that_victims_of_the_verb_leave_is_kept_for_whom_they_left():
     nominated(made)
     ending = [uid for uid, p in made._pods.items() if p.deleting]
     for uid in ending:
-        made.pod_gone(uid)
+        made.remove_pod(uid)
 
     assert [] == made.filter(pod("rival", 1), ["n", "m"], 1.0).fit
     assert ["n"] == made.filter(HIGH, ["n", "m"], 1.0).fit
-    assert [] == made.stale_reservations(1.0)
+    assert [] == made.find_stale_reservations(1.0)
     placed = made.assume(HIGH, "n", 1.0)
     assert "" == placed.reservation
     made.confirm("high")
-    made.pod_is(bound(HIGH, placed.placement))
-    made.pod_gone("high")
+    made.set_pod(bound(HIGH, placed.placement))
+    made.remove_pod("high")
     assert ["n"] == made.filter(pod("rival", 8), ["n"], 1.0).fit
 
 
 @pytest.mark.parametrize("end", ["time", "gone", "elsewhere"])
-def test_room_for_a_nominated_pod_is_not_kept_for_ever(end):
+def test_room_for_a_nominator_pod_is_not_kept_for_ever(end):
     """Its time is over, it is gone, or it found another place."""
     made = two_nodes()
     nominated(made)
     for uid in [uid for uid, p in made._pods.items() if p.deleting]:
-        made.pod_gone(uid)
+        made.remove_pod(uid)
     match end:
         case "gone":
-            made.pod_gone("high")
+            made.remove_pod("high")
         case "elsewhere":
-            made.pod_is(bound(HIGH, at("x", 0, size=8)))
+            made.set_pod(bound(HIGH, at("x", 0, size=8)))
 
     assert ["n"] == made.filter(pod("rival", 8), ["n"], DELETING_SECONDS + 1 if end == "time" else 1.0).fit
-    assert not made._reserved._stored
+    assert not made._reservations._stored
 
 
-def test_a_nominated_pod_that_another_replica_bound_keeps_no_room_twice():
+def test_a_nominator_pod_that_another_replica_bound_keeps_no_room_twice():
     """Told by the server before the watch: its room is where it is, and what was kept for it is free."""
     made = two_nodes()
     nominated(made)
     for uid in [uid for uid, p in made._pods.items() if p.deleting]:
-        made.pod_gone(uid)
+        made.remove_pod(uid)
     made.assume(HIGH, "n", 1.0)
-    made.bound_as("high", at("x", 0, size=8))
+    made.record_binding("high", at("x", 0, size=8))
 
     assert ["n"] == made.filter(pod("rival", 8), ["n"], 1.0).fit
-    assert not made._reserved._stored
+    assert not made._reservations._stored
 
 
-def test_a_bind_that_failed_keeps_the_nominated_pods_room():
+def test_a_bind_that_failed_keeps_the_nominator_pods_room():
     """It tries again; nobody comes in between."""
     made = two_nodes()
     nominated(made)
     for uid in [uid for uid, p in made._pods.items() if p.deleting]:
-        made.pod_gone(uid)
+        made.remove_pod(uid)
     made.assume(HIGH, "n", 1.0)
-    made.undo("high")
+    made.forget("high")
 
     assert [] == made.filter(pod("rival", 1), ["n"], 1.0).fit
     assert ["n"] == made.filter(HIGH, ["n"], 1.0).fit
@@ -208,7 +207,7 @@ def test_nothing_is_kept_while_not_all_victims_of_a_node_end():
     """One of two victims ends for a reason of its own: that is no choice of this node."""
     made = two_nodes()
     first = made.preempt(HIGH, {"n": Victims(("a0", "a1"))}, 0.0)["n"].uids[0]
-    made.pod_gone(first)
+    made.remove_pod(first)
 
     assert ["n"] == made.filter(pod("rival", 4), ["n"], 1.0).fit
 
@@ -216,16 +215,16 @@ def test_nothing_is_kept_while_not_all_victims_of_a_node_end():
 def test_offers_that_nobody_takes_do_not_pile_up():
     """Asked for ever more pods, about victims that never end."""
     made = two_nodes()
-    for i in range(3 * nomination.MOST):
+    for i in range(3 * MOST_OFFERS):
         made.preempt(replace(HIGH, uid=f"h{i}"), {"m": Victims(("c0",))}, float(i))
-    offers = made._nominated
-    assert nomination.MOST == len(offers._offers)
-    assert {"c0"} == set(offers._wanted)
+    offers = made._nominator
+    assert MOST_OFFERS == len(offers._offers)
+    assert {"c0"} == set(offers._offered_to)
 
-    made.pod_gone("c0")
+    made.remove_pod("c0")
 
-    assert (0, {}, set()) == (len(offers._offers), offers._wanted, offers._ended)
-    assert 0 < len(made._reserved._stored) <= nomination.OFFER_SECONDS
+    assert (0, {}, set()) == (len(offers._offers), offers._offered_to, offers._ended)
+    assert 0 < len(made._reservations._stored) <= OFFER_SECONDS
 
 
 # Relief.
@@ -233,9 +232,9 @@ def test_offers_that_nobody_takes_do_not_pile_up():
 
 def test_relief_frees_a_card_where_the_sum_fits_already():
     """4 of 8 GiB taken on each of two cards; a pod of 8 of higher priority gets one of them."""
-    made = books(running("a", at("n", 0), priority=5, evictable=True), running("b", at("n", 1), priority=3))
+    made = cache(running("a", at("n", 0), priority=5, evictable=True), running("b", at("n", 1), priority=3))
 
-    found = made.relief(HIGH, ["n"], 0.0)
+    found = made.find_preemption(HIGH, ["n"], 0.0)
 
     assert ("n", ("b",)) == (found.node, found.victims)
     assert (Slice("GPU-n-1", 1, gib(8)),) == found.placement.slices
@@ -252,27 +251,27 @@ def test_relief_frees_a_card_where_the_sum_fits_already():
 )
 def test_relief_takes_the_least_important_then_the_youngest(first, second, victim):
     """Never one that is as important as who comes; a pod that nobody makes again is spared among equals."""
-    made = books(running("first", at("n", 0), **first), running("second", at("n", 1), **second))
+    made = cache(running("first", at("n", 0), **first), running("second", at("n", 1), **second))
 
-    assert (victim,) == made.relief(HIGH, ["n"], 0.0).victims
+    assert (victim,) == made.find_preemption(HIGH, ["n"], 0.0).victims
 
 
 def test_relief_ends_pods_that_nobody_makes_again_but_no_static_ones():
     """As in-tree pre-emption does, which is not asked where the sum fits; a node's own static pod cannot be ended."""
-    made = books(
+    made = cache(
         running("bare", at("n", 0), evictable=False),
         running("static", at("n", 1), evictable=False, static=True, priority=-1),
     )
 
-    assert ("bare",) == made.relief(HIGH, ["n"], 0.0).victims
+    assert ("bare",) == made.find_preemption(HIGH, ["n"], 0.0).victims
 
 
 def test_who_says_that_it_preempts_nobody_is_believed():
     """`preemptionPolicy: Never`: it waits for room, whatever its priority."""
-    made = books(running("a", at("n", 0)), running("b", at("n", 1)))
+    made = cache(running("a", at("n", 0)), running("b", at("n", 1)))
     meek = replace(HIGH, preempts=False)
 
-    assert made.relief(meek, ["n"], 0.0) is None
+    assert made.find_preemption(meek, ["n"], 0.0) is None
     assert {} == made.preempt(meek, {"n": Victims(("a",))}, 0.0)
 
 
@@ -280,9 +279,9 @@ def test_relief_takes_the_node_with_the_fewest_victims():
     """Two victims on one node, one on the other."""
     pods = [running(f"n{i}", at("n", i // 2, size=2)) for i in range(4)]
     pods += [running("m0", at("m", 0), priority=9), running("m1", at("m", 1), priority=9)]
-    made = books(*pods, nodes=(node("n", 2, 8), node("m", 2, 8)))
+    made = cache(*pods, nodes=(node("n", 2, 8), node("m", 2, 8)))
 
-    found = made.relief(HIGH, ["n", "m"], 0.0)
+    found = made.find_preemption(HIGH, ["n", "m"], 0.0)
 
     assert ("m", 1) == (found.node, len(found.victims))
 
@@ -290,9 +289,9 @@ def test_relief_takes_the_node_with_the_fewest_victims():
 def test_relief_frees_a_whole_card_set():
     """Two cards of one node, with a victim that is on both rather than one on each."""
     pods = [running("both", at("n", 0, 1, size=4)), running("c", at("n", 2)), running("d", at("n", 3))]
-    made = books(*pods, nodes=(node("n", 4, 8),))
+    made = cache(*pods, nodes=(node("n", 4, 8),))
 
-    found = made.relief(pod("high", 8, 2, priority=10), ["n"], 0.0)
+    found = made.find_preemption(pod("high", 8, 2, priority=10), ["n"], 0.0)
 
     assert ("both",) == found.victims
     assert [0, 1] == [part.index for part in found.placement.slices]
@@ -301,44 +300,44 @@ def test_relief_frees_a_whole_card_set():
 def test_no_relief_where_none_is_needed_wanted_or_possible():
     """It fits; it is being bound; room is kept for it; nobody may go; the card is too small."""
     full = [running("a", at("n", 0)), running("b", at("n", 1))]
-    assert None is books(full[0]).relief(HIGH, ["n"], 0.0)
-    made = books(*full)
-    made.reservation_is(reserve("r", "high", at("n", 0, size=8)))
-    assert None is made.relief(HIGH, ["n"], 0.0)
-    assert None is books(*full).relief(replace(HIGH, priority=0), ["n"], 0.0)
-    assert None is books(*full).relief(pod("huge", 9, priority=10), ["n"], 0.0)
-    made = books(full[0])
+    assert None is cache(full[0]).find_preemption(HIGH, ["n"], 0.0)
+    made = cache(*full)
+    made.set_reservation(reserve("r", "high", at("n", 0, size=8)))
+    assert None is made.find_preemption(HIGH, ["n"], 0.0)
+    assert None is cache(*full).find_preemption(replace(HIGH, priority=0), ["n"], 0.0)
+    assert None is cache(*full).find_preemption(pod("huge", 9, priority=10), ["n"], 0.0)
+    made = cache(full[0])
     made.assume(HIGH, "n", 0.0)
-    made.pod_is(full[1])
-    assert None is made.relief(HIGH, ["n"], 0.0)
+    made.set_pod(full[1])
+    assert None is made.find_preemption(HIGH, ["n"], 0.0)
 
 
 def test_relief_is_kept_by_a_reservation_until_the_victims_are_gone():
     """The whole way: victims, reservation, a rival in between, the end of the victims, the pod."""
-    made = books(running("a", at("n", 0)), running("b", at("n", 1)))
-    found = made.relief(HIGH, ["n"], 0.0)
-    made.reservation_is(reserve("r", "high", found.placement))
+    made = cache(running("a", at("n", 0)), running("b", at("n", 1)))
+    found = made.find_preemption(HIGH, ["n"], 0.0)
+    made.set_reservation(reserve("r", "high", found.placement))
     (victim,) = found.victims
-    made.pod_is(replace(running(victim, found.placement), deleting=True))
+    made.set_pod(replace(running(victim, found.placement), deleting=True))
 
-    assert None is made.relief(HIGH, ["n"], 1.0)
-    made.pod_gone(victim)
+    assert None is made.find_preemption(HIGH, ["n"], 1.0)
+    made.remove_pod(victim)
     assert [] == made.filter(pod("rival", 5), ["n"], 2.0).fit
     assert found.placement == made.assume(HIGH, "n", 2.0).placement
 
 
 def test_victims_do_not_help_beyond_a_quota():
     """Another namespace's pods free the card, but the own quota is used up."""
-    made = books(
+    made = cache(
         running("a", at("n", 0), namespace="other"),
         running("b", at("n", 1)),
         nodes=(node("n", 2, 8, model="T4"),),
     )
-    made.quota_is("ml", {"T4": 10})
+    made.set_quota("ml", {"T4": 10})
 
     assert ("b",) == verb(made, HIGH, "a")
-    assert ("b",) == made.relief(HIGH, ["n"], 0.0).victims
-    made.quota_is("ml", {"T4": 7})
+    assert ("b",) == made.find_preemption(HIGH, ["n"], 0.0).victims
+    made.set_quota("ml", {"T4": 7})
     assert None is verb(made, HIGH, "a", "b")
 
 
@@ -360,23 +359,23 @@ def test_relief_is_sufficient_and_has_no_needless_victim(specs, size, cards, pri
         if taken + gib(part) <= gib(8) and busy + where.slices[0].core <= 100:
             placed.append(one)
     there = (node("n", 4, 8, mode=Mode.CORE_MEM if core else Mode.CGPU),)
-    made = books(*placed, nodes=there)
+    made = cache(*placed, nodes=there)
     asked = pod("high", size, cards, priority=priority, core=5 * core)
     fits = bool(made.filter(asked, ["n"], 0.0).fit)
-    found = made.relief(asked, ["n"], 0.0)
+    found = made.find_preemption(asked, ["n"], 0.0)
 
     if found is None:
         for one in placed:
             if one.priority < priority:
-                made.pod_gone(one.uid)
+                made.remove_pod(one.uid)
         assert fits or not made.filter(asked, ["n"], 0.0).fit
         return
     assert not fits
     known = {p.uid: p for p in placed}
     assert all(known[uid].priority < priority for uid in found.victims)
     for spared in found.victims:
-        rest = books(*(p for p in placed if p.uid not in found.victims or p.uid == spared), nodes=there)
+        rest = cache(*(p for p in placed if p.uid not in found.victims or p.uid == spared), nodes=there)
         assert [] == rest.filter(asked, ["n"], 0.0).fit
     for uid in found.victims:
-        made.pod_gone(uid)
+        made.remove_pod(uid)
     assert ["n"] == made.filter(asked, ["n"], 0.0).fit

@@ -62,14 +62,14 @@ class Picture:
 async def admission(authority, **settings):
     """A process that serves; the supervisor, its port, what it knows the cluster by, and its metrics."""
     pair = authority.issue("server", hosts=("127.0.0.1",))
-    picture, metrics = Picture(), Metrics()
+    informers, metrics = Picture(), Metrics()
     told = SchedulerSettings(certificate=pair.certificate, key=pair.key, **settings)
     sock = open_listener(HERE)
-    made = AdmissionProcess(told, ClusterFeed(picture, may_grow=False), sock, metrics)
+    made = AdmissionProcess(told, ClusterFeed(informers, may_grow=False), sock, metrics)
     running = asyncio.create_task(made.run())
     try:
         await soon(lambda: not made.problem())
-        yield SimpleNamespace(it=made, port=sock.getsockname()[1], picture=picture, metrics=metrics)
+        yield SimpleNamespace(it=made, port=sock.getsockname()[1], informers=informers, metrics=metrics)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -119,7 +119,7 @@ def test_it_judges_by_what_the_scheduler_has_read(authority):
 
     async def story():
         async with admission(authority) as made, aiohttp.ClientSession() as session:
-            said, store = [], made.picture.store
+            said, store = [], made.informers.store
 
             async def until(body, *, allowed):
                 async def is_so():
@@ -130,7 +130,7 @@ def test_it_judges_by_what_the_scheduler_has_read(authority):
                 return said[1]
 
             said.append(await ask(session, made.port, BINDING, trusting(authority)))
-            made.picture.lacking = ""
+            made.informers.lacking = ""
             await until(BINDING, allowed=True)
             await until(question(pod("99")), allowed=True)
             store.node_is(raw(node("a")))
@@ -168,8 +168,8 @@ def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, c
                 assert (await ask(session, made.port, question(), trusting(authority)))["allowed"]
                 await soon(lambda: not made.it.problem())
                 assert before != made.it.pid
-            await soon(lambda: COUNTED in made.metrics.page().decode())
-            return seen, made.it.rows(), made.metrics.page().decode()
+            await soon(lambda: COUNTED in made.metrics.render().decode())
+            return seen, made.it.rows(), made.metrics.render().decode()
 
     with caplog.at_level("INFO"):
         seen, rows, page = asyncio.run(story())
