@@ -246,10 +246,10 @@ def _once(chosen: Settings, *, as_data: bool) -> None:
     from exporter.app import Node  # noqa: PLC0415 (help is asked for without gRPC)
 
     with Node(replace(chosen, health_dir=None)) as node:
-        told = node.cycle.turn()
+        told = node.cycle.run_once()
         if told.snapshot.machine.ok:
             threading.Event().wait(min(chosen.period, _LOOK_SECONDS))
-            told = node.cycle.turn()
+            told = node.cycle.run_once()
         if as_data:
             click.echo(show.as_json(told))
         elif sys.stdout.isatty():
@@ -273,7 +273,7 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
     try:
         listener = listen(chosen.host, chosen.port)
         address = url(listener, secure=web is not None and web.config.tls is not None)
-        gc.freeze()  # what is loaded stays, for both processes: looking through it again would copy every page
+        gc.freeze()  # what is loaded processes, for both processes: looking through it again would copy every page
         front = Front.fork(listener, web, chosen.stale_seconds)
         give_up_network()
     except (PortError, ConfineError) as exc:

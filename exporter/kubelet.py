@@ -21,7 +21,7 @@ from exporter.sources.kubelet import KubeletSource, NoSinglePodsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.pipeline.snapshot import IdentityFacts, KernelFacts, KubeletFacts, PromiseFacts
+    from exporter.pipeline.snapshot import IdentitySample, KernelSample, KubeletSample, PromiseSample
     from exporter.settings import Settings
 
 _CALL_SHARE: Final = 0.25
@@ -39,7 +39,7 @@ class Kubelet:
         self._names: Mapping[str, tuple[str, str]] = {}
 
     def reads(
-        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+        self, now: float, promises: PromiseSample | None, kernel: KernelSample | None
     ) -> Mapping[str, Callable[[], Any]]:
         """What is to be asked this time."""
         if promises is not None:
@@ -55,14 +55,14 @@ class Kubelet:
             IDENTITIES: partial(self._identified, now, wanted, live),
         }
 
-    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentityFacts:
+    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentitySample:
         found = self._identities.read(now, wanted, live)
         self._names = found.pods
         return found
 
     def _granted(
         self, now: float, shares: frozenset[tuple[str, str, str]], named: frozenset[tuple[str, str, str]]
-    ) -> KubeletFacts:
+    ) -> KubeletSample:
         if self._agent is None:
             raise SourceError(
                 "not queried, because it is unknown whether a node agent manages this node (see source promises)"

@@ -97,7 +97,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class IncidentLog:
     """Every record that is kept."""
 
     ring: Mapping[int, Breach] = field(default_factory=lambda: MappingProxyType({}))
@@ -109,9 +109,9 @@ class Episodes:
     numbers: int = 0
 
 
-def follow(
-    before: Episodes, findings: Mapping[FindingKey, Finding], unsure: Callable[[FindingKey], bool], epoch: float
-) -> tuple[Episodes, tuple[Breach, ...]]:
+def update_incidents(
+    before: IncidentLog, findings: Mapping[FindingKey, Finding], unsure: Callable[[FindingKey], bool], epoch: float
+) -> tuple[IncidentLog, tuple[Breach, ...]]:
     """The records after one more sample, and the breaches that it began."""
     ring, counts, numbers = dict(before.ring), dict(before.counts), before.numbers
     waiting: dict[FindingKey, int] = {}
@@ -138,7 +138,7 @@ def follow(
         counts[finding.kind] += 1
         begun.append(breach)
     waiting |= {key: seen for key, seen in before.waiting.items() if key not in findings and unsure(key)}
-    return Episodes(_kept(ring), going, waiting, counts, numbers), tuple(begun)
+    return IncidentLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
 
 
 def _goes_on(known: Breach, finding: Finding, epoch: float) -> Breach:
@@ -161,7 +161,7 @@ def _kept(ring: dict[int, Breach]) -> dict[int, Breach]:
     return {breach.number: breach for breach in kept}
 
 
-def to_json(episodes: Episodes, node: str) -> str:
+def to_json(episodes: IncidentLog, node: str) -> str:
     """Recent breaches for people and programs, the latest first."""
     found = [_record(breach) for breach in reversed(tuple(episodes.ring.values()))]
     return json.dumps({"version": 1, "node": node, "totals": dict(episodes.counts), "breaches": found}) + "\n"

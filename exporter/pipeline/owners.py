@@ -15,7 +15,7 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exporter.pipeline.snapshot import ContainerIdentity, KernelFacts, ProcessFacts, Snapshot
+    from exporter.pipeline.snapshot import ContainerIdentity, KernelSample, ProcessSample, Snapshot
 
 MOST_CHARS: Final = 253
 """Longest name of a Kubernetes object; nothing that becomes a label is longer."""
@@ -47,19 +47,19 @@ class Owner:
         return bool(self.container)
 
 
-def owners(snapshot: Snapshot) -> Mapping[int, Owner] | None:
+def list_owners(snapshot: Snapshot) -> Mapping[int, Owner] | None:
     """Everybody whom the kernel source saw, by pid; None where it saw nothing or not the host's processes."""
     kernel = snapshot.kernel.value
     return None if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.processes)
 
 
-def departed(snapshot: Snapshot) -> Mapping[int, Owner]:
+def list_departed(snapshot: Snapshot) -> Mapping[int, Owner]:
     """Whose those were that ended a moment ago: what they computed until then is still told."""
     kernel = snapshot.kernel.value
     return {} if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.ended)
 
 
-def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessFacts]) -> Mapping[int, Owner]:
+def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessSample]) -> Mapping[int, Owner]:
     if not processes:
         return {}
     containers = snapshot.identities.value.containers if snapshot.identities and snapshot.identities.value else {}
@@ -68,7 +68,7 @@ def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessFacts]) -> Mappin
 
 
 def _owner(
-    found: ProcessFacts, containers: Mapping[str, ContainerIdentity], pods: Mapping[str, tuple[str, str]]
+    found: ProcessSample, containers: Mapping[str, ContainerIdentity], pods: Mapping[str, tuple[str, str]]
 ) -> Owner:
     namespace = pod = container = ""
     known = containers.get(found.container_id) if found.container_id else None
@@ -102,7 +102,7 @@ def pod_names(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
     return found
 
 
-def live_pods(kernel: KernelFacts | None) -> frozenset[str] | None:
+def live_pods(kernel: KernelSample | None) -> frozenset[str] | None:
     """UIDs of pods that have a control group; None where that cannot be told."""
     return None if kernel is None else kernel.live_pods
 

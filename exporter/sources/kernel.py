@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline import cgroup_paths
-from exporter.pipeline.snapshot import KernelFacts, ProcessFacts
+from exporter.pipeline.snapshot import KernelSample, ProcessSample
 from exporter.sources.errors import SourceError
 from exporter.sources.lineage import Lineage
 from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
@@ -26,8 +26,8 @@ from isolation.host import process
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from exporter.pipeline.cgroup_paths import Place
-    from exporter.pipeline.snapshot import HoldFacts
+    from exporter.pipeline.cgroup_paths import CgroupPlace
+    from exporter.pipeline.snapshot import HoldSample
 
 
 ENDED_SECONDS: Final = 5.0
@@ -38,8 +38,8 @@ ENDED_SECONDS: Final = 5.0
 class _Known:
     """A process that was read before."""
 
-    facts: ProcessFacts
-    place: Place
+    facts: ProcessSample
+    place: CgroupPlace
     groups: str
     """Its control groups, as text."""
 
@@ -51,13 +51,13 @@ class KernelSource:
         self._proc, self._cgroup = str(proc), str(cgroup)
         self._live = LivePods(self._cgroup)
         self._known: dict[int, _Known] = {}
-        self._ended: dict[int, tuple[ProcessFacts, float]] = {}
+        self._ended: dict[int, tuple[ProcessSample, float]] = {}
         """Until when they are told."""
         self._own = ("", cgroup_paths.NOWHERE)
         """Where our own pods begin, and our own place."""
         self._trusted: dict[str, bool] = {}
 
-    def read(self, now: float, pids: Collection[int], holds: Iterable[HoldFacts] = ()) -> KernelFacts:
+    def read(self, now: float, pids: Collection[int], holds: Iterable[HoldSample] = ()) -> KernelSample:
         """Facts about those of `pids` that live; `holds` as the promises tell them. `now`: monotonic seconds."""
         self._check()
         self._trusted.clear()
@@ -72,7 +72,7 @@ class KernelSource:
         self._known = known
         present = {pid: one.facts for pid, one in known.items()}
         ended = {pid: facts for pid, (facts, _) in self._ended.items()}
-        return KernelFacts(present, host, self._live.read(now), ended)
+        return KernelSample(present, host, self._live.read(now), ended)
 
     def _end(self, present: Collection[int], now: float) -> None:
         """Remember who is gone, for a while."""
@@ -119,7 +119,7 @@ class KernelSource:
         status = process.read_status(pid, self._proc)
         place = self._place(groups)
         parent = process.read_living(seen.parent, self._proc) if seen.parent > 0 else None
-        facts = ProcessFacts(
+        facts = ProcessSample(
             pid,
             seen.start,
             status.uid,
@@ -132,7 +132,7 @@ class KernelSource:
         )
         return _Known(facts, place, groups)
 
-    def _place(self, groups: str) -> Place:
+    def _place(self, groups: str) -> CgroupPlace:
         """Nowhere, if somebody other than root could have given the group its name. Where we are ourselves is fine."""
         below, own = self._own
         place = cgroup_paths.place(groups, below)

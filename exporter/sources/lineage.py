@@ -24,7 +24,7 @@ from isolation.host.liveness import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from exporter.pipeline.snapshot import HoldFacts
+    from exporter.pipeline.snapshot import HoldSample
 
 KEEPER: Final = "gpushare-keeper"
 DEEPEST: Final = 64
@@ -34,7 +34,7 @@ ROOT_UID: Final = 0
 class Lineage:
     """The holds of one reading, ready to be asked about processes."""
 
-    def __init__(self, holds: Iterable[HoldFacts], proc: str, cgroup_root: str) -> None:
+    def __init__(self, holds: Iterable[HoldSample], proc: str, cgroup_root: str) -> None:
         self._proc, self._cgroup = proc, cgroup_root
         self._runs = {one.hold.id: one for one in holds if one.hold.tenant is None}
         self._members: dict[tuple[int, int], list[str]] = defaultdict(list)

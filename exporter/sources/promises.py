@@ -30,7 +30,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from exporter.pipeline.snapshot import HoldFacts, PromiseFacts
+from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
 from exporter.sources.limits import difference, read_limits
 from exporter.sources.regions import Regions
@@ -43,7 +43,7 @@ from isolation.host.liveness import Liveness
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from exporter.pipeline.snapshot import RegionFacts
+    from exporter.pipeline.snapshot import RegionSample
     from isolation.contract.host_allocation import Hold, Process
 
 _log: Final = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class PromiseSource:
         self._skipped = 0
         self._unreadable = 0
 
-    def read(self, now: float) -> PromiseFacts:
+    def read(self, now: float) -> PromiseSample:
         """Every promise that somebody lives on. `now`: monotonic seconds."""
         boot = self._boot()
         agent = Path(self._alloc).is_dir()
@@ -127,7 +127,7 @@ class PromiseSource:
         regions = self._regions.read({ident: entry.region for ident, entry in living.items() if entry.enforced})
         holds = tuple(_facts(entry, regions.get(ident)) for ident, entry in living.items())
         order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
-        return PromiseFacts(tuple(order), agent, self._said(believed))
+        return PromiseSample(tuple(order), agent, self._said(believed))
 
     def _said(self, believed: Mapping[str, _Entry]) -> int:
         """How many records are not believed or were not read; who has to look at them is told, once."""
@@ -214,12 +214,12 @@ def _short(hold: Hold) -> Hold:
     return replace(hold, command=(), slices=slices, **texts)
 
 
-def _facts(entry: _Entry, region: RegionFacts | None) -> HoldFacts:
+def _facts(entry: _Entry, region: RegionSample | None) -> HoldSample:
     assert entry.hold is not None  # noqa: S101 (only those that are believed come here)
     if entry.enforced:
         _check_limits(entry)
     pids = tuple(member.pid for member in entry.members)
-    return HoldFacts(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
+    return HoldSample(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
 
 
 def _may_say(entry: _Entry, hold: Hold, writer: int) -> bool:

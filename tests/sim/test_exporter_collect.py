@@ -133,7 +133,7 @@ def test_a_card_has_at_most_60_samples(model):
         pod = world.pod("one", {"main": {0: 5}})
         world.process(pod, "main", gib=1)
         for _ in range(3):
-            world.turn()
+            world.run_once()
         page = world.samples()
         mine = {
             name: rows for name, rows in page.items() if name.startswith(("gpushare_card_", "gpushare_isolation_br"))
@@ -152,7 +152,7 @@ def test_collected_families_are_on_the_page():
             world.box.inject(0, what, value)
         pod = world.pod("one", {"main": {0: 5}})
         world.process(pod, "main", gib=1)
-        world.turn()
+        world.run_once()
         names = world.samples().keys()
 
         gpm = {spec.name for spec in COLLECTED["gpm"]}

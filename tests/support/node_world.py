@@ -5,7 +5,7 @@ A node for tests of the whole exporter: simulated cards, a stand-in kubelet, tre
     with node_world("t4", "t4") as world:
         pod = world.pod("train-0", {"main": {0: 5}})        # its hold: 5 GiB of card 0
         world.process(pod, "main", gib=3)                    # a real process on the simulated card
-        told = world.turn()
+        told = world.run_once()
 
 Processes are real on the simulated cards; which container they are in is what the tree of /proc says.
 """
@@ -168,9 +168,9 @@ class World:
         if (pod.namespace, pod.name, pod.uid) in self.kubelet.pods:
             self.kubelet.end(pod.namespace, pod.name, pod.uid)
 
-    def turn(self):
-        """One turn of the exporter."""
-        return self.node.cycle.turn()
+    def run_once(self):
+        """One cycle of the exporter."""
+        return self.node.cycle.run_once()
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         """The page as it is now: {name: {labels in the order of their names: value}}."""
@@ -186,7 +186,7 @@ class World:
         Each container's figure is that of its processes in the simulator's books, to 1 % or 64 MiB; and of each
         card containers + unattributed + reserved = used = total - free, to 1 % of the card.
         """
-        reading = self.turn().reading
+        reading = self.run_once().reading
         assert sorted(expected) == sorted((one.pod, one.container, one.index) for one in reading.containers)
         for card in reading.cards:
             books = self.books(card.index)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.pipeline.snapshot import CardFacts
+from exporter.pipeline.snapshot import CardSample
 from exporter.sources.nvml.gpm import Gpm
 from exporter.sources.nvml.slow import NOTHING, read_slow
 from exporter.sources.nvml.users import Users
@@ -21,7 +21,7 @@ from isolation.host.card_events import Board
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from exporter.pipeline.busy_time import Meter
+    from exporter.pipeline.busy_time import BusyMeter
     from exporter.sources.nvml.library import Library
 
 _MOST_GAP: Final = 60.0
@@ -47,7 +47,7 @@ ZERO_REASONS: Final = ("power_cap", "thermal", "hardware_thermal", "hardware_slo
 class Past:
     """What is remembered of a card by its UUID, also when NVML was started anew."""
 
-    meter: Meter
+    meter: BusyMeter
     xids: Mapping[int, int] = field(default_factory=dict)
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
@@ -110,7 +110,7 @@ class Card:
         if self._users.maybe:
             self._sampled(past, micros)
 
-    def read_whole(self, past: Past, now: float, micros: int) -> CardFacts:
+    def read_whole(self, past: Past, now: float, micros: int) -> CardSample:
         """A card that nothing divides."""
         facts = self.read_board(past, now)
         loads = self._library.loads(self._scope, self.handle, past.meter.loads_since)
@@ -129,11 +129,11 @@ class Card:
             peaks=self._users.peaks,
         )
 
-    def read_instance(self, past: Past, now: float) -> CardFacts:
+    def read_instance(self, past: Past, now: float) -> CardSample:
         """A MIG instance: memory and processes, nothing else is told of it."""
         return self._with_memory(self.named(past), now)
 
-    def read_board(self, past: Past, now: float) -> CardFacts:
+    def read_board(self, past: Past, now: float) -> CardSample:
         """What belongs to the physical card, divided or not."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         power = _scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
@@ -159,7 +159,7 @@ class Card:
             hardware=slow.hardware,
         )
 
-    def with_total(self, facts: CardFacts) -> CardFacts:
+    def with_total(self, facts: CardSample) -> CardSample:
         """A divided card's memory, without processes: those are its instances'."""
         return self._with_figures(facts, self._library.memory(self._scope, self.handle))
 
@@ -177,9 +177,9 @@ class Card:
         if self._slow.accounting:
             self._users.account()
 
-    def named(self, past: Past) -> CardFacts:
+    def named(self, past: Past) -> CardSample:
         """What is known without asking."""
-        return CardFacts(
+        return CardSample(
             uuid=self.uuid,
             index=self.index,
             model=self.model,
@@ -195,7 +195,7 @@ class Card:
             gpu_instance=self.gpu_instance,
         )
 
-    def lost(self, past: Past) -> CardFacts:
+    def lost(self, past: Past) -> CardSample:
         """A card that does not answer."""
         self._users.gone()
         return replace(self.named(past), unhealthy="lost", lost=True)
@@ -230,7 +230,7 @@ class Card:
             past.meter.add(samples, micros)
         return samples is not None
 
-    def _with_memory(self, facts: CardFacts, now: float) -> CardFacts:
+    def _with_memory(self, facts: CardSample, now: float) -> CardSample:
         """Processes, and the memory of the card right after them."""
         compute = self._users.computing()
         memory = self._library.memory(self._scope, self.handle)
@@ -238,7 +238,7 @@ class Card:
         processes = self._users.note(compute, used, now, accounting=self._slow.accounting)
         return replace(self._with_figures(facts, memory), processes=processes)
 
-    def _with_figures(self, facts: CardFacts, memory: tuple[int, int | None, int] | None) -> CardFacts:
+    def _with_figures(self, facts: CardSample, memory: tuple[int, int | None, int] | None) -> CardSample:
         if memory is None:
             return facts
         self._total = memory[0]

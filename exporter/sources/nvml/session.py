@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from exporter.pipeline.busy_time import LOOK_BACK_MICROS, Meter
-from exporter.pipeline.snapshot import CardFacts, MachineFacts
+from exporter.pipeline.busy_time import LOOK_BACK_MICROS, BusyMeter
+from exporter.pipeline.snapshot import CardSample, MachineSample
 from exporter.sources.errors import SourceError
 from exporter.sources.nvml.card import Card, Past
 from exporter.sources.nvml.events import Events, counted
@@ -44,7 +44,7 @@ class Memory:
     def past(self, uuid: str, micros: int) -> Past:
         """Of one card; begun here for one that is new."""
         if uuid not in self.pasts:
-            self.pasts[uuid] = Past(Meter(micros - LOOK_BACK_MICROS))
+            self.pasts[uuid] = Past(BusyMeter(micros - LOOK_BACK_MICROS))
         return self.pasts[uuid]
 
 
@@ -106,15 +106,15 @@ class Session:
                 except LostError:
                     continue  # the next reading tells
 
-    def read(self, now: float, micros: int) -> MachineFacts:
+    def read(self, now: float, micros: int) -> MachineSample:
         """Every card, at about one moment."""
         if self._again_due is None or now >= self._again_due:
             self._again_due = now + _ASK_AGAIN_SECONDS
             self._library.ask_again()
         self._prepare(now)
         self._note_alarms(now, micros)
-        cards: list[CardFacts] = []
-        divided: list[CardFacts] = []
+        cards: list[CardSample] = []
+        divided: list[CardSample] = []
         for slot in self._slots:
             if not slot.ours:
                 continue
@@ -130,7 +130,7 @@ class Session:
         self._forget({card.uuid for card in told})
         servers = self._mps_servers(cards)
         mps = bool(servers) or any(one.kind == "mps" for card in cards for one in card.processes or ())
-        return MachineFacts(tuple(cards), self._driver, mps, servers, tuple(divided))
+        return MachineSample(tuple(cards), self._driver, mps, servers, tuple(divided))
 
     def _prepare(self, now: float) -> None:
         """Find cards that are missing; ask all new ones, and the one that has waited longest, the slow questions."""
@@ -167,7 +167,7 @@ class Session:
         except LostError:
             return
 
-    def _read_slot(self, slot: _Slot, now: float, micros: int) -> tuple[CardFacts, list[CardFacts]]:
+    def _read_slot(self, slot: _Slot, now: float, micros: int) -> tuple[CardSample, list[CardSample]]:
         """The physical card, and its MIG instances."""
         card = slot.card
         if card is None:
@@ -182,12 +182,12 @@ class Session:
         except LostError:
             return card.lost(past), [part.lost(own) for part, own in parts]
 
-    def _missing(self, index: int) -> CardFacts:
+    def _missing(self, index: int) -> CardSample:
         """A card that never answered; under its name if it did before NVML was started anew."""
         present = {slot.card.uuid for slot in self._slots if slot.card is not None}
         uuid = self._memory.uuids.get(index) or self._memory.health.uuid(index)
         past = self._memory.pasts.get(uuid) if uuid not in present else None
-        return CardFacts(
+        return CardSample(
             uuid=uuid if uuid and uuid not in present else f"lost-{index}",
             index=index,
             model="",
@@ -216,15 +216,15 @@ class Session:
                 self._slow(slots[uuid])
 
     def _judged(
-        self, cards: list[CardFacts], divided: list[CardFacts], now: float
-    ) -> tuple[list[CardFacts], list[CardFacts]]:
+        self, cards: list[CardSample], divided: list[CardSample], now: float
+    ) -> tuple[list[CardSample], list[CardSample]]:
         """The same with their health; an instance is as healthy as its card."""
         health, lost = self._memory.health, {card.uuid for card in (*cards, *divided) if card.lost}
         answering = [slot for slot in self._slots if slot.card is not None and slot.card.uuid not in lost]
         boards = [slot.card.board(slot.instances) for slot in answering if slot.card is not None]
         health.look(boards, self._memory.uuids, now)
 
-        def judged(card: CardFacts) -> CardFacts:
+        def judged(card: CardSample) -> CardSample:
             return card if card.lost else replace(card, unhealthy=health.why(card.parent or card.uuid))
 
         return [judged(card) for card in cards], [judged(card) for card in divided]
@@ -235,7 +235,7 @@ class Session:
         for uuid in [uuid for uuid in self._memory.pasts if uuid not in cards]:
             del self._memory.pasts[uuid]
 
-    def _mps_servers(self, cards: list[CardFacts]) -> frozenset[int]:
+    def _mps_servers(self, cards: list[CardSample]) -> frozenset[int]:
         """Who calls itself one; each process is asked for its name once."""
         pids = {one.pid for card in cards for one in card.processes or ()}
         self._names = {pid: self._names[pid] if pid in self._names else self._is_server(pid) for pid in pids}

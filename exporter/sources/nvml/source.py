@@ -26,7 +26,7 @@ from exporter.sources.nvml.session import Memory, Session
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from exporter.pipeline.snapshot import MachineFacts
+    from exporter.pipeline.snapshot import MachineSample
 
 _log: Final = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class NvmlSource:
         self._read_at = 0.0
         self._sampler: Thread | None = None
 
-    def read(self, now: float) -> MachineFacts:
+    def read(self, now: float) -> MachineSample:
         """Every card, at about one moment; `now` in monotonic seconds."""
         with self._gate:
             session = self._current(now)
