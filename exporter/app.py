@@ -12,11 +12,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from exporter import process_list as processes
 from exporter.compat.ack import ack_families
 from exporter.compat.averages import Averages
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
 from exporter.evaluate import Evaluator
-from exporter.http import processes
 from exporter.http.pages import Exposition
 from exporter.pipeline.attribution import NodeLabels
 from exporter.pipeline.counters import Counters

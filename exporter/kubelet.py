@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from exporter.cycle import IDENTITIES, KUBELET
 from exporter.sources.errors import SourceError
 from exporter.sources.identities import IdentitySource
-from exporter.sources.kubelet import KubeletSource, NoSinglePodsError
+from exporter.sources.pod_resources import KubeletSource, NoSinglePodsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

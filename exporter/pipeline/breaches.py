@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from exporter.pipeline.compute import ComputeTotals, attribute_compute
+from exporter.pipeline.compute_seconds import ComputeTotals, attribute_compute
 from exporter.pipeline.energy import EnergyMeter, read_meter, split_energy
 from exporter.pipeline.findings import list_findings, list_region_pids
 from exporter.pipeline.incidents import Breach, BreachKind, FindingKey, IncidentLog, update_incidents

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.pipeline.snapshot import CardSample
 from exporter.sources.nvml.gpm import Gpm
+from exporter.sources.nvml.processes import Users
 from exporter.sources.nvml.slow import NOTHING, read_slow
-from exporter.sources.nvml.users import Users
 from isolation.host.card_events import Board
 
 if TYPE_CHECKING:

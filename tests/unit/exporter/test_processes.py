@@ -12,7 +12,7 @@ from support.node_facts import GIB, Node, uuid
 
 from dashboards.terminal.interactive.process_values import processes_in
 from exporter.evaluate import CycleResult
-from exporter.http.processes import to_json
+from exporter.process_list import to_json
 
 
 def document(node):
