@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
-from exporter.sources.limits import difference, read_limits
 from exporter.sources.regions import Regions
 from isolation.contract import abi
 from isolation.contract.host_allocation import MOST_CHARS, HoldError, load
@@ -61,6 +61,10 @@ NOTHING_ENFORCED: Final = "none"
 SETTLED_NS: Final = 100_000_000
 """Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
 ROOT_UID: Final = 0
+LIMITS_TRIES: Final = 3
+LIMITS_PAUSE_SECONDS: Final = 0.001
+"""A rewrite takes microseconds."""
+_PROMISE_CHARS: Final = 63
 
 Stamp = tuple[int, int, int, int]
 
@@ -261,9 +265,35 @@ def _check_limits(entry: _Entry) -> None:
         stamp = _stamp(entry.limits)
         if entry.hold is None or (stamp is not None and stamp == entry.limits_stamp):
             return
-        limits = read_limits(entry.limits)
-        entry.limits_generation, entry.limits_error = limits.generation, difference(entry.hold, limits)
+        limits = _read_limits(entry.limits)
+        entry.limits_generation, entry.limits_error = limits.generation, _limits_difference(entry.hold, limits)
         entry.limits_stamp = stamp
     except (OSError, abi.AbiError) as exc:
         entry.limits_generation, entry.limits_stamp = None, None
         entry.limits_error = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "read error"
+
+
+def _read_limits(path: str) -> abi.Limits:
+    """The file as a whole; one that is being rewritten is read again. OSError, AbiError."""
+    for _ in range(LIMITS_TRIES - 1):
+        try:
+            return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
+        except abi.AbiError:
+            time.sleep(LIMITS_PAUSE_SECONDS)
+    return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
+
+
+def _limits_difference(hold: Hold, limits: abi.Limits) -> str:
+    """In which way the library is told something else than was promised; empty: in none."""
+    if limits.promise != hold.id[:_PROMISE_CHARS]:
+        return f"the limits file belongs to promise {limits.promise!r}"
+    try:
+        promised = {_uuid(part.uuid): (part.bytes, part.core * (abi.PPM // 100)) for part in hold.slices}
+    except ValueError:
+        return ""  # a card whose name is no UUID: nothing to compare by
+    told = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
+    return "" if told == promised else "the amounts in the limits file differ from the promise"
+
+
+def _uuid(card: str) -> UUID:
+    return UUID(card.removeprefix("GPU-").removeprefix("MIG-"))

@@ -17,9 +17,9 @@ from exporter.pipeline.attribution import NodeLabels, attribute
 from exporter.pipeline.snapshot import CardSample, KernelSample, Outcome, ProcessSample
 from exporter.sources import promises
 from exporter.sources.kernel import ENDED_SECONDS, KernelSource
-from exporter.sources.nvml import session
+from exporter.sources.nvml import source
 from exporter.sources.nvml.library import GoneError
-from exporter.sources.nvml.session import Memory, Session
+from exporter.sources.nvml.source import NvmlState, Session
 from exporter.sources.promises import PromiseSource
 
 UNITS = "aliyun.com/gpu-mem"
@@ -145,12 +145,12 @@ def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkey
         def ask_again(self):
             """Nothing was refused."""
 
-    monkeypatch.setattr(session, "Library", Mute)
+    monkeypatch.setattr(source, "Library", Mute)
     monkeypatch.setattr(Session, "_prepare", lambda _session, _now: None)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((blank, lost)[slot.index], []))
     with pytest.raises(GoneError):
-        Session(None, Memory()).read(0.0, 0)
+        Session(None, NvmlState()).read(0.0, 0)
 
     fine = replace(blank, free_bytes=1)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((fine, lost)[slot.index], []))
-    assert (fine, lost) == Session(None, Memory()).read(0.0, 0).cards
+    assert (fine, lost) == Session(None, NvmlState()).read(0.0, 0).cards
