@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from exporter.evaluate import CycleResult
     from exporter.front import Front
-    from exporter.kubelet import Kubelet
+    from exporter.kubelet import KubeletReads
     from exporter.pipeline.snapshot import KernelSample, MachineSample, PromiseSample
-    from exporter.settings import Settings
+    from exporter.settings import ExporterSettings
     from isolation.contract.metrics import Family
     from isolation.contract.reading import NodeReading
 
@@ -53,10 +53,10 @@ ATTRIBUTION: Final = "attribution"
 """Collector name of everything between sources and pages."""
 
 
-class Node:
+class NodeExporter:
     """A context manager: its sources are let go when it is left."""
 
-    def __init__(self, chosen: Settings, front: Front | None = None) -> None:
+    def __init__(self, chosen: ExporterSettings, front: Front | None = None) -> None:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
         self._node, self._front = chosen.node, front
@@ -93,13 +93,13 @@ class Node:
 class NodeSources:
     """What this machine can be asked (`exporter.cycle.Sources`)."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: ExporterSettings) -> None:
         self._chosen = chosen
         self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
         books = usual_books(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
-        self._kubelet: Kubelet | None = None
+        self._kubelet: KubeletReads | None = None
         self._find_kubelet()
 
     def read_first(self, now: float) -> Mapping[str, Callable[[], Any]]:
@@ -130,12 +130,12 @@ class NodeSources:
     def _find_kubelet(self) -> None:
         """One that stops is a failure, not a machine without one."""
         if self._kubelet is None and _has_kubelet(self._chosen):
-            from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
+            from exporter.kubelet import KubeletReads  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
 
-            self._kubelet = Kubelet(self._chosen)
+            self._kubelet = KubeletReads(self._chosen)
 
 
-def _health(chosen: Settings) -> CardHealth:
+def _health(chosen: ExporterSettings) -> CardHealth:
     try:
         boot = process.boot(str(chosen.proc))
     except OSError:
@@ -144,12 +144,12 @@ def _health(chosen: Settings) -> CardHealth:
     return CardHealth(boot, own, chosen.agent_state_dir / RECORD)
 
 
-def _has_kubelet(chosen: Settings) -> bool:
+def _has_kubelet(chosen: ExporterSettings) -> bool:
     """Its folder is there, or somebody says so."""
     return chosen.kubelet_socket.parent.is_dir() if chosen.kubernetes is None else chosen.kubernetes
 
 
-def _labels(chosen: Settings) -> NodeLabels:
+def _labels(chosen: ExporterSettings) -> NodeLabels:
     """What stays the same of this node for as long as the exporter runs."""
     enforced = chosen.isolation or enforcement(
         chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.agent_state_dir / "alloc").is_dir()

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from exporter.pipeline.snapshot import IdentitySample, KernelSample, KubeletSample, PromiseSample
-    from exporter.settings import Settings
+    from exporter.settings import ExporterSettings
 
 _CALL_SHARE: Final = 0.25
 """Part of a period that one call to the kubelet may take."""
 
 
-class Kubelet:
+class KubeletReads:
     """Its sockets and its log links."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: ExporterSettings) -> None:
         deadline = _CALL_SHARE * chosen.period
         self._grants = KubeletSource(chosen.kubelet_socket, deadline)
         self._identities = IdentitySource(chosen.log_dir, chosen.pods_socket, deadline)

@@ -26,7 +26,7 @@ from isolation.contract.quantity import GIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from exporter.pipeline.owners import Owner
+    from exporter.pipeline.owners import ProcessOwner
     from exporter.pipeline.snapshot import CardSample, DeviceGrant, HoldSample, RegionSample, Snapshot
 
 AllocationKey: TypeAlias = tuple[str, str, str, str, str]
@@ -284,7 +284,9 @@ class _Assignments:
         return self._where.get(names, set())
 
 
-def _places(owner_by_pid: Mapping[int, Owner], cards: Iterable[CardSample]) -> dict[tuple[str, str, str], set[str]]:
+def _places(
+    owner_by_pid: Mapping[int, ProcessOwner], cards: Iterable[CardSample]
+) -> dict[tuple[str, str, str], set[str]]:
     found: dict[tuple[str, str, str], set[str]] = {}
     for card in cards:
         for process in card.processes or ():

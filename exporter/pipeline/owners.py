@@ -22,7 +22,7 @@ MOST_CHARS: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProcessOwner:
     """Whose one process is."""
 
     pid: int
@@ -47,19 +47,19 @@ class Owner:
         return bool(self.container)
 
 
-def list_owners(snapshot: Snapshot) -> Mapping[int, Owner] | None:
+def list_owners(snapshot: Snapshot) -> Mapping[int, ProcessOwner] | None:
     """Everybody whom the kernel source saw, by pid; None where it saw nothing or not the host's processes."""
     kernel = snapshot.kernel.value
     return None if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.processes)
 
 
-def list_departed(snapshot: Snapshot) -> Mapping[int, Owner]:
+def list_departed(snapshot: Snapshot) -> Mapping[int, ProcessOwner]:
     """Whose those were that ended a moment ago: what they computed until then is still told."""
     kernel = snapshot.kernel.value
     return {} if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.ended)
 
 
-def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessSample]) -> Mapping[int, Owner]:
+def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessSample]) -> Mapping[int, ProcessOwner]:
     if not processes:
         return {}
     containers = snapshot.identities.value.containers if snapshot.identities and snapshot.identities.value else {}
@@ -69,14 +69,14 @@ def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessSample]) -> Mappi
 
 def _owner(
     found: ProcessSample, containers: Mapping[str, ContainerIdentity], pods: Mapping[str, tuple[str, str]]
-) -> Owner:
+) -> ProcessOwner:
     namespace = pod = container = ""
     known = containers.get(found.container_id) if found.container_id else None
     if known is not None and known.pod_uid in {"", found.pod_uid}:
         namespace, pod, container = known.namespace, known.pod, known.container
     elif found.pod_uid:
         namespace, pod = pods.get(found.pod_uid, ("", ""))
-    return Owner(
+    return ProcessOwner(
         pid=found.pid,
         name=bounded(found.name),
         namespace=bounded(namespace),

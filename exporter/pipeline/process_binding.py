@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from exporter.pipeline.allocations import AllocationKey, ContainerAllocation, NodeAllocations
-    from exporter.pipeline.owners import Owner
+    from exporter.pipeline.owners import ProcessOwner
     from exporter.pipeline.snapshot import CardProcess, CardSample, Snapshot
 
 MPS_SERVER: Final = "nvidia-cuda-mps"
@@ -59,7 +59,7 @@ class BoundProcess:
     uuid: str
     index: int
     process: CardProcess
-    owner: Owner | None
+    owner: ProcessOwner | None
     """None: the process is gone."""
     binding: Binding
     allocation: ContainerAllocation | None = None
@@ -96,9 +96,9 @@ def bind_processes(
     card: CardSample,
     allocations: Sequence[ContainerAllocation],
     book: NodeAllocations,
-    owner_by_pid: Mapping[int, Owner] | None,
+    owner_by_pid: Mapping[int, ProcessOwner] | None,
     *,
-    gone: Mapping[int, Owner],
+    gone: Mapping[int, ProcessOwner],
 ) -> CardBinding:
     """
     Who is on a card. `allocations` are those of the book that are on this card.
@@ -138,7 +138,9 @@ def bind_processes(
     )
 
 
-def _whose(card: CardSample, index: _Index, owner_by_pid: Mapping[int, Owner]) -> dict[int, AllocationKey | None]:
+def _whose(
+    card: CardSample, index: _Index, owner_by_pid: Mapping[int, ProcessOwner]
+) -> dict[int, AllocationKey | None]:
     found: dict[int, AllocationKey | None] = {}
     for pid in {*(card.busy or ()), *(card.compute_seconds or ())}:
         if (owner := owner_by_pid.get(pid)) is not None:
@@ -175,7 +177,7 @@ class _Index:
             if one.pod_uid:
                 self._by_uid.setdefault(one.pod_uid, []).append(one)
 
-    def explain(self, owner: Owner) -> tuple[ContainerAllocation, ...]:
+    def explain(self, owner: ProcessOwner) -> tuple[ContainerAllocation, ...]:
         """The allocations that may explain a process: none, one, or those between which nobody can decide."""
         if not owner.in_pod:
             mine = self._by_hold.get(owner.hold) if owner.hold else None
@@ -190,7 +192,11 @@ class _Index:
 
 
 def _verdict(
-    snapshot: Snapshot, owner: Owner | None, mine: Sequence[ContainerAllocation], book: NodeAllocations, index: _Index
+    snapshot: Snapshot,
+    owner: ProcessOwner | None,
+    mine: Sequence[ContainerAllocation],
+    book: NodeAllocations,
+    index: _Index,
 ) -> Binding:
     if mine:
         return Binding.ALLOCATED if len(mine) == 1 else Binding.AMBIGUOUS

@@ -35,7 +35,7 @@ ENDED_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownProcess:
     """A process that was read before."""
 
     facts: ProcessSample
@@ -50,7 +50,7 @@ class KernelSource:
     def __init__(self, proc: Path, cgroup: Path) -> None:
         self._proc, self._cgroup = str(proc), str(cgroup)
         self._live = LivePods(self._cgroup)
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownProcess] = {}
         self._ended: dict[int, tuple[ProcessSample, float]] = {}
         """Until when they are told."""
         self._own = ("", cgroup_paths.NOWHERE)
@@ -63,7 +63,7 @@ class KernelSource:
         self._trusted.clear()
         host = process.sees_host(self._proc)
         lineage = Lineage(holds, self._proc, self._cgroup)
-        known: dict[int, _Known] = {}
+        known: dict[int, _KnownProcess] = {}
         for pid in pids:
             one = self._look(pid, lineage)
             if one is not None:
@@ -97,7 +97,7 @@ class KernelSource:
         below = cgroup_paths.nest(own)
         self._own = (below, cgroup_paths.place(own, below))
 
-    def _look(self, pid: int, lineage: Lineage) -> _Known | None:
+    def _look(self, pid: int, lineage: Lineage) -> _KnownProcess | None:
         try:
             seen = process.read_living(pid, self._proc)
             if seen is None or pid <= 0:
@@ -114,7 +114,7 @@ class KernelSource:
             hold = self._hold(pid, seen, one, lineage) if lineage else ""
         return one if hold == one.facts.hold else replace(one, facts=replace(one.facts, hold=hold))
 
-    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _Known:
+    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _KnownProcess:
         groups = process.read_cgroups(process.living_thread(pid, self._proc) if seen.headless else pid, self._proc)
         status = process.read_status(pid, self._proc)
         place = self._place(groups)
@@ -130,7 +130,7 @@ class KernelSource:
             parent_name=parent.name if parent else "",
             namespace_pid=status.namespace_pid,
         )
-        return _Known(facts, place, groups)
+        return _KnownProcess(facts, place, groups)
 
     def _place(self, groups: str) -> CgroupPlace:
         """Nowhere, if somebody other than root could have given the group its name. Where we are ourselves is fine."""
@@ -145,7 +145,7 @@ class KernelSource:
             self._trusted[place.within] = bool(found) and made_by_root(found + group)
         return place if self._trusted.get(place.within, True) else cgroup_paths.NOWHERE
 
-    def _hold(self, pid: int, seen: process.ProcessStat, one: _Known, lineage: Lineage) -> str:
+    def _hold(self, pid: int, seen: process.ProcessStat, one: _KnownProcess, lineage: Lineage) -> str:
         """A pod's process lives on the pod's promise, unless the pod is the one that we are in ourselves."""
         ours = one.place == self._own[1]
         if one.place.pod_uid and not ours:

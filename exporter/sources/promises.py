@@ -77,7 +77,7 @@ def usual_books(simgpu: Path | None = None, book: Path | None = None) -> tuple[P
 
 
 @dataclass(slots=True)
-class _Entry:
+class _AllocationFolder:
     """One folder as it was read last; every part is read again when its file has another stamp."""
 
     folder: str
@@ -114,7 +114,7 @@ class PromiseSource:
         self._books, self._alloc, self._proc = tuple(map(str, books)), f"{run_dir}/alloc", str(proc)
         self._liveness = Liveness(str(proc), cgroup, MARKS_SECONDS)
         self._regions = Regions()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _AllocationFolder] = {}
         self._skipped = 0
         self._unreadable = 0
 
@@ -133,7 +133,7 @@ class PromiseSource:
         order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
         return PromiseSample(tuple(order), agent, self._said(believed))
 
-    def _said(self, believed: Mapping[str, _Entry]) -> int:
+    def _said(self, believed: Mapping[str, _AllocationFolder]) -> int:
         """How many records are not believed or were not read; who has to look at them is told, once."""
         unread = self._entries.keys() - {entry.folder for entry in believed.values()}
         number = len(unread) + self._skipped
@@ -151,7 +151,7 @@ class PromiseSource:
             advice = "the promises of this boot are unknown; set --proc to the host's /proc"
             raise SourceError(f"cannot read {self._proc} ({exc.strerror}): {advice}") from None
 
-    def _folders(self) -> Iterator[_Entry]:
+    def _folders(self) -> Iterator[_AllocationFolder]:
         """Every folder of a hold, as it was known before or new."""
         for home in (self._alloc, *self._books):
             try:
@@ -169,9 +169,9 @@ class PromiseSource:
                 ) from None
             self._skipped += max(0, len(names) - MOST_HOLDS)
             for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
-                yield self._entries.get(path) or _Entry(path, home == self._alloc)
+                yield self._entries.get(path) or _AllocationFolder(path, home == self._alloc)
 
-    def _counts(self, entry: _Entry, boot: str, now: float) -> bool:
+    def _counts(self, entry: _AllocationFolder, boot: str, now: float) -> bool:
         """Whether somebody lives on it. Nothing outlives a boot."""
         hold = entry.hold
         if hold is None or hold.boot != boot:
@@ -190,7 +190,7 @@ def _stamp(path: str) -> Stamp | None:
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _refresh(entry: _Entry) -> bool:
+def _refresh(entry: _AllocationFolder) -> bool:
     """Read the hold again if it has changed; False where there is none: not yet, or not any more."""
     path = f"{entry.folder}/promise.json"
     try:
@@ -218,7 +218,7 @@ def _short(hold: Hold) -> Hold:
     return replace(hold, command=(), slices=slices, **texts)
 
 
-def _facts(entry: _Entry, region: RegionSample | None) -> HoldSample:
+def _facts(entry: _AllocationFolder, region: RegionSample | None) -> HoldSample:
     assert entry.hold is not None  # noqa: S101 (only those that are believed come here)
     if entry.enforced:
         _check_limits(entry)
@@ -226,29 +226,29 @@ def _facts(entry: _Entry, region: RegionSample | None) -> HoldSample:
     return HoldSample(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
 
 
-def _may_say(entry: _Entry, hold: Hold, writer: int) -> bool:
+def _may_say(entry: _AllocationFolder, hold: Hold, writer: int) -> bool:
     """Whether the writer of the file may speak for that hold: the folder's name is the id, the user is himself."""
     if entry.tenant:
         return writer in {ROOT_UID, os.geteuid()}
     return hold.id == entry.folder.rpartition("/")[2] and writer in {ROOT_UID, hold.uid}
 
 
-def _one_each(entries: Sequence[_Entry]) -> dict[str, _Entry]:
+def _one_each(entries: Sequence[_AllocationFolder]) -> dict[str, _AllocationFolder]:
     """By id; of several with one id the agent's, then the one whose file is the oldest."""
-    found: dict[str, _Entry] = {}
+    found: dict[str, _AllocationFolder] = {}
     for entry in sorted(entries, key=lambda one: (not one.tenant, one.stamp[3] if one.stamp else 1 << 63, one.folder)):
         if entry.hold is not None:
             found.setdefault(entry.hold.id, entry)
     return found
 
 
-def _bounded(living: Mapping[str, _Entry]) -> dict[str, _Entry]:
+def _bounded(living: Mapping[str, _AllocationFolder]) -> dict[str, _AllocationFolder]:
     """The oldest, as many as there can be room for: nobody fills the page with promises of cards that nobody has."""
     ends = accumulate(len(entry.hold.slices) if entry.hold else 0 for entry in living.values())
     return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MOST_PARTS}
 
 
-def _refresh_members(entry: _Entry) -> None:
+def _refresh_members(entry: _AllocationFolder) -> None:
     """The keeper's list. It replaces the file, so that a list is whole."""
     try:
         stamp = _stamp(f"{entry.folder}/{liveness.MEMBERS}")
@@ -259,7 +259,7 @@ def _refresh_members(entry: _Entry) -> None:
         entry.members, entry.members_stamp = (), None
 
 
-def _check_limits(entry: _Entry) -> None:
+def _check_limits(entry: _AllocationFolder) -> None:
     """Whether the limits file says what the hold says; it is read again when it has changed."""
     try:
         stamp = _stamp(entry.limits)

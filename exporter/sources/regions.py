@@ -46,7 +46,7 @@ class _ManySlotsError(Exception):
 
 
 @dataclass(slots=True)
-class _Known:
+class _RegionState:
     """What the last reading of one region left."""
 
     since: int | None = None
@@ -62,12 +62,12 @@ class _Known:
 class Regions:
     """Reads many regions, by a key that stays a promise's own."""
 
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _known: dict[str, _RegionState] = field(default_factory=dict)
     _begun: bool = False
 
     def read(self, paths: Mapping[str, str]) -> dict[str, RegionSample]:
         """Each region's facts; keys that are not named any more are forgotten."""
-        known = {key: self._known.get(key) or _Known(since=0 if self._begun else None) for key in paths}
+        known = {key: self._known.get(key) or _RegionState(since=0 if self._begun else None) for key in paths}
         self._known, self._begun = known, True
         found = {key: RegionSample(None, error=TOO_DEAR) for key in paths}
         end = time.thread_time() + BUDGET_SECONDS
@@ -87,7 +87,7 @@ class Regions:
         return found
 
 
-def _read(path: str, known: _Known, slots: int) -> RegionSample:
+def _read(path: str, known: _RegionState, slots: int) -> RegionSample:
     """One region; whatever is wrong with it is an error of its own."""
     try:
         with open_regular(path) as (fd, about):
@@ -105,7 +105,7 @@ def _read(path: str, known: _Known, slots: int) -> RegionSample:
         return RegionSample(None, error=str(exc))
 
 
-def _facts(fd: int, size: int, known: _Known, slots: int) -> RegionSample:
+def _facts(fd: int, size: int, known: _RegionState, slots: int) -> RegionSample:
     copy = _Copy(fd, known.sum, slots)
     try:
         reading = abi.read_region(copy.pread, size=size)

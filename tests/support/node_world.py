@@ -31,11 +31,11 @@ from support.kubelet_stand_in import KubeletStandIn
 from support.simbox import HOLD, Program, boxes, programs
 from support.waiting import PATIENCE_SECONDS, until
 
-from exporter.app import Node
-from exporter.http.pages import Fresh
-from exporter.http.router import Site
+from exporter.app import NodeExporter
+from exporter.http.pages import FreshPages
+from exporter.http.router import MetricsRouter
 from exporter.http.server import MetricsServer
-from exporter.settings import Settings
+from exporter.settings import ExporterSettings
 from isolation.contract import abi
 from isolation.contract.host_allocation import Hold, Process, Tenant, dump
 from isolation.contract.model import Slice
@@ -84,17 +84,17 @@ class World:
             "log_dir": self.tree.links,
             "simgpu": box.path,
         }
-        self.chosen = Settings(**(settings | chosen))
+        self.chosen = ExporterSettings(**(settings | chosen))
         self.front = InProcess()
-        self.node = Node(self.chosen, self.front)
-        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
+        self.node = NodeExporter(self.chosen, self.front)
+        self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
         self.serial = 0
 
     def again(self) -> None:
         """The exporter is started anew."""
         self.node.__exit__(None, None, None)
-        self.node = Node(self.chosen, self.front)
-        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
+        self.node = NodeExporter(self.chosen, self.front)
+        self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
 
     def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: object) -> Pod:
         """A pod whose containers have so many GiB of cards by index; `policy`, `core`, by default nothing enforced."""
@@ -242,7 +242,7 @@ class InProcess:
     """What `exporter.front.Front` is for a node, without a process of its own."""
 
     pid = os.getpid()
-    fresh: Fresh
+    fresh: FreshPages
 
     def publish(self, _pages, _documents) -> None:
         """The node's own pages are shown."""
@@ -252,7 +252,7 @@ class InProcess:
 @contextlib.contextmanager
 def served(world: World) -> Iterator[str]:
     """The world's pages over HTTP."""
-    with MetricsServer(Site(world.front.fresh, documents={"/breaches": world.node.breaches})) as server:
+    with MetricsServer(MetricsRouter(world.front.fresh, documents={"/breaches": world.node.breaches})) as server:
         yield server.url.removesuffix("/metrics")
 
 
