@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A node's exporter, put together: sources, turns, pages.
+The exporter of one node, put together: sources, the cycle, pages.
 
-Knows which parts there are and how they are joined, and decides only whether a kubelet is asked; nothing of
-what is read or shown.
+Decides which sources and collectors there are; nothing of what is read or shown.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class NodeExporter:
 
 
 class NodeSources:
-    """What this machine can be asked (`exporter.cycle.Sources`)."""
+    """The sources of this machine (`exporter.cycle.Sources`)."""
 
     def __init__(self, chosen: ExporterSettings) -> None:
         self._chosen = chosen

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The kubelet's part in a turn: whom to ask, and in which way.
+What to ask the kubelet in one cycle: device assignments (`sources.pod_resources`) and names (`sources.identities`).
 
-Where a node agent of ours is or once was, the kubelet is asked pod by pod: asked for all of them at once, it can hand
-the same devices out twice while it admits a pod. All pods that live here are asked for, those with shares and those
-with whole cards: which of them an agent keeps is nobody's guess. As long as it is not known whether there has been an
-agent, nothing is asked at all. What the answers mean is decided elsewhere.
+On a node with a node agent of ours, also a former one, the kubelet is asked for one pod at a time: a list of all pods
+can make it assign the same devices twice while it admits a pod. While it is unknown whether there was an agent,
+nothing is asked.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who was promised what on which card: one allocation per (container, card), however many device IDs stand behind it.
+Which container was allocated what on which card: one allocation per container and card.
 
-Pure. Holds that an agent or `gpushare run` wrote come first, the kubelet's device assignments speak for
-containers that no hold covers. A command of `gpushare run` has no pod: its name stands as the pod and its
-promise id, which no other has, as the container; its namespace is empty. What is used is not known here.
+Allocations that the node agent or `gpushare run` wrote come first; the kubelet's device assignments count for
+containers without one. A command of `gpushare run` has no pod: its name is shown as the pod, its promise id as the
+container, and its namespace is empty.
 
-Memory units: the IDs of our own agent's plugin name the card. The plugin of open gpushare picks another card
-than its IDs say: there the units are counted, and the card is the node's only one or the one where the
-container's processes are; else nothing is claimed. Slices of time promise no memory.
+Memory units: device IDs of our own agent name the card. The open-source gpushare plugin picks another card than its
+IDs say. Its units are counted, and the card is the node's only one or the one on which the container has processes;
+otherwise the allocation has no card. Time slices come without memory.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which container uses what of which card, from one snapshot and its allocations.
+How much memory and compute of each card each container uses, from one snapshot and its allocations.
 
-Pure. What a process uses is its container's. A process that no allocation on its card explains is unattributed, as
-measured; what the measurement does not explain is nobody's and is left to the remainder. Every figure says
-where it comes from:
+What a process uses counts for its container. What processes without an allocation use is unattributed. Memory that no
+process explains is the card's remainder and is given to nobody. Every figure names its source:
 
-  nvml        the sum over the container's processes; 0 from allocation on until one appears
-  library     the container's own books, where NVML's processes cannot be told apart by container (no host
-              PIDs, clients behind an MPS server) and its promise is enforced
-  allocation  the card's figure less what the driver keeps, where one container alone has the whole card and
-              its processes cannot be seen (no host PIDs, a sandbox with a kernel of its own such as Kata), or
-              NVML does not tell what they have
+  nvml        the sum over the container's processes; 0 while it has none
+  library     the container's own isolation library, where NVML's processes cannot be told apart by container (no host
+              PIDs, MPS clients) and the promise is enforced
+  allocation  the card's use without the driver's own, where one container has the whole card and its processes cannot
+              be seen (no host PIDs, a sandbox such as Kata) or NVML does not tell their memory
 
-A source that failed leaves figures absent: failure is never idle, and is never replaced by another source.
+If a source fails, its figures are absent: never 0, and never replaced by another source's.
 """
 
 from __future__ import annotations
@@ -40,30 +38,30 @@ if TYPE_CHECKING:
 
 
 _NO_XIDS: Final = MappingProxyType(dict.fromkeys((FATAL - frozenset(range(144, 151))) | APPLICATION, 0))
-"""Told from the start, so that the first one shows; without those of NVLink 5, which few cards can have."""
+"""Exposed as 0 from the start, so that `increase()` sees the first; without those of NVLink 5, which few cards have."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """What the exporter was told of its node."""
+    """What the exporter was configured with for its node."""
 
     node: str
     pool: str = ""
     mode: str = ""
     isolation: str = ""
     unit_bytes: int = GIB
-    """Promises are made in such units."""
+    """Memory is allocated in such units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """A reading, and what it was made from."""
+    """A reading of the node, and what it was made from."""
 
     reading: NodeReading
     processes: tuple[BoundProcess, ...]
     allocations: NodeAllocations
-    """Of `reading.containers`, one by one: `container_allocations`."""
     container_allocations: tuple[ContainerAllocation, ...]
+    """One for each of `reading.containers`, in their order."""
     visibility: Mapping[str, Visibility]
     """By card."""
     busy: Mapping[str, float | None]
@@ -71,9 +69,9 @@ class Attribution:
     key_by_pid: Mapping[str, Mapping[int, AllocationKey | None]]
     """By card: the allocation of each process that computed, as in `CardBinding`."""
     facts: Mapping[str, CardSample]
-    """Cards that somebody may use, by UUID."""
+    """Cards as they were read, by UUID; without those that MIG divides."""
     churned: bool
-    """A process went between two sources: worth taking the sample again, once."""
+    """A process ended between the reads of two sources: worth reading again, once."""
 
 
 def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabels) -> Attribution:
@@ -132,7 +130,7 @@ def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabe
 
 
 def find_library_book(allocation: ContainerAllocation) -> CardBook | None:
-    """What the container's own library says of the card: the tenant's word."""
+    """What the container's isolation library counts on the card. The tenant can write there what it likes."""
     if allocation.region is None or allocation.region.reading is None:
         return None
     wanted = _bare(allocation.uuid)
@@ -157,7 +155,7 @@ def _container(
     used, source = _memory(card, allocation, card_binding, whole=whole)
     core, core_source = None, ""
     if card_binding.visibility is Visibility.CLEAR and card_binding.busy is not None:
-        # samples of processes that took turns add up to a little over 1
+        # Rounded samples of processes that take turns add up to a little over 1.
         core, core_source = min(1.0, card_binding.busy.get(allocation.key, 0.0)), "nvml"
     elif whole and card.utilisation_ratio is not None:
         core, core_source = card.utilisation_ratio, "allocation"
@@ -214,6 +212,7 @@ def _memory(
         known = [bound.process.bytes for bound in mine if bound.process.bytes is not None]
         if len(known) == len(mine):
             return sum(known), "nvml"
+        # Some of its processes have unknown memory. The card's figure stands in only if no other process is there.
         whole = whole and len(mine) == len(card_binding.processes)
     elif (book := find_library_book(allocation)) is not None:
         return book.used_bytes, "library"
@@ -224,7 +223,7 @@ def _memory(
 
 
 def _peak(card: CardSample, mine: Iterable[BoundProcess], used: int | None, source: str) -> tuple[int | None, str]:
-    """The larger of this sample and of what the driver keeps account of for one of the container's processes."""
+    """The larger of this sample and of the driver's accounting for one of the container's processes."""
     if used is None or source != "nvml":
         return used, source
     kept = max((card.peaks.get(bound.process.pid, 0) for bound in mine), default=0)
@@ -267,7 +266,7 @@ def _card(
 
 
 def _unattributed(card_binding: CardBinding) -> int | None:
-    """What processes outside any allocation have; None where one of them cannot be told from a tenant's."""
+    """Memory of processes without an allocation; None where one of them might be a tenant's."""
     if card_binding.visibility not in {Visibility.CLEAR, Visibility.SANDBOX} or any(
         bound.binding is Binding.UNKNOWN for bound in card_binding.processes
     ):
@@ -278,7 +277,7 @@ def _unattributed(card_binding: CardBinding) -> int | None:
 
 
 def _divided(card: CardSample) -> CardReading:
-    """A card that MIG divides: what it draws and how it fares. Memory and tenants stand with its instances."""
+    """A card that MIG divides: power, health, errors. Memory and containers belong to its instances."""
     return _physical(
         card,
         allocated_bytes=0,

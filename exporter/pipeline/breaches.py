@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What goes against the promises on a node, judged from outside the containers, and the counters behind it.
+Detects breaches of promises, from outside the containers, and keeps the counters of each container.
 
-Pure: one attribution and what was remembered give the reading to be shown and what to remember next. Only what
-NVML measures makes a container over its limit, for as long as two samples in a row say so. What is remembered
-of a container is dropped some time after it has gone. What is wrong in one sample is told by
-`exporter.pipeline.findings`, when that is a breach by `exporter.pipeline.incidents`.
+From one attribution and the state of the last cycle to the reading that is shown and the next state. Only memory that
+NVML measures can put a container over its limit: its own library could be made to say anything. What is wrong in one
+sample is `exporter.pipeline.findings`; when that begins and ends a breach, `exporter.pipeline.incidents`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MOST_GONE: Final = 1024
 
 
 class OverLimitState(NamedTuple):
-    """How a container stands to its limit."""
+    """Whether a container is over its limit, and for how long it was."""
 
     over: bool = False
     measured: float | None = None
@@ -48,7 +47,7 @@ class OverLimitState(NamedTuple):
     seconds: float = 0.0
     episodes: int = 0
     spike_bytes: int = 0
-    """Peak of a living process, as the driver keeps account, that was judged already."""
+    """Peak of a living process, from the driver's accounting, that was counted already."""
     spiked: bool = False
     """Such a peak was new in this sample."""
 
@@ -62,7 +61,7 @@ class _Growth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerHistory:
-    """What is remembered of one allocation."""
+    """State of one allocation from cycle to cycle."""
 
     seen: float
     excess: OverLimitState = field(default_factory=OverLimitState)
@@ -80,11 +79,11 @@ class ContainerHistory:
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
-    """What is remembered of a node from sample to sample."""
+    """State of a node from cycle to cycle."""
 
     at: float | None = None
     whole: float | None = None
-    """When every source of promises last answered: who is not remembered since then was not there."""
+    """When all sources of allocations last answered: a container without history since then is new."""
     histories: Mapping[AllocationKey, ContainerHistory] = field(default_factory=lambda: MappingProxyType({}))
     meters: Mapping[str, EnergyMeter] = field(default_factory=lambda: MappingProxyType({}))
     work: Mapping[str, ComputeTotals] = field(default_factory=lambda: MappingProxyType({}))
@@ -93,7 +92,7 @@ class DetectorState:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The reading to be shown, and what to remember."""
+    """The reading to be shown, and the next state."""
 
     reading: NodeReading
     state: DetectorState
@@ -137,7 +136,7 @@ def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epo
 def _going(
     uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
 ) -> tuple[tuple[str, int], ...]:
-    """Breaches that go on on a card, by kind; a kind that would not be seen is absent."""
+    """Open breaches of a card, by kind; a kind that could not be detected now is absent, not 0."""
     every = ((kind, numbers.get((uuid, kind), 0)) for kind in BreachKind)
     return tuple((kind.value, number) for kind, number in every if number or not unsure((kind, uuid)))
 
@@ -197,10 +196,11 @@ class _Previous(NamedTuple):
 
     def begin(self) -> ContainerHistory:
         """
-        What to go on from.
+        The history to continue.
 
-        Of a container that was not there when all were seen, everything is news that its region tells. What is
-        told of one that may have been there before, as when the exporter begins, was before our time.
+        A container that appeared since all sources were last read starts at 0 denials, so that its first ones count.
+        One that may have been there before, as when the exporter starts, has an unknown past: its count at first
+        sight is where counting begins, or a restart of the exporter would report old denials as new.
         """
         if self.history is not None:
             return self.history
@@ -219,7 +219,7 @@ def _track(
     fresh = 0
     if one.denied is not None and history.denied is not None:
         fresh = max(0, one.denied - history.denied)
-    # one that was away begins its episodes anew; its sums go on
+    # After a gap in its readings nobody knows whether it was over its limit meanwhile: a new episode, the same sums.
     excess = history.excess if history.seen == before.at else history.excess._replace(over=False)
     return ContainerHistory(
         seen=before.now,
@@ -239,7 +239,7 @@ def _track(
 def _excess(
     allocation: ContainerAllocation, one: ContainerReading, last: OverLimitState, before: _Previous
 ) -> OverLimitState:
-    """Over the limit or not, with hysteresis; peaks between the samples count as episodes of their own."""
+    """Whether it is over its limit, with hysteresis; a peak between two samples counts as an episode of its own."""
     if one.source != "nvml" or one.used_bytes is None or allocation.bytes is None:
         return last._replace(spiked=False) if last.spiked else last
     begins = allocation.bytes + min(SLACK_BYTES, allocation.bytes // SLACK_PART)
@@ -258,7 +258,7 @@ def _excess(
 
 
 def _unsure(found: Attribution) -> Callable[[FindingKey], bool]:
-    """Whether a finding that is missing may be there all the same."""
+    """Whether a finding that is missing may be there all the same: it must not end a breach then."""
     measured = {BreachKind.OVER_LIMIT, BreachKind.UNINSTRUMENTED, BreachKind.UNALLOCATED, BreachKind.MISSING_LIBRARY}
     clear = {uuid for uuid, view in found.visibility.items() if view is Visibility.CLEAR}
 

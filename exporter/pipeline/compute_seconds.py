@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How many seconds of a card each container has computed.
+Seconds of compute by container.
 
-Pure. The driver's samples are added up by process where they are taken (`exporter.pipeline.busy_time`), so that a
-reading that is lost loses nothing: here only what each total has grown by since it was last put down to somebody.
-What a process that nobody can name computes waits until somebody can, or is forgotten with it.
+`exporter.pipeline.busy_time` adds the driver's samples up by process, so that a lost reading loses nothing. Here each
+total's growth goes to the container of the process. Growth of a process without a known owner waits until the owner
+is known, or is dropped with the process.
 """
 
 from __future__ import annotations

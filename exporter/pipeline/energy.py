@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What part of a card's energy is put down to which container.
+Energy of a card by container.
 
 Pure. Between two samples the card has drawn so many joules. What it draws while nobody computes (the lowest
 power seen then; nothing before that was seen) is the idle part: every container answers for as much of it as it

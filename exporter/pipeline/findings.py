@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What goes against the promises on a node in one sample.
+What is wrong on a node in one sample: memory over the limit, denied allocations, processes without the library, ...
 
-Pure. Memory over the limit is what NVML measures. What the container's own library says (denied allocations,
-who has a slot in the region) is labelled so: a tenant may write there what it likes, about itself only. A
-process without an allocation is wrong where somebody hands the cards out: on a Kubernetes node, or on a card of which
-something is promised; a display server and an MPS server of the host's are not.
+Memory over the limit is measured by NVML. What the container's own library reports is labelled `library`: a tenant may
+write there what it likes, about itself only. A process without an allocation is wrong on a Kubernetes node, and on a
+card of which something is allocated; the host's display server and MPS server are not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Breaches from their beginning to their end: one record each, in a ring that cannot be flooded.
+The log of breaches: one record from beginning to end, in a ring that one tenant cannot flood.
 
-Pure. Whether something is a breach is decided elsewhere (`exporter.pipeline.breaches`); here a finding that is new
-begins a record, one that goes on keeps it open, one that is gone ends it. A finding that cannot be judged now ends
-nothing. Bounded: so many records, of them only so many for one tenant and kind.
+A new finding begins a record, one that goes on keeps it open, one that is gone ends it. A finding that could not be
+detected in this cycle ends nothing. The number of records is limited, also for one tenant and kind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whose a process is: pod, container or `gpushare run` hold, from what the kernel and the kubelet's records say.
+The owner of each process: pod and container, or an allocation of `gpushare run`.
 
-Pure. Knows nothing of cards and promises. A name is put to a container only by the kubelet's own records or
-by a hold that a node agent wrote; a container that nobody can name keeps its pod's UID.
+Names come only from the kubelet's own records and from allocations that a node agent wrote. A container without a name
+keeps its pod's UID. Cards play no part here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which allocation explains which process of a card, and whether that can be told at all.
+Binds each process on a card to the container allocation that it uses, or says why it cannot.
 
-Pure. A process belongs to the container whose control group it is in. One that no allocation on its card explains
-is nobody's, but only if every source that could have named it was read: else its owner is unknown, which is
-not the same.
+A process belongs to the container whose control group it is in. One without an allocation on its card is unallocated,
+but only if every source that could have named its owner was read: otherwise it is unknown, which accuses nobody.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ NOISE_BYTES: Final = 64 * MIB
 
 
 class Binding(StrEnum):
-    """Who explains a process."""
+    """How a process is bound. The values are public: `/processes` shows them."""
 
     ALLOCATED = "claim"
     AMBIGUOUS = "between"
-    """One of several containers of its pod: nobody can name which."""
+    """It is in one of several containers of its pod, and no source names which."""
     UNALLOCATED = "nobody"
     UNKNOWN = "unknown"
-    """A source that could have told was not read."""
+    """A source that could have named its owner was not read."""
 
 
 class Visibility(StrEnum):
-    """How well a card's processes are seen."""
+    """How well a card's processes can be told apart."""
 
     CLEAR = "clear"
     FAILED = "failed"
-    """A source failed: nothing is told of containers here."""
+    """A source failed: containers have no figures here."""
     NO_HOST_PIDS = "no-host-pids"
     MPS = "mps"
-    """Clients' memory stands under their server."""
+    """The driver counts the memory of MPS clients as their server's."""
     SANDBOX = "sandbox"
-    """No process on a card that is used and that one container has whole: they run under another kernel."""
+    """A card that is used, that one container has whole, and without a process: they run in a sandbox's kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class BoundProcess:
 
 @dataclass(frozen=True, slots=True)
 class CardBinding:
-    """What can be told apart on one card."""
+    """The processes of one card, by allocation."""
 
     visibility: Visibility
     processes: tuple[BoundProcess, ...] = ()
@@ -76,9 +75,9 @@ class CardBinding:
     of: Mapping[AllocationKey, Sequence[BoundProcess]] = field(default_factory=dict)
     """Processes by the allocation that explains them."""
     busy: Mapping[AllocationKey, float] | None = None
-    """Compute by allocation; who is missing did nothing. None: the card cannot tell."""
+    """Compute by allocation; one that is missing did nothing. None: the card cannot tell."""
     key_by_pid: Mapping[int, AllocationKey | None] = field(default_factory=dict)
-    """The allocation of each process that computed; None: nobody's. Who is missing cannot be told yet."""
+    """The allocation of each process that computed; None: unallocated. A pid that is missing is not known yet."""
 
     def part(self, parts: Mapping[int, float] | None, allocation: ContainerAllocation) -> float | None:
         """What an allocation's processes do of something, at most 1; None: the card cannot tell."""
@@ -101,9 +100,9 @@ def bind_processes(
     gone: Mapping[int, ProcessOwner],
 ) -> CardBinding:
     """
-    Who is on a card. `allocations` are those of the book that are on this card.
+    The processes of a card, bound. `allocations` are those on this card, `book` all of the node.
 
-    `owner_by_pid` is who is known by pid; `gone`, who was until a moment ago and has computed since the last look.
+    `gone` are the owners of processes that ended a moment ago: the driver still reports what they computed.
     """
     if snapshot.kernel.value is None or card.lost or card.processes is None:
         return CardBinding(Visibility.FAILED)
@@ -116,7 +115,7 @@ def bind_processes(
     for process in card.processes:
         owner = owner_by_pid.get(process.pid)
         mine = index.explain(owner) if owner else ()
-        binding = _verdict(snapshot, owner, mine, book, index)
+        binding = _bind(snapshot, owner, mine, book, index)
         bound = BoundProcess(
             card.uuid, card.index, process, owner, binding, mine[0] if binding is Binding.ALLOCATED else None
         )
@@ -126,6 +125,7 @@ def bind_processes(
         elif binding is Binding.AMBIGUOUS:
             ambiguous.update(one.key for one in mine)
         elif binding is Binding.UNKNOWN and owner is not None and owner.in_pod:
+            # It may be in any pod of which only the name is known: their figures might lack it.
             ambiguous.update(index.nameless)
     visibility = Visibility.CLEAR
     if _behind_mps(processes):
@@ -163,7 +163,7 @@ def _by_claim(
 
 
 class _Index:
-    """The allocations on one card, found in one step."""
+    """The allocations on one card, by the names under which an owner may be known."""
 
     def __init__(self, allocations: Sequence[ContainerAllocation]) -> None:
         self._by_hold = {one.hold: one for one in reversed(allocations) if one.hold}
@@ -178,20 +178,21 @@ class _Index:
                 self._by_uid.setdefault(one.pod_uid, []).append(one)
 
     def explain(self, owner: ProcessOwner) -> tuple[ContainerAllocation, ...]:
-        """The allocations that may explain a process: none, one, or those between which nobody can decide."""
+        """The allocations that a process may use: none, one, or several if only its pod is known."""
         if not owner.in_pod:
             mine = self._by_hold.get(owner.hold) if owner.hold else None
             return () if mine is None else (mine,)
         if not owner.named:
             return tuple(self._by_uid.get(owner.pod_uid, ()))
         named = self._by_names.get((owner.namespace, owner.pod, owner.container), ())
+        # A pod may have a successor of the same name while it still lives: the UID decides where it is known.
         exact = next((one for one in named if one.pod_uid == owner.pod_uid), None)
         loose = next((one for one in named if not one.pod_uid), None)
         found = exact or loose
         return () if found is None else (found,)
 
 
-def _verdict(
+def _bind(
     snapshot: Snapshot,
     owner: ProcessOwner | None,
     mine: Sequence[ContainerAllocation],
@@ -200,6 +201,7 @@ def _verdict(
 ) -> Binding:
     if mine:
         return Binding.ALLOCATED if len(mine) == 1 else Binding.AMBIGUOUS
+    # From here on no allocation was found. That means something only if all sources of allocations were read.
     if not snapshot.promises.ok:
         return Binding.UNKNOWN
     if owner is None or not owner.in_pod:
@@ -212,7 +214,7 @@ def _verdict(
 
 
 def _hidden(card: CardSample, allocations: Sequence[ContainerAllocation]) -> bool:
-    """Whether somebody uses a card on which no process is seen, while one container has all of it."""
+    """Whether a card without processes is used, and one container has all of it."""
     used = used_bytes(card)
     if used is None or card.reserved_bytes is None or not (len(allocations) == 1 and allocations[0].exclusive):
         return False
@@ -221,10 +223,10 @@ def _hidden(card: CardSample, allocations: Sequence[ContainerAllocation]) -> boo
 
 def _behind_mps(processes: Sequence[BoundProcess]) -> bool:
     """
-    Whether clients' memory stands under an MPS server.
+    Whether the memory of MPS clients counts as their server's.
 
-    A name is believed of host processes only: a tenant that calls itself so must not blind the card. A
-    server within a container serves that container; one whose clients NVML lists hides nothing.
+    A name is believed of host processes only, or any tenant could hide the card's use by calling itself a server. A
+    server in a container serves that container only; one whose clients NVML lists hides nothing.
     """
     clients = [bound for bound in processes if bound.process.kind == "mps"]
     if clients:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the sources found, before anybody interprets it: one consistent snapshot of a node.
+What the sources read in one cycle, before anything is concluded from it.
 
-The seam between reading (`exporter.sources`) and deciding (`exporter.pipeline.allocations`, `attribute`, `breach`).
-Plain values: who is who and what belongs to whom is decided elsewhere. `None` means cannot tell,
-never 0; a source that failed has no value at all, and an error.
+The values between `exporter.sources`, which read, and `exporter.pipeline`, which decides. None means unknown, never 0;
+a source that failed has an error instead of a value.
 """
 
 from __future__ import annotations

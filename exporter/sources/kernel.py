@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where processes belong, as the kernel tells: pod, container, `gpushare run` hold.
+To which pod, container or allocation of `gpushare run` a process belongs, as the kernel tells.
 
-Reads /proc (`--proc`) and the control groups (`--cgroup`), nothing that a tenant writes. Asked for pids, it
-answers for those that live. A process is known by its pid and start time, so a pid that is used again is a
-new process; what is known of a process is not read again, but for its start time and name, in one read.
-
-Does not know who was promised what, and not whether a pid means the same to the driver: `host_pids` says
-whether it can.
+Reads /proc (`--proc`) and the control groups (`--cgroup`), nothing that a tenant writes. A process is known by its pid
+and start time, so a reused pid is a new process. What is known of a process is not read again, except its start time
+and name, in one read. `host_pids` says whether the driver's pids mean the same here.
 """
 
 from __future__ import annotations
